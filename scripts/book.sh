@@ -15,7 +15,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/docs"
 
-# What is in the book, at its place in the repository, so that links lead where they lead there.
+# Copies the book's files to their places in the repository, so that links lead where they lead there.
 linked() { # PAGE...: what they link to, as paths from the top
     for page in "$@"; do
         { grep -o ']([^)#:]*' "$page" || true; } | sed 's/^](//' | while read -r target; do

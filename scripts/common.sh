@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the other scripts share; source it from the repository's root.
+# The common part of the other scripts; source it from the repository's root.
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 target=${CARGO_TARGET_DIR:-target}
 
@@ -29,7 +29,8 @@ version() {
     sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1
 }
 
-# The time that what is made here bears, in seconds: SOURCE_DATE_EPOCH, or else when the sources were committed, or when they came here.
+# The time of files made here, in seconds: SOURCE_DATE_EPOCH, or else when the sources were committed, or when they came
+# here.
 epoch() {
     echo "${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || stat -c %Y Cargo.toml)}"
 }

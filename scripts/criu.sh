@@ -1,14 +1,14 @@
 #!/bin/bash
-# criu.sh FOLDER: FOLDER/criu, a CRIU that works on this machine, for the tests of `restart = "image"`: the machine's own if `criu check` is
-# content with it, else that of Debian 14 with the libraries it needs (CRIU 3.17 of Debian 12 does not know the vDSO of kernels since 6.13 or
-# so, and no CRIU before 4.2 the TCP sockets of kernels since 6.16). What works and is there stays. The packages, some 20 MB, come from where this machine gets its own, checked by the distribution's keys; nothing
-# is installed.
+# criu.sh FOLDER: FOLDER/criu, a CRIU that works on this machine, for the tests of `restart = "image"`: the machine's own if `criu
+# check` is content with it, else that of Debian 14 with the libraries it needs (CRIU 3.17 of Debian 12 does not know the vDSO of
+# kernels since 6.13 or so, and no CRIU before 4.2 the TCP sockets of kernels since 6.16). A working one that is there stays. The
+# packages, some 20 MB, come from where this machine gets its own, checked by the distribution's keys; nothing is installed.
 set -euo pipefail
 mkdir -p "$1"
 cd "$1"
 exec 9> .lock
 flock 9
-# Only root's check says what root's images need; others find out when they take one.
+# Only root's check covers root's images; others find out when they take one.
 content() {
     "$1" --version 2> /dev/null | awk '/^Version:/ { print "4.2\n" $2 }' | grep . | sort -V -C || return 1
     [ "$(id -u)" -ne 0 ] || "$1" check > /dev/null 2>&1
@@ -25,7 +25,7 @@ fi
 
 suite=forky
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
-# Where this machine's Debian comes from.
+# The mirror of this machine's Debian.
 # shellcheck disable=SC2016  # apt-get's own
 mirror=$(apt-get indextargets --format '$(SITE) $(COMPONENT) $(LABEL) $(REPO_URI) $(SUITE)' 'Created-By: Packages' 2> /dev/null \
     | awk '$2 == "main" && $NF !~ /-(updates|security|backports)$/ { print $(NF - 1); exit }')

@@ -6,10 +6,11 @@ set -euo pipefail
 build=(build-essential)
 demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 # libfabric-dev makes libtarnfabric.so, clang-format checks its source, libhwloc15 knows processor sockets (strace sees who asks),
-# chromium opens the report, mypy checks the types of the Python package, two check the scripts, jq reads a run's log as CONTRIBUTING.md shows, `links` is for what links libtarn (openmpi-bin runs the two-node example too), and
-# the last are for the test cluster. hdf5-tools compares files, python3-venv is for the Pythons of PyPI at the end.
-# openfoam (some 500 MB) is what the test of examples/openfoam runs, lammps that of examples/lammps.
-# Where services start by themselves, Debian starts munged too; the cluster has its own. libslurm-dev makes the SPANK plug-in.
+# chromium opens the report, mypy checks the types of the Python package, two check the scripts, jq reads a run's log as
+# CONTRIBUTING.md shows, `links` is for what links libtarn (openmpi-bin runs the two-node example too), and the last are for the
+# test cluster. hdf5-tools compares files, python3-venv is for the Pythons of PyPI at the end. openfoam (some 500 MB) is what the
+# test of examples/openfoam runs, lammps that of examples/lammps. On systems that start services by themselves, Debian starts
+# munged too; the cluster has its own. libslurm-dev makes the SPANK plug-in.
 slurm=(iproute2 libslurm-dev munge procps slurm-wlm slurm-wlm-basic-plugins util-linux-extra)
 # A namespace over several nodes, and attributes of files in it. (No fuse3: mounting needs no program.)
 shared=(attr glusterfs-client glusterfs-server)
@@ -19,13 +20,14 @@ block=(e2fsprogs fio gnutls-bin libnbd-bin nbdkit nbdkit-plugin-dev qemu-utils)
 verbs=(binutils ibverbs-utils libibverbs-dev perftest)
 # The object store of the tests: OpenStack Swift, which scripts/swift.py starts.
 swift=(python3-swift swift-account swift-container swift-object swift-proxy)
-# What reads completions and units; zsh and fish are optional for people, not for the tests.
+# The programs that read completions and units; zsh and fish are optional for people, not for the tests.
 shells=(fish systemd zsh)
 # examples/analysis, and examples/training (some 600 MB).
 analysis=("${build[@]}" python3 python3-dask python3-numpy python3-xarray python3-zarr)
 training=("${build[@]}" python3 python3-numpy python3-torch)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
-# What the tests of a Slurm cluster and its MPI programs need, and no more: `make test` runs them on Debian 13 too (scripts/suite.sh).
+# The packages that the tests of a Slurm cluster and its MPI programs need, and no more: `make test` runs them on Debian 13
+# too (scripts/suite.sh).
 cluster=("${build[@]}" attr python3 strace libfabric-dev "${links[@]}" "${slurm[@]}")
 # debootstrap makes that Debian 13.
 test=("${demo[@]}" debootstrap chromium clang-format hdf5-tools jq lammps libfabric-dev libhwloc15 mypy openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${training[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}" "${swift[@]}" "${verbs[@]}")

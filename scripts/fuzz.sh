@@ -1,6 +1,7 @@
 #!/bin/bash
-# fuzz.sh [TARGET...]: libFuzzer looks for bytes that break what reads them, SECONDS_EACH (600) seconds for each target, JOBS (the cores)
-# targets at a time; all of them, if none is named. What it finds is in target/fuzz/TARGET; status 1 if it finds anything. docs/internals/testing.md.
+# fuzz.sh [TARGET...]: libFuzzer looks for bytes that break what reads them, SECONDS_EACH (600) seconds for each target, JOBS (the
+# cores) targets at a time; all of them, if none is named. Its findings are in target/fuzz/TARGET; status 1 if it finds anything.
+# docs/internals/testing.md.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 seconds=${SECONDS_EACH:-600} jobs=${JOBS:-$(nproc)}

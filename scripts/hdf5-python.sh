@@ -1,7 +1,8 @@
 #!/bin/bash
-# hdf5-python.sh FOLDER: Pythons with the HDF5 that PyPI has, for the tests and the benchmark of the file driver: FOLDER/old (h5py 3.10 with
-# HDF5 1.14.2; from Python 3.13 on, which that does not know, h5py 3.12.1 with 1.14.4, and from 3.14 on 3.15 with 1.14.6), FOLDER/new (h5py 3.16 with 2.0, netCDF4 1.7.5 with 2.2); and FOLDER/before, h5py 3.9 with 1.12 for old's Python, which loads no
-# drivers (no Python from 3.13 on has one: it stays empty). What is there stays. They take some 300 MB.
+# hdf5-python.sh FOLDER: Pythons with the HDF5 that PyPI has, for the tests and the benchmark of the file driver: FOLDER/old (h5py
+# 3.10 with HDF5 1.14.2; from Python 3.13 on, which that does not know, h5py 3.12.1 with 1.14.4, and from 3.14 on 3.15 with
+# 1.14.6), FOLDER/new (h5py 3.16 with 2.0, netCDF4 1.7.5 with 2.2); and FOLDER/before, h5py 3.9 with 1.12 for old's Python, which
+# loads no drivers (no Python from 3.13 on has one: it stays empty). Existing ones stay. They take some 300 MB.
 set -euo pipefail
 mkdir -p "$1"
 cd "$1"

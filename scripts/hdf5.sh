@@ -1,6 +1,7 @@
 #!/bin/bash
-# hdf5.sh FOLDER [LIBRARY]: builds libh5fdtarn.so, the file driver for HDF5, in FOLDER/hdf5, which is then what HDF5_PLUGIN_PATH names:
-# HDF5 looks at every library there. Beside it is `bench`, what `tarn bench hdf5` measures. LIBRARY (FOLDER) is where libtarn.so is.
+# hdf5.sh FOLDER [LIBRARY]: builds libh5fdtarn.so, the file driver for HDF5, in FOLDER/hdf5, which is then what HDF5_PLUGIN_PATH
+# names: HDF5 looks at every library there. Beside it is `bench`, the part that `tarn bench hdf5` measures. LIBRARY (FOLDER) is
+# where libtarn.so is.
 set -euo pipefail
 mkdir -p "$1/hdf5"
 folder=$(realpath "$1/hdf5") library=$(realpath "${2:-$1}")

@@ -1,6 +1,6 @@
 #!/bin/bash
-# mdbook.sh FOLDER: FOLDER/mdbook, which makes the book: the machine's own if it is an mdBook 0.5, else that of crates.io, which is compiled for
-# it. What is there stays.
+# mdbook.sh FOLDER: FOLDER/mdbook, which makes the book: the machine's own if it is an mdBook 0.5, else that of crates.io, which
+# is compiled for it. An existing one stays.
 set -euo pipefail
 VERSION=0.5.4
 mkdir -p "$1"
@@ -14,7 +14,7 @@ if [ -n "$own" ] && [[ $("$own" --version) == "mdbook v0.5."* ]]; then
     exit 0
 fi
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
-# A folder of its own: what was compiled before an interrupt is not compiled again, and nothing is kept beside the program.
+# A folder of its own: files compiled before an interrupt are not compiled again, and nothing is kept beside the program.
 CARGO_TARGET_DIR=$PWD/build cargo install --quiet --locked --no-default-features --features search --version "$VERSION" --root built mdbook >&2
 mv built/bin/mdbook mdbook
 rm -rf build built

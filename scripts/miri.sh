@@ -1,5 +1,5 @@
 #!/bin/bash
-# miri.sh: what is shared without locks, and the rings' and queues' memory, under Miri; needs a nightly toolchain with it:
+# miri.sh: state shared without locks, and the rings' and queues' memory, under Miri; needs a nightly toolchain with it:
 # rustup toolchain install nightly --component miri,rust-src
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."

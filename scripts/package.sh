@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 
 DESTDIR=$work/all scripts/install.sh "$built" /usr
 all=$work/all/usr
-# Where Debian looks for them.
+# The folders in which Debian looks for them.
 mkdir -p "$all/lib/python3/dist-packages" "$all/share/zsh"
 mv "$all/share/zsh/site-functions" "$all/share/zsh/vendor-completions"
 mv "$all/share/tarn/tarn" "$all/share/tarn/phx" "$all/lib/python3/dist-packages/"
@@ -33,7 +33,7 @@ strip --strip-debug --enable-deterministic-archives "$all/lib/libtarn.a"
 chmod -R u=rwX,go=rX "$all"
 find "$all/lib" -name '*.so' -exec chmod 644 {} +
 
-# What each package has; `tarn` has the rest.
+# The content of each package; `tarn` has the rest.
 declare -A has=(
     [libtarn]="lib/libtarn.so"
     [libtarn-dev]="include lib/libtarn.a lib/pkgconfig share/tarn share/man/man3"
@@ -49,7 +49,7 @@ for package in "${packages[@]}"; do
 done
 find "$work"/*/usr -type d -empty -delete
 
-# What is as in a source package, for dpkg's own tools.
+# The layout of a source package, for dpkg's own tools.
 mkdir "$work/debian"
 cp packaging/debian/control "$work/debian/control"
 sed -i "s/@MAINTAINER@/${DEBFULLNAME:-tarn} <${DEBEMAIL:-tarn@localhost}>/" "$work/debian/control"

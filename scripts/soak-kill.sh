@@ -1,6 +1,6 @@
 #!/bin/bash
 # soak-kill.sh KILLS SEED: run the demo's workflow and kill tarn with SIGKILL at random moments, KILLS times in all; after each
-# kill nothing of it may still run, and `tarn resume` must go on. Whenever the workflow gets to its end, its results must be
+# kill nothing of it may still run, and `tarn resume` must continue. Whenever the workflow gets to its end, its results must be
 # those of plain.sh, and its tiers empty; then it starts from nothing.
 set -euo pipefail
 kills_wanted=$1
@@ -18,7 +18,7 @@ longest_ms=${LONGEST_MS:-8000}
 work=$(mktemp -d "${TMPDIR:-/tmp}/soak-kill.XXXXXX")
 example=$work/example
 workflow=$example/workflow.toml
-# In the environment of every process of a step: tells what outlives its tarn.
+# In the environment of every process of a step: marks processes that outlive their tarn.
 export TARN_SOAK_MARK=$work
 tier=$(mktemp -d /dev/shm/soak-kill.XXXXXX)
 pid=
@@ -86,7 +86,7 @@ while [ "$kills" -lt "$kills_wanted" ]; do
             verb=resume
             echo "soak-kill: $kills of $kills_wanted killed, $finished got through" >&2
             ;;
-        # Killed before there was anything to go on with.
+        # Killed before there was anything to resume.
         7) verb=run ;;
         *) fail "tarn $verb ended with exit code $status" ;;
     esac

@@ -1,6 +1,8 @@
 #!/bin/bash
-# soak.sh: what takes long. A bare Debian 12, all of `make test` on Debian 13, Miri where it is installed, a Debian 11 for what `make portable` makes, thousands of seeds of the run engine, arenas of checkpoints by the hundred thousand, 1,000 random kill -9 of ranks, and of writers of HDF5, each call that changes a file failed or killed,
-# a tree of thousands of objects in a store, 10,000 tasks between two nodes, an array of 1,000 jobs, and random kill -9 over the demo.
+# soak.sh: the tests that take long. A bare Debian 12, all of `make test` on Debian 13, Miri where it is installed, a Debian 11
+# for what `make portable` makes, thousands of seeds of the run engine, arenas of checkpoints by the hundred thousand, 1,000
+# random kill -9 of ranks, and of writers of HDF5, each call that changes a file failed or killed, a tree of thousands of objects
+# in a store, 10,000 tasks between two nodes, an array of 1,000 jobs, and random kill -9 over the demo.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 # shellcheck source=scripts/common.sh

@@ -26,7 +26,7 @@ suites=${TARN_SUITES:-${XDG_CACHE_HOME:-$HOME/.cache}/tarn/suites}
 root=$suites/$suite
 target=$(realpath -m "${CARGO_TARGET_DIR:-$checkout/target}")
 
-# The root without more than debootstrap gives; whoever comes second waits for the first.
+# The root with only the packages that debootstrap gives; a second caller waits for the first.
 make_root() {
     [ "$(id -u)" -eq 0 ] || unable "a root of its own needs root"
     unshare --mount true 2> /dev/null || unable "this machine refuses mount namespaces"
@@ -43,11 +43,11 @@ make_root() {
         [ -n "$mirror" ] || unable "apt's sources name no mirror of Debian"
         echo "suite.sh: making a root of Debian $suite in $root" >&2
         rm -rf --one-file-system "$new"
-        # What debootstrap mounts is gone with its namespace.
+        # Mounts that debootstrap makes are gone with its namespace.
         unshare --mount --propagation private debootstrap --variant=minbase --include=ca-certificates,git "$suite" "$new" "$mirror" \
             > "$suites/$suite.log" 2>&1 {lock}>&- || unable "debootstrap failed: $(tail -n 1 "$suites/$suite.log")"
         echo "deb $mirror $suite main" > "$new/etc/apt/sources.list"
-        # Nothing starts by itself, and what can be made again is not synced.
+        # Nothing starts by itself, and data that can be made again is not synced.
         printf '#!/bin/sh\nexit 101\n' > "$new/usr/sbin/policy-rc.d"
         chmod 755 "$new/usr/sbin/policy-rc.d"
         echo force-unsafe-io > "$new/etc/dpkg/dpkg.cfg.d/suite"
@@ -64,14 +64,14 @@ copy() {
     cmp -s "$1" "$root$1" || cp "$1" "$root$1"
 }
 
-# How this machine is called, and reaches others; its mirror may lag behind, which its own apt then is told too.
+# This machine's names, and its ways to others; its mirror may lag behind, and its own apt then gets that setting too.
 as_here() {
     local file
     for file in /etc/{hostname,hosts,resolv.conf} /etc/ssl/certs/ca-certificates.crt; do copy "$file"; done
     { grep -lisE 'proxy|check-valid-until' /etc/apt/apt.conf /etc/apt/apt.conf.d/* || true; } | while read -r file; do copy "$file"; done
 }
 
-# enter TARGET COMMAND...: in a new mount namespace; TARGET is what the target folder is there.
+# enter TARGET COMMAND...: in a new mount namespace; TARGET is the target folder there.
 enter() {
     local own_target=$1 tmp status=0
     shift
@@ -120,7 +120,7 @@ inside() {
 case $verb in
     prepare)
         make_root
-        # Its own target folder: what `deps.sh test` makes there is made for it.
+        # Its own target folder: programs that `deps.sh test` makes there are made for it.
         enter "$target/$suite" scripts/deps.sh "${1:-test}"
         ;;
     run)

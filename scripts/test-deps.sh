@@ -7,7 +7,7 @@ if [ "${1:-}" != inside ]; then
     [ "$(id -u)" -eq 0 ] || { echo "test-deps: SKIPPED: a chroot needs root" >&2; exit 0; }
     work=$(mktemp -d "${TMPDIR:-/tmp}/test-deps.XXXXXX")
     trap 'rm -rf --one-file-system "$work"' EXIT
-    # What is mounted inside is gone with the namespace.
+    # Mounts made inside are gone with the namespace.
     unshare --mount --pid --fork --kill-child "$0" inside "$work"
     echo "test-deps: ok"
     exit 0
@@ -31,7 +31,7 @@ inside() {
     chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }
 
-# Everything but Rust, which it does not install but tells how to get.
+# Everything but Rust, which it does not install; it only prints how to get it.
 if inside /root/scripts/deps.sh demo > "$2/log" 2>&1; then
     echo "test-deps: deps.sh does not miss cargo" >&2
     exit 1

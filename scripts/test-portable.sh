@@ -1,7 +1,7 @@
 #!/bin/bash
-# test-portable.sh [USERLAND]: what portable.sh makes runs in an older userland, in a chroot: tarn, tarnd, libtarn and the plug-in for
-# HDF5. USERLAND is the root folder of one; else it is made by debootstrap: Debian 11 (glibc 2.31) from this machine's own mirror, the
-# oldest that Debian's mirrors still have. Needs root and some 600 MB in TMPDIR.
+# test-portable.sh [USERLAND]: the build of portable.sh runs in an older userland, in a chroot: tarn, tarnd, libtarn and the
+# plug-in for HDF5. USERLAND is the root folder of one; else it is made by debootstrap: Debian 11 (glibc 2.31) from this machine's
+# own mirror, the oldest that Debian's mirrors still have. Needs root and some 600 MB in TMPDIR.
 set -euo pipefail
 here=$PWD
 cd "$(dirname "$(realpath "$0")")/.."
@@ -17,7 +17,7 @@ if [ "${1:-}" != inside ]; then
     [ "$(uname -m)" = x86_64 ] || skip "the old userland is one for x86_64"
     work=$(mktemp -d "${TMPDIR:-/tmp}/test-portable.XXXXXX")
     trap 'rm -rf --one-file-system "$work"' EXIT
-    # What is mounted inside is gone with the namespace.
+    # Mounts made inside are gone with the namespace.
     unshare --mount --pid --fork --kill-child "$PWD/scripts/test-portable.sh" inside "$work" "$given"
     exit 0
 fi

@@ -58,7 +58,7 @@ run() {
     cargo test --locked -p "$package" "${targets[@]}" "$@"
 }
 
-# What the tests of other packages start is built beside them.
+# Programs that the tests of other packages start are built beside them.
 cargo build --locked --workspace --bins --examples --quiet
 for manifest in "$name"/*/Cargo.toml; do run "$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)" "$@"; done
 [ ${#tarn[@]} -eq 0 ] || run tarn "${tarn[@]}" "$@"

@@ -12,7 +12,7 @@ mkdir "$work/tmp" "$work/bin"
 chown 65534:65534 "$work/tmp"
 chmod 755 "$work"
 
-# The binaries are copied: the checkout may lie where nobody can go.
+# The binaries are copied: the checkout may be where nobody can go.
 cargo test --locked --no-run --message-format=json -p tarn-mover -p tarn-journal -p tarn-power 2> "$work/log" |
     /usr/bin/python3 -c '
 import json, sys

@@ -128,7 +128,7 @@ cargo_tests() {
     [ -s "$work/clusters" ] && [ -s "$work/others" ] || return 1
     export -f again end_all lane next_of
     export work
-    # By xargs, as what bash itself starts beside others takes no interrupt.
+    # By xargs, as commands that bash itself starts beside others take no interrupt.
     printf '%s\n' "one clusters others" "two clusters others" "three others clusters" | xargs -P 3 -I % bash -c 'lane %' || status=1
     cargo test --workspace --locked --no-fail-fast --doc 2>&1 | tee "$work/doc.log" || status=1
     # shellcheck disable=SC2016 # cargo's quotes
@@ -176,12 +176,12 @@ python_scripts() {
     git ls-files -z -- '*.py' | xargs -0 /usr/bin/python3 -m pyflakes
 }
 
-# Their rule for verdicts, what they need, what they read of other programs' output, and their pages.
+# Their rule for verdicts, their needs, the output of other programs that they read, and their pages.
 experiments() {
     /usr/bin/python3 -m unittest discover -s research/experiments -p 'test_*.py'
 }
 
-# Versions of clang-format differ in what they make of the same code.
+# Versions of clang-format format the same code in different ways.
 c_sources() {
     if ! clang-format --version | grep -q ' version 14\.'; then
         skipped+=("the format of C sources: that is clang-format 14's")
@@ -190,7 +190,8 @@ c_sources() {
     git ls-files -z -- 'transfer/data-plane/shim/*.[ch]' 'workflow/node/brick/*.[ch]' 'research/experiments/*.[ch]' 'tests/tests/*.[ch]' 'apps/tarn/tests/inject/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
 }
 
-# What differs most between the versions of Slurm and MPI: 12 minutes of it (docs/internals/stacks.md); `make soak` has all.
+# The tests that differ most between the versions of Slurm and MPI: 12 minutes of them (docs/internals/stacks.md); `make
+# soak` has all.
 on_others=(mpi allocation:a_step_spans allocation:a_workflow_runs slurm_nodes site:jobs::three_jobs site:bad_days::an_array site:bad_days::features
     site:submit:: slurm_modes slurm_spank)
 started=$SECONDS

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What the ensemble's statistics need of one member: dask works through its chunks, never all of it in memory.
+"""The values of one member that the ensemble's statistics need: dask works through its chunks, never all of it in memory.
 
     reduce.py STORE OUT
 

@@ -40,7 +40,7 @@ class Box:
         return self.grid(1j * self.y * stream), self.grid(-1j * self.x * stream)
 
     def advection(self, vorticity):
-        """What the flow does to the vorticity in a unit of time."""
+        """The change of the vorticity by the flow in a unit of time."""
         u, v = self.velocity(vorticity)
         along = u * self.grid(1j * self.x * vorticity) + v * self.grid(1j * self.y * vorticity)
         return -np.fft.rfft2(along) * self.kept

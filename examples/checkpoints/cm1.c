@@ -1,6 +1,6 @@
 /*
- * cm1.c: a proxy of CM1, a model of the atmosphere: three winds, pressure, temperature and three kinds of water on a grid, all rewritten in
- * each time step until the checkpoint. proxy.h says what it is told and what it prints.
+ * cm1.c: a proxy of CM1, a model of the atmosphere: three winds, pressure, temperature and three kinds of water on a grid, all
+ * rewritten in each time step until the checkpoint. proxy.h describes its variables and its output.
  */
 #include "proxy.h"
 
@@ -20,7 +20,7 @@ static void begin(void)
             fields[f][i] = (double)((i * (size_t)(f + 3)) % 101) * 0.01;
 }
 
-/* What flows out of a cell flows into its neighbours; the wind before it drives a field. */
+/* The flow out of a cell goes into its neighbours; the wind before it drives a field. */
 static void step(int f)
 {
     const double *a = fields[f], *wind = fields[(f + 1) % FIELDS];

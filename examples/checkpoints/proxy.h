@@ -1,5 +1,5 @@
 /*
- * proxy.h: what the three proxies share: their parameters, the work between updates, the clock, what they print.
+ * proxy.h: the common part of the three proxies: their parameters, the work between updates, the clock, the output.
  *
  * From the environment: PROXIES (the file of parameters; proxies.conf), SCALE (of the bytes; 1), CYCLES (in all; 10), CHECKPOINTS (phx-ec;
  * phx-mp: the same with PHX_MPROTECT; always: small and late arrays are copied ahead too; phx: none is; nvr: all goes to the persistent
@@ -27,13 +27,13 @@ double proxy_parameter(const char *key);
 /* Bytes of this rank, scaled. */
 size_t proxy_bytes(void);
 
-/* What its objects are to be. */
+/* The properties of its objects. */
 struct phx_properties proxy_properties(void);
 
 /* Ends the program when a call did not do what it was to. */
 void proxy_must(int code);
 
-/* Whether WORK is to be measured: then a cycle is computed, proxy_calibrated called, and all begun anew. */
+/* Whether WORK is to be measured: then a cycle is computed, proxy_calibrated called, and all begun again. */
 int proxy_calibrates(void);
 void proxy_calibrated(void);
 
@@ -48,7 +48,7 @@ void proxy_work(double share);
 void proxy_computed(void);
 void proxy_committed(int cycle);
 
-/* A checksum goes on over more bytes; it begins with 0. */
+/* Continues a checksum over more bytes; it begins with 0. */
 uint64_t proxy_checksum(uint64_t sum, const void *bytes, size_t count);
 
 /* Prints the totals, and calls phx_finalize. */

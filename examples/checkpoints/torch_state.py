@@ -21,7 +21,7 @@ def tensors(state, path):
 
 
 def register(ck, path, state):
-    """Makes objects of them. Whatever their type, they are registered as bytes; a tensor on a GPU has no memory that can be: train on a
+    """Makes objects of them. Tensors of any type are registered as bytes; a tensor on a GPU has no memory that can be: train on a
     copy on the CPU, or copy to one before each commit."""
     for key, tensor in tensors(state, path):
         ck.register(key, tensor.detach().view(-1).view(torch.uint8).numpy())

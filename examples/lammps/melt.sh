@@ -1,11 +1,11 @@
 #!/bin/sh
-# melt.sh RESULT: one attempt of the step. LAMMPS goes on from the newest restart file that is whole, or begins.
+# melt.sh RESULT: one attempt of the step. LAMMPS resumes from the newest restart file that is whole, or begins.
 set -eu
 result=$1
 cd "$TARN_CHECKPOINTS"
 
-# LAMMPS tells a torn file when it reads it. Each attempt writes restart_a first, so what it goes on from becomes restart_b. None is
-# removed: a whole one cannot be read either when memory runs out, say.
+# LAMMPS notices a torn file when it reads it. Each attempt writes restart_a first, so the file that it resumes from becomes
+# restart_b. None is removed: a whole one cannot be read either when memory runs out, say.
 from=new
 # shellcheck disable=SC2045  # two names without spaces
 for file in $(ls -t restart_? 2> /dev/null); do
@@ -19,6 +19,6 @@ done
 attempt=$(printf %04d "$TARN_ATTEMPT")
 lmp -in "$TARN_WORKFLOW_DIR/in.melt" -var from "$from" -var steps "$STEPS" -log "log.$attempt"
 
-# What was printed since the beginning, by all attempts; a killed one has printed some steps that the next did again.
+# The output since the beginning, by all attempts; a killed one has printed some steps that the next did again.
 cat log.* > "$result/log.lammps"
 mv state.data "$result/melt.data"

@@ -6,7 +6,7 @@ images=$1 corrections=$3
 set -- "$2"/*.tbl
 {
     grep '^|' "$1"
-    # In one order, whatever the order in which the fits were made: mBgModel adds them up in floating point.
+    # In one order, independent of the order in which the fits were made: mBgModel adds them up in floating point.
     grep -hv '^|' "$@" | sort -k 1n,1 -k 2n,2
 } > fits.tbl
 mBgModel "$images" fits.tbl "$corrections"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# table.sh DIR TABLE: list the images of DIR in a Montage table. mImgtbl lists in directory order, which
-# differs from place to place; here the rows are sorted by name and counted anew. The names are relative to DIR, so
-# that the table holds wherever DIR may lie when it is read.
+# table.sh DIR TABLE: list the images of DIR in a Montage table. mImgtbl lists in directory order, which differs
+# from place to place; here the rows are sorted by name and counted again. The names are relative to DIR, so that
+# the table holds wherever DIR is when it is read.
 set -eu
 export LC_ALL=C
 unsorted=$PWD/$(mktemp table.XXXXXX)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# decompose.sh MESH PARTS: the mesh in pieces. What the solver needs beside its piece goes to every node: the dictionaries,
+# decompose.sh MESH PARTS: the mesh in pieces. The other files that the solver needs go to every node: the dictionaries,
 # and not the whole mesh.
 set -eu
 mesh=$1

@@ -1,6 +1,6 @@
 #!/bin/sh
-# solve-srun.sh PARTS: as solve.sh, but srun and PMIx start the ranks (inside a Slurm allocation only). What srun starts does not see
-# the data of the step: `tarn enter` takes each rank in, with the variables that Slurm gave to it.
+# solve-srun.sh PARTS: as solve.sh, but srun and PMIx start the ranks (inside a Slurm allocation only). A process that srun starts
+# does not see the data of the step: `tarn enter` takes each rank in, with the variables that Slurm gave to it.
 set -eu
 root="\"$(dirname "$1")\""
 roots=

@@ -1,6 +1,6 @@
 #!/bin/sh
-# solve.sh PARTS: icoFoam on all nodes of the step. Each has only its own pieces, so every rank is told where its piece lies:
-# at the same path everywhere, but OpenFOAM wants it named for each rank but the first.
+# solve.sh PARTS: icoFoam on all nodes of the step. Each has only its own pieces, so every rank gets the path of its piece:
+# it is the same everywhere, but OpenFOAM wants it named for each rank but the first.
 set -eu
 root="\"$(dirname "$1")\""
 roots=

@@ -64,7 +64,7 @@ class Memory:
 
         self.checkpoints = tarn.checkpoint.Checkpoints(run="training", rank=rank, ranks=ranks, copies=1 if ranks > 1 else 0)
         for key, tensor in [*tensors(state, "training"), ("step", step)]:
-            # Whatever their type, as bytes. A tensor on a GPU has no memory that can be registered: keep a copy on the CPU.
+            # Tensors of any type, as bytes. A tensor on a GPU has no memory that can be registered: keep a copy on the CPU.
             self.checkpoints.register(key, tensor.detach().view(-1).view(torch.uint8).numpy())
 
     def restart(self):

@@ -1,4 +1,4 @@
-//! libFuzzer's program for all targets: `$FUZZ_TARGET` says which. Its seeds are written to the folder `$FUZZ_SEEDS` first.
+//! libFuzzer's program for all targets: `$FUZZ_TARGET` selects one. Its seeds are written to the folder `$FUZZ_SEEDS` first.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

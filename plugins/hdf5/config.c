@@ -28,7 +28,7 @@ bool refuse_as(struct why *why, int number, const char *format, ...) {
     return false;
 }
 
-/* A number and what follows it; false when there is none, or it is too large. */
+/* A number and the text after it; false when there is none, or it is too large. */
 static bool number(const char *text, uint64_t *value, const char **rest) {
     char *end;
     if (!isdigit((unsigned char)*text))

@@ -1,4 +1,4 @@
-/* config.h: what HDF5_DRIVER_CONFIG says: KEY=VALUE;KEY=VALUE. docs/guide/hdf5.md names the keys. */
+/* config.h: the content of HDF5_DRIVER_CONFIG: KEY=VALUE;KEY=VALUE. docs/guide/hdf5.md names the keys. */
 #ifndef TARN_CONFIG_H
 #define TARN_CONFIG_H
 
@@ -8,10 +8,10 @@
 
 /* Bytes of a whole configuration. */
 #define CONFIG_BYTES 65536
-/* Partitions that one file lies in: as many as are opened as one. */
+/* Partitions that hold one file: as many as are opened as one. */
 #define CONFIG_PARTITIONS 1024
 
-/* Why something failed, as a sentence; and as the errno by which programs tell that, or 0. */
+/* Why something failed, as a sentence; and as the errno by which programs distinguish it, or 0. */
 struct why {
     char text[1024];
     int number;
@@ -25,7 +25,7 @@ __attribute__((format(printf, 3, 4))) bool refuse_as(struct why *why, int number
 enum notify { NOTIFY_CLOSE, NOTIFY_FLUSH, NOTIFY_NEVER };
 
 struct config {
-    char text[CONFIG_BYTES]; /* what the others point into */
+    char text[CONFIG_BYTES]; /* the text that the others point into */
     const char *folder;
     const char *base; /* the program's folder that it stands for */
     const char *partitions[CONFIG_PARTITIONS];

@@ -18,11 +18,11 @@ struct hdf5 {
     const int64_t *errors, *major, *cannot_open, *cannot_lock, *no_room, *read_failed, *write_failed;
 };
 
-/* Finds them in the library that a return address lies in; false when it has not all of them. */
+/* Finds them in the library that contains a return address; false when it has not all of them. */
 bool hdf5_find(struct hdf5 *hdf5, const void *caller);
 
-/* Puts an error on HDF5's stack, to be printed or raised by who has called HDF5; -1. Its errno is told as
- * HDF5's own drivers tell it: h5py makes the kind of its exception of that. */
+/* Puts an error on HDF5's stack, to be printed or raised by the caller of HDF5; -1. Its errno is
+ * reported as by HDF5's own drivers: h5py makes the kind of its exception of that. */
 int hdf5_fail(const struct hdf5 *hdf5, const int64_t *minor, const char *function, const struct why *why);
 
 #endif

@@ -7,7 +7,7 @@ enum { VERSION = 1, SECOND = 2048, SUM = HEADER_COPY - 8 };
 
 static const char MAGIC[8] = {'T', 'A', 'R', 'N', 'H', 'D', 'F', '5'};
 
-/* A copy as it lies there, in the order of the bytes of this processor, which is the little-endian one. */
+/* A stored copy, in the order of the bytes of this processor, which is the little-endian one. */
 struct copy {
     char magic[8];
     uint64_t version;

@@ -1,4 +1,4 @@
-/* header.h: what stands before an HDF5 file in a partition; docs/reference/formats.md. */
+/* header.h: the header before an HDF5 file in a partition; docs/reference/formats.md. */
 #ifndef TARN_HEADER_H
 #define TARN_HEADER_H
 
@@ -27,7 +27,7 @@ enum header_state {
 
 enum header_state header_read(const unsigned char *page, struct header *header);
 void header_write(const struct header *header, unsigned char *copy);
-/* Where the copy of a number lies. */
+/* The place of the copy of a number. */
 uint64_t header_place(uint64_t number);
 
 #endif

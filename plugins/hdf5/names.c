@@ -37,13 +37,13 @@ char *name_of(const char *partition) {
     return whole;
 }
 
-/* The folder that the program was in when it used this first: what `base` is where nothing has set it. */
+/* The folder that the program was in at the first use: the value of `base` if nothing has set it. */
 static char *first;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void look(void) { first = getcwd(NULL, 0); }
 
-/* Changes a path to what it is without `.` and `..`, as far as it is not there: links cannot be asked. */
+/* Removes `.` and `..` from a path, in the part that does not exist: links in it cannot be resolved. */
 static void straighten(char *path) {
     char *to = path, *rest = path, *part;
     while ((part = strsep(&rest, "/"))) {
@@ -79,7 +79,7 @@ static char *real(const char *path) {
     return whole;
 }
 
-/* What a path is called from a folder that it is in; NULL where it is not. */
+/* A path relative to a folder that it is in; NULL if it is not. */
 static const char *below(const char *path, const char *folder) {
     size_t length = strlen(folder);
     while (length > 0 && folder[length - 1] == '/')

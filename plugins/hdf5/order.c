@@ -100,7 +100,7 @@ static bool all_written(struct order *order, size_t from, struct store *store, s
 
 bool order_write(struct order *order, struct store *store, uint64_t base, uint64_t eoa, struct why *why) {
     const struct piece superblock = {base, SUPERBLOCK, NULL};
-    /* What the superblock that is there does not reach to. */
+    /* Addresses from here on are beyond the reach of the present superblock. */
     uint64_t new = base + SUPERBLOCK;
     if (store->said > new && (!store->cut || store->begun))
         new = store->said;

@@ -1,8 +1,8 @@
 /*
- * order.h: what HDF5 writes of a file's structure between two flushes. It is kept until the next one, and
- * then written in an order in which a kill in the middle leaves what was flushed before reachable: what is
- * new, which nothing leads to yet; where the file ends; and what is changed where it lies, from the front on,
- * as a tree's root lies before what it has grown.
+ * order.h: HDF5's writes of a file's structure between two flushes. They are kept until the next one, and
+ * then written in an order that keeps flushed content reachable if a kill comes in the middle: new content,
+ * which nothing leads to yet; the file's end; and changes in place, from the front on, as a tree's root comes
+ * before its growth.
  */
 #ifndef TARN_ORDER_H
 #define TARN_ORDER_H
@@ -25,7 +25,7 @@ bool order_keep(struct order *order, const struct piece *piece);
 bool order_meets(const struct order *order, const struct piece *piece, bool other);
 /* The end of the last piece. */
 uint64_t order_end(const struct order *order);
-/* Forgets what lies behind the file's end. */
+/* Forgets all pieces behind the file's end. */
 void order_cut(struct order *order, uint64_t end);
 /* Writes all, and keeps nothing then. The superblock is at `base`, and HDF5 has given away addresses up to
  * `eoa`. */

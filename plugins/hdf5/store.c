@@ -16,12 +16,12 @@
 #define GROWTH ((uint64_t)1 << 30)
 /* Programs' files whose last change is remembered for wait=newer. */
 #define SEEN 256
-/* Between two looks at what is waited for. */
+/* The time between two looks for an event. */
 #define PAUSE 200000
 /* ns that a request may take: a medium that takes longer is lost. */
 #define LOST ((uint64_t)300 * 1000000000)
 
-/* The errno by which a program tells it from other failures. */
+/* The errno by which a program distinguishes it from other failures. */
 static int number_of(int code) {
     switch (code) {
     case TARN_ENOTFOUND:
@@ -78,7 +78,7 @@ static bool finish(struct store *store, const char *what, struct why *why) {
     return cannot(why, store, what, code, tarn_code_text(code));
 }
 
-/* The next request; what was prepared is done when the ring is full. */
+/* The next request; the prepared ones are done when the ring is full. */
 static struct dsa_sqe *next(struct store *store, const char *what, struct why *why) {
     struct dsa_sqe *sqe = dsa_get_sqe(store->queue);
     if (!sqe && finish(store, what, why))
@@ -204,7 +204,7 @@ static bool say(struct store *store, uint64_t eof, struct why *why) {
     return true;
 }
 
-/* What a file held before it is begun anew is gone with the first write: nobody finds half of both. */
+/* The old content of a file that is begun again is gone with the first write: nobody finds half of both. */
 static bool begin_anew(struct store *store, struct why *why) {
     bool gone = !store->cut || store->begun || !store->said;
     store->begun = true;
@@ -244,8 +244,8 @@ bool store_notify(struct store *store, struct why *why) {
     return finish(store, "write to", why) && persist(store, why);
 }
 
-/* What was the last change of a file that this program has opened. It may have several HDF5s, each with a
- * lock of its own. */
+/* The last change of a file that this program has opened. It may have several HDF5s, each with a lock
+ * of its own. */
 static struct seen {
     char *name;
     uint64_t changes;
@@ -296,7 +296,7 @@ static bool again(uint64_t since, uint64_t patience) {
 
 static bool waits(const struct config *config) { return config->newer || config->changes; }
 
-/* Remembers the change that there is now: what is read from here on has it. */
+/* Remembers the present change: reads from here on have it. */
 static bool remember(struct store *store, struct why *why) {
     uint64_t changes;
     if (!raw(store, DSA_READ, HEADER_CHANGES, &changes, sizeof changes, why))
@@ -305,8 +305,8 @@ static bool remember(struct store *store, struct why *why) {
     return true;
 }
 
-/* Waits for the change that was asked for, and remembers which there is; another one may follow before the
- * file is locked. */
+/* Waits for the change that the configuration names, and remembers the present one; another one may
+ * follow before the file is locked. */
 static bool await(struct store *store, uint64_t since, struct why *why) {
     uint64_t wanted = store->config->changes, changes;
     if (store->config->newer)
@@ -419,7 +419,7 @@ static bool get(struct store *store, unsigned mode, uint64_t since, struct why *
     return code == TARN_OK || refuse_as(why, number_of(code), "%s", tarn_last_error());
 }
 
-/* A queue pair, and what it works on. */
+/* A queue pair, its memory, and the partition's space. */
 static bool connect(struct store *store, struct why *why) {
     struct dsa_info info;
     if (dsa_partition_info(store->partition, &info) != TARN_OK)
@@ -438,7 +438,7 @@ static bool connect(struct store *store, struct why *why) {
     store->start = store->count > 1 ? store->count * store->config->block : PAGE;
     if (!take_room(store, why))
         return false;
-    /* What somebody has made with less than a header's room. */
+    /* A partition that somebody has made with less than a header's space. */
     return store->room || !store->writable || store_reserve(store, store->config->size, why);
 }
 
@@ -472,7 +472,7 @@ struct store *store_open(struct config *config, const char *name, unsigned mode,
     return NULL;
 }
 
-/* Takes the partitions away, or what of them is not needed; while others have them open they stay. */
+/* Takes the partitions away, or their unneeded parts; while others have them open they stay. */
 static void tidy(const struct store *store) {
     for (size_t i = 0; i < store->count; i++)
         if (store->config->removed && store->used)
@@ -529,7 +529,7 @@ bool store_lock(struct store *store, bool write, struct why *why) {
     if (code != TARN_OK)
         return failed(why, store, "lock", code);
     store->used = true;
-    /* Who had it before may have changed it since it was opened here. */
+    /* Its last holder may have changed it since it was opened here. */
     if (!take_room(store, why) || !look(store, why))
         return false;
     if (store->number)
@@ -608,7 +608,7 @@ bool store_write(struct store *store, const struct piece *pieces, size_t count, 
 bool store_reserve(struct store *store, uint64_t bytes, struct why *why) {
     if (bytes <= store->room)
         return true;
-    /* What is begun with the old region is done. */
+    /* Requests begun with the old region are done. */
     if (!finish(store, "write to", why))
         return false;
     uint64_t more = store->room < GROWTH ? store->room : GROWTH;

@@ -1,6 +1,6 @@
 /*
  * store.h: the bytes of an HDF5 file in a partition, or block by block in several, by libtarn.
- * docs/reference/formats.md says what lies where. Functions that return bool say in *why why it is false.
+ * docs/reference/formats.md has the places. Functions that return bool say in *why why it is false.
  */
 #ifndef TARN_STORE_H
 #define TARN_STORE_H
@@ -29,37 +29,37 @@ struct store {
     uint64_t number, said;   /* of the header's newest copy, and the bytes that it says */
     uint64_t identity[2];
     bool writable;
-    bool cut;     /* it is begun anew, whatever the header says */
+    bool cut;     /* it is begun again, whatever the header says */
     bool begun;   /* which was done: from then on the header holds */
     bool touched; /* since the last flush */
     bool changed; /* since the last notice */
     bool used;    /* locked or written to, not only looked at */
     bool made;    /* by this: nobody has used it before */
-    bool grown;   /* by this, so that room that is not needed is given back */
+    bool grown;   /* by this, so that space that is not needed is given back */
 };
 
 /* How a file is opened. */
 enum store_mode {
     STORE_WRITABLE = 1,
     STORE_MADE = 2, /* if it is not there */
-    STORE_CUT = 4,  /* begun anew */
+    STORE_CUT = 4,  /* begun again */
     STORE_NEW = 8   /* it must not be there */
 };
 
 /* Opens the file of a name. The configuration, from malloc, is its own from then on; NULL when it cannot. */
 struct store *store_open(struct config *config, const char *name, unsigned mode, struct why *why);
-/* Whatever it says, the store is gone. */
+/* The store is gone, also after an error. */
 bool store_close(struct store *store, struct why *why);
 /* Deletes the partitions of a name. The configuration is gone then. */
 bool store_remove(struct config *config, const char *name, struct why *why);
 /* The same for all that open the same file, and for nobody else. */
 int store_compare(const struct store *one, const struct store *other);
 
-/* One alone may write, or many read; what others have changed before is seen then. */
+/* One alone may write, or many read; earlier changes of others are seen then. */
 bool store_lock(struct store *store, bool write, struct why *why);
 bool store_unlock(struct store *store, struct why *why);
 
-/* All pieces by one doorbell, as far as the ring goes. What lies behind the file's end is read as zeros. */
+/* All pieces by one doorbell, as far as the ring goes. Bytes behind the file's end are read as zeros. */
 bool store_read(struct store *store, const struct piece *pieces, size_t count, struct why *why);
 bool store_write(struct store *store, const struct piece *pieces, size_t count, struct why *why);
 /* Room for so many bytes of the file. */
@@ -68,9 +68,9 @@ bool store_reserve(struct store *store, uint64_t bytes, struct why *why);
 bool store_announce(struct store *store, uint64_t bytes, struct why *why);
 /* The file has so many bytes. */
 bool store_resize(struct store *store, uint64_t bytes, struct why *why);
-/* The header says what there is now, and it is persistent if it is to be. */
+/* The header is that of the present content, and it is persistent if it is to be. */
 bool store_flush(struct store *store, struct why *why);
-/* Counts a change, for who waits. */
+/* Counts a change, for waiting readers. */
 bool store_notify(struct store *store, struct why *why);
 
 #endif

@@ -24,7 +24,7 @@
 /* Bytes of a file's structure that wait for a flush, and pieces of it. */
 #define KEPT ((uint64_t)8 << 20)
 #define KEPT_PIECES 4096
-/* Where a superblock has its version and its marks. */
+/* The places of a superblock's version and its marks. */
 #define VERSION_AT 8
 #define MARKS_AT 11
 #define SIGNATURE "\x89HDF\r\n\x1a\n"
@@ -33,7 +33,7 @@
 #define NO_SWMR                                                                                              \
     "SWMR is not supported in partitions: close the file after each step, and give its readers wait=newer "  \
     "(docs/guide/hdf5.md, \"A writing and a reading program\")"
-/* What `tarn h5 exec` looks for in the file of this library. */
+/* The mark that `tarn h5 exec` looks for in the file of this library. */
 #define MARK "tarn-hdf5-plugin-version="
 
 static const char version[] = MARK TARN_VERSION;
@@ -62,7 +62,7 @@ static bool same_version(struct why *why) {
         own, library);
 }
 
-/* What HDF5 was told in HDF5_DRIVER_CONFIG, or by H5Pset_driver_by_name(). */
+/* HDF5's configuration, from HDF5_DRIVER_CONFIG or H5Pset_driver_by_name(). */
 static struct config *configured(const struct hdf5 *hdf5, int64_t fapl, struct why *why) {
     struct config *config = calloc(1, sizeof *config);
     if (!config) {
@@ -78,7 +78,7 @@ static struct config *configured(const struct hdf5 *hdf5, int64_t fapl, struct w
     return NULL;
 }
 
-/* HDF5 crashes where an error is none of its own: it is told on stderr where nothing else can be. */
+/* HDF5 crashes where an error is none of its own: it goes to stderr if there is no other way. */
 static bool found(struct hdf5 *hdf5, const void *caller) {
     if (hdf5_find(hdf5, caller))
         return true;
@@ -117,7 +117,7 @@ static struct vfd_file *open_file(const char *name, unsigned flags, int64_t fapl
     return NULL;
 }
 
-/* What HDF5 has written of the structure is written. */
+/* Writes HDF5's changes of the structure to the store. */
 static bool settle(struct file *file, struct why *why) {
     return order_write(&file->order, file->store, file->pub.base_address, file->eoa, why);
 }
@@ -162,8 +162,8 @@ static uint64_t get_eoa(const struct vfd_file *file, enum vfd_mem kind) {
     return ((const struct file *)file)->eoa;
 }
 
-/* Room is taken before HDF5 gives its addresses away: what it has been promised can be written when it closes
- * the file. */
+/* Space is taken before HDF5 gives its addresses away: promised data can be written when it closes the
+ * file. */
 static int set_eoa(struct vfd_file *pub, enum vfd_mem kind, uint64_t address) {
     struct file *file = (struct file *)pub;
     struct why why;
@@ -221,7 +221,7 @@ static bool is_mark(const struct piece *piece, size_t at) {
     return bytes[8] < 2 ? at >= 20 && at < 24 : at == 11 || (at >= 44 && at < 48);
 }
 
-/* One of several writers changes nothing but data: what it has of the file's structure must be what all have.
+/* One of several writers changes nothing but data: its structure of the file must be that of all.
  */
 static bool is_there(struct file *file, const struct piece *piece, struct why *why) {
     char bytes[COMPARED];
@@ -379,7 +379,8 @@ static int lock(struct vfd_file *pub, bool write) {
                : hdf5_fail(&file->hdf5, file->hdf5.cannot_lock, "lock", &why);
 }
 
-/* HDF5 gives the lock back to let others read what goes on being written; when it cannot, it takes that back.
+/* HDF5 gives the lock back to let others read a file that is still being written; when it cannot, it takes
+ * that back.
  */
 static int unlock(struct vfd_file *pub) {
     struct file *file = (struct file *)pub;
@@ -411,12 +412,12 @@ static const struct vfd_class driver = {
     .lock = lock,
     .unlock = unlock,
     .remove = remove_file,
-    /* What is data and what is structure keep apart, as in sec2. */
+    /* Data and structure stay apart, as in sec2. */
     .free_lists = {VFD_MEM_SUPER, VFD_MEM_SUPER, VFD_MEM_SUPER, VFD_MEM_DRAW, VFD_MEM_DRAW, VFD_MEM_SUPER,
                    VFD_MEM_SUPER},
 };
 
-/* What HDF5 asks a plug-in for. */
+/* The functions that HDF5 calls in a plug-in. */
 __attribute__((visibility("default"))) int H5PLget_plugin_type(void);
 __attribute__((visibility("default"))) const void *H5PLget_plugin_info(void);
 

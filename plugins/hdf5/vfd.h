@@ -1,5 +1,5 @@
 /*
- * vfd.h: what HDF5 1.14 to 2.x and a virtual file driver that it loads know of each other: version 1 of its
+ * vfd.h: the interface between HDF5 1.14 to 2.x and a virtual file driver that it loads: version 1 of its
  * class, which HDF5 keeps as it is (H5FDdevelop.h, H5FDpublic.h, H5Fpublic.h). Declared here once more,
  * because HDF5's own headers of such versions are in no package of Debian 12, and those of 1.14 make a
  * plug-in need a symbol that h5py's library hides. docs/internals/hdf5.md says more; tests/headers.c holds
@@ -19,7 +19,7 @@ enum { VFD_CLASS_VERSION = 1, VFD_PLUGIN_TYPE = 2, VFD_CLOSE_WEAK = 1 };
 /* Flags of open. */
 enum { VFD_RDWR = 1, VFD_TRUNC = 2, VFD_EXCL = 4, VFD_CREAT = 16 };
 
-/* What a driver says that it can do. */
+/* The abilities that a driver declares. */
 enum {
     VFD_AGGREGATE_METADATA = 0x1,
     VFD_ACCUMULATE_METADATA = 0x6,
@@ -27,7 +27,7 @@ enum {
     VFD_DEFAULT_COMPATIBLE = 0x8000
 };
 
-/* Kinds of what lies in a file. */
+/* Kinds of data in a file. */
 enum vfd_mem {
     VFD_MEM_NOLIST = -1,
     VFD_MEM_DEFAULT,
@@ -39,7 +39,7 @@ enum vfd_mem {
 
 struct vfd_class;
 
-/* What is the same in an open file of any driver; the driver's own follows it. */
+/* The part of an open file that is the same for any driver; the driver's own follows it. */
 struct vfd_file {
     int64_t driver;
     const struct vfd_class *class;

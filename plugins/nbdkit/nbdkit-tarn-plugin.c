@@ -13,15 +13,15 @@
 #define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL
 
 enum {
-    ENTRIES = 16,          /* of a queue pair: what one doorbell of zeros has */
+    ENTRIES = 16,          /* of a queue pair: as many as one doorbell of zeros has */
     ZEROS = 1 << 20,       /* bytes of one of these */
     MAX_PARTITIONS = 1024, /* as many as the library takes */
-    ALIGNED = 4096         /* a page: what is smaller costs as much */
+    ALIGNED = 4096         /* a page: a smaller one costs as much */
 };
 /* After so many nanoseconds nothing is known of a request any more. */
 #define PATIENCE (600 * UINT64_C(1000000000))
 
-/* What the command line says. */
+/* The options of the command line. */
 static const char *names[MAX_PARTITIONS];
 static size_t name_count;
 static int64_t block;
@@ -153,7 +153,7 @@ static int open_partition(struct dsa_partition **opened) {
     return code == TARN_OK ? 0 : refused(code);
 }
 
-/* While errors are still seen by whoever starts the server. */
+/* While the user who starts the server still sees errors. */
 static int tarn_get_ready(void) {
     if (open_partition(&partition) < 0)
         return -1;
@@ -171,7 +171,8 @@ static int tarn_get_ready(void) {
     return 0;
 }
 
-/* The server may be a child of who got ready: it has its own, before the other one is given back. */
+/* The server may be a child of the process that got ready: it has its own, before the other one is given
+ * back. */
 static int tarn_after_fork(void) {
     struct dsa_partition *before = partition;
     if (open_partition(&partition) < 0)
@@ -226,7 +227,7 @@ static int tarn_can_fua(void *handle) {
     return NBDKIT_FUA_NATIVE;
 }
 
-/* A read, whose result is dropped, brings what the medium has. */
+/* A read, whose result is dropped, brings the medium's content. */
 static int tarn_can_cache(void *handle) {
     (void)handle;
     return NBDKIT_CACHE_EMULATE;
@@ -354,7 +355,7 @@ static int tarn_zero(void *handle, uint32_t count, uint64_t offset, uint32_t fla
     return flags & NBDKIT_FLAG_FUA ? flush(worker) : 0;
 }
 
-/* All room of a partition stays taken: there is nothing to give back, and what was there may be read. */
+/* All space of a partition stays taken: there is nothing to give back, and old content may be read. */
 static int tarn_trim(void *handle, uint32_t count, uint64_t offset, uint32_t flags) {
     (void)count;
     (void)offset;

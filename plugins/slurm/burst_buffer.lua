@@ -1,7 +1,6 @@
--- burst_buffer.lua: what Slurm calls at each stage of a job with #TARN lines. Glue: all that there is to decide is in `tarn slurm`, which asks
--- tarn's controller (docs/internals/site.md). $TARN of slurmctld's environment is the program [tarn]. `tarn slurm install` fills in what differs
--- between sites.
--- In burst_buffer.conf: Directive=TARN
+-- burst_buffer.lua: the functions that Slurm calls at each stage of a job with #TARN lines. Glue: all that there is to decide is
+-- in `tarn slurm`, which asks tarn's controller (docs/internals/site.md). $TARN of slurmctld's environment is the program [tarn].
+-- `tarn slurm install` fills in what differs between sites. In burst_buffer.conf: Directive=TARN
 
 local tarn = os.getenv("TARN") or "tarn"
 -- The folder of slurm.conf, where it is said that tarn is switched off.
@@ -11,7 +10,7 @@ local function quoted(word)
     return "'" .. tostring(word):gsub("'", "'\\''") .. "'"
 end
 
--- Runs `tarn slurm WORDS...`. Slurm's result, and what was said.
+-- Runs `tarn slurm WORDS...`. Returns Slurm's result, and the text of the reply.
 local function ask(...)
     local words = { quoted(tarn), "slurm" }
     for _, word in ipairs({ ... }) do

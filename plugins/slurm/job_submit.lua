@@ -6,7 +6,7 @@ local tarn = os.getenv("TARN") or "tarn"
 -- MiB of a node's memory in 1LM, and the feature of the mode in which it has more, where there is one.
 local dram, larger = nil, nil
 
--- What the plug-in tells of the options: {START="1", PRIOR="17", ...}, or nothing.
+-- The options that the plug-in reports: {START="1", PRIOR="17", ...}, or nothing.
 local function options(job)
     local said
     for i = 0, (job.spank_job_env_size or 0) - 1 do
@@ -48,7 +48,7 @@ local function chain(job, uid, said)
     -- It makes the script one of tarn's, for burst_buffer.lua, whatever else it says.
     local first, rest = job.script:match("^([^\n]*\n)(.*)$")
     job.script = (first or job.script .. "\n") .. "#TARN-WORKFLOW " .. text .. "\n" .. (rest or "")
-    -- Who walks along the chain finds it here.
+    -- A user who follows the chain finds it here.
     job.admin_comment = joined(job.admin_comment, " ", "[tarn " .. text .. "]")
     if said.PRIOR then
         job.dependency = joined(job.dependency, ",", "afterok:" .. said.PRIOR .. ",afterburstbuffer:" .. said.PRIOR)

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What modes of what lies in the job's memory begin with. */
+/* The prefix of modes for mounts in the job's memory. */
 #define CLEAR "clear-"
 
 /* Fields of a line: "mount", mode, name, owner, path. */
@@ -130,8 +130,8 @@ static bool mount_line(struct job *job, char *fields[FIELDS], size_t line, struc
     return true;
 }
 
-/* Names of hosts with single commas between them, which fit into one variable together with what else
- * pieces are called. */
+/* Names of hosts with single commas between them, which fit into one variable together with the
+ * rest of the pieces' names. */
 static bool are_nodes(const char *nodes, size_t name) {
     size_t pieces = 0;
     for (;;) {
@@ -149,7 +149,7 @@ static bool are_nodes(const char *nodes, size_t name) {
     }
 }
 
-/* How the partition of the line before lies over the job's nodes. */
+/* The distribution of the partition of the line before over the job's nodes. */
 static bool spread_line(struct job *job, char *fields[FIELDS], size_t count, size_t line, struct why *why) {
     struct job_mount *mount = job->count ? &job->mounts[job->count - 1] : NULL;
     if (!mount || !mount->partition || mount->nodes)
@@ -215,7 +215,7 @@ static bool line_of(struct job *job, char *text, size_t line, struct why *why) {
     return mount_line(job, fields, line, why);
 }
 
-/* Whatever is said to be there is there for some mount; the only store may be there for none. */
+/* Every declared root has a mount; the only store may have none. */
 static bool all_used(const struct job *job, struct why *why) {
     bool in_clear = false, lent = false, spread = false, used[JOB_ROOTS] = {job->stores == 1};
     for (size_t i = 0; i < job->count; i++) {

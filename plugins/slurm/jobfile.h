@@ -1,5 +1,5 @@
-/* jobfile.h: what tarnd says of a job on this node, in /run/tarn/jobs/<job>. docs/internals/site.md has the
- * format. */
+/* jobfile.h: tarnd's description of a job on this node, in /run/tarn/jobs/<job>. docs/internals/site.md
+ * has the format. */
 #ifndef TARN_JOBFILE_H
 #define TARN_JOBFILE_H
 
@@ -14,7 +14,7 @@ enum {
     JOB_ROOTS = 8,      /* stores of a node */
     JOB_PATH = 1024,    /* bytes of a root, and of a path below it */
     JOB_NODE = 255,     /* bytes of a node's name */
-    JOB_PIECES = 120000 /* bytes of the names of a partition's pieces, each with what ends it: one variable */
+    JOB_PIECES = 120000 /* bytes of the names of a partition's pieces, each with its end: one variable */
 };
 
 /* Why something failed, as a sentence. */
@@ -45,16 +45,16 @@ struct job {
     const char *clear;            /* of the job's memory; NULL when it has none */
     size_t count;
     struct job_mount mounts[JOB_MOUNTS];
-    char text[JOB_BYTES + 1]; /* what the others point into */
-    uint32_t user;            /* whose job it is */
+    char text[JOB_BYTES + 1]; /* the text that the others point into */
+    uint32_t user;            /* the user of the job */
     int version;              /* of the format */
 };
 
-/* Reads a whole file, given as bytes; whatever they are, nothing outside them is read. Only what tarnd writes
- * is taken: each file has one meaning, and each meaning one file. */
+/* Reads a whole file, given as bytes; nothing outside them is read, even if they are wrong. Only a text
+ * that tarnd writes is taken: each file has one meaning, and each meaning one file. */
 bool job_parse(struct job *job, const void *bytes, size_t length, struct why *why);
 
-/* What a partition's pieces are called, without the node before it and the name behind it. */
+/* The middle of the name of a partition's piece: the node is before it and the name behind it. */
 #define JOB_PIECE ":@step/"
 
 /* Whether something is a dataset's name: a lower-case letter or `_`, then letters, digits, `_`. */

@@ -115,7 +115,7 @@ enum job_found job_read(uint32_t id, struct job *job, struct why *why) {
     return JOB_REFUSED;
 }
 
-/* What a mount allows, as the flags that keep it so. */
+/* The restrictions of a mount, as the flags that keep them. */
 static unsigned long kept(int mounted) {
     struct statvfs status;
     if (fstatvfs(mounted, &status) != 0)
@@ -123,7 +123,7 @@ static unsigned long kept(int mounted) {
     return (status.f_flag & ST_NOEXEC ? MS_NOEXEC : 0) | (status.f_flag & ST_RDONLY ? MS_RDONLY : 0);
 }
 
-/* A new name in the folder of data, of the same kind as what is bound there. */
+/* A new name in the folder of data, of the same kind as the object that is bound there. */
 static bool make_place(int data, const char *name, bool folder) {
     if (folder)
         return mkdirat(data, name, 0755) == 0;
@@ -213,7 +213,7 @@ static int own_data(struct why *why) {
 }
 
 bool job_mount(const struct job *job, struct why *why) {
-    /* What is mounted later on the node is seen by the task; what is mounted here is seen by nobody else. */
+    /* The task sees later mounts of the node; nobody else sees the mounts made here. */
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0)
         return refuse(why, "no private mount namespace: %s: slurmd needs CAP_SYS_ADMIN", strerror(errno));
     int data = own_data(why);

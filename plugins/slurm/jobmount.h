@@ -1,11 +1,11 @@
-/* jobmount.h: a job's file as it lies on the node, and its data in a mount namespace. docs/internals/site.md,
- * "What a job sees". */
+/* jobmount.h: a job's file on the node, and its data in a mount namespace. docs/internals/site.md, "What a
+ * job sees". */
 #ifndef TARN_JOBMOUNT_H
 #define TARN_JOBMOUNT_H
 
 #include "jobfile.h"
 
-/* Where each job finds its data. */
+/* The folder in which each job finds its data. */
 #define JOB_DATA "/run/tarn/data"
 
 enum job_found { JOB_NONE, JOB_READ, JOB_REFUSED };

@@ -35,7 +35,7 @@ static struct spank_option options[OPTIONS] = {
      asked},
     {"workflow-same-nodes", NULL, "it runs on the nodes of the job before it", 0, SAME_NODES, asked},
 };
-/* What job_submit finds in job_desc.spank_job_env. */
+/* The variables that job_submit finds in job_desc.spank_job_env. */
 static const char *const told[OPTIONS] = {"TARN_WORKFLOW_START", "TARN_WORKFLOW_PRIOR", "TARN_WORKFLOW_END",
                                           "TARN_WORKFLOW_SAME_NODES"};
 /* The options' values; empty where one was not given. */
@@ -125,7 +125,8 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **words) {
 
 static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
 
-/* Whether a variable is one of the pieces of partitions that are spread over nodes, whoever has set it. */
+/* Whether a variable is one of the pieces of partitions that are spread over nodes, no matter who has set
+ * it. */
 static bool is_of_pieces(const char *variable) {
     const char *value = strchr(variable, '=');
     if (begins(variable, PREFIX BLOCK))
@@ -134,7 +135,7 @@ static bool is_of_pieces(const char *variable) {
 }
 
 /* Takes out variables of datasets and partitions that another job has had, and which came here with the
- * environment of who has submitted this one. Those of pieces are a job's if the socket is: else they are of a
+ * environment of the submitting user. Those of pieces are a job's if the socket is: else they are of a
  * step of `tarn run`. */
 static bool unset_stale(spank_t spank) {
     static const char value[] = "=" JOB_DATA "/";
@@ -198,7 +199,7 @@ static bool set_variables(spank_t spank, const struct job *job, struct why *why)
         }
         char variable[VARIABLE], value[sizeof JOB_DATA + 2 * (1 + JOB_NAME)];
         snprintf(variable, sizeof variable, PREFIX "%s%s", partition ? PARTITION : "", name);
-        /* A partition lies in its folder under its own name. */
+        /* A partition is in its folder under its own name. */
         snprintf(value, sizeof value, JOB_DATA "/%s%s%s", name, partition ? "/" : "", partition ? name : "");
         if (!partition)
             end += sprintf(end, "%s%s", end > names ? " " : "", name);

@@ -99,7 +99,7 @@ static void sweep(int folder) {
         int lock = openat(folder, path, OPEN_FLAGS);
         if (lock < 0)
             unlinkat(folder, entry->d_name, AT_REMOVEDIR);
-        /* Where another has taken it away meanwhile, the name may be that of a living one. */
+        /* If another has taken it away meanwhile, the name may be that of a living one. */
         else if (flock(lock, LOCK_EX | LOCK_NB) == 0 && fstat(lock, &told) == 0 && told.st_nlink > 0)
             folder_remove(folder, entry->d_name);
         if (lock >= 0)
@@ -319,8 +319,8 @@ bool queue_area_quiet(const struct queue_pair *qp, uint64_t patience) {
             peer = peer_connect(context_of(qp->verbs.context), qp->area->dest_qpn);
             looked = true;
         }
-        /* Another value: that request has ended, and those after it see what the caller has changed. One that
-         * was killed is never done, and no longer at it. */
+        /* Another value: that request has ended, and those after it see the caller's changes. One that was
+         * killed is never done, and no longer at it. */
         quiet =
             atomic_load(&qp->area->busy) != seen || (looked && (peer ? !peer_lives(peer) : !is_linked(qp)));
         if (late)
@@ -353,7 +353,7 @@ void peer_drop(struct peer *peer) {
     free(peer);
 }
 
-/* Maps a file of a peer's that has at least so many bytes; *bytes is what it has. */
+/* Maps a file of a peer's that has at least so many bytes; *bytes is its size. */
 static void *peer_map(int folder, const char *name, size_t least, size_t *bytes, int *kept) {
     struct stat told;
     void *memory = NULL;

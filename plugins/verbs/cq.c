@@ -9,8 +9,8 @@
 /* Polls in vain until the peer, which is no device but a process, gets the processor if it waits for that. */
 #define IDLE 64u
 
-/* A completion queue has no entries: completions are what queue pairs have ended and not told. So none is
- * lost, however small it is. */
+/* A completion queue has no entries: completions are those requests that queue pairs have ended and
+ * not reported. So none is lost, however small it is. */
 int poll_cq(struct ibv_cq *verbs, int count, struct ibv_wc *wc) {
     struct completion_queue *cq = cq_of(verbs);
     int taken = 0;
@@ -235,7 +235,7 @@ PUBLIC int ibv_destroy_cq(struct ibv_cq *verbs) {
     return 0;
 }
 
-/* The queue that an event was told of, if it is still there. */
+/* The queue of an event, if it is still there. */
 static struct completion_queue *told(struct ibv_comp_channel *channel, uint32_t id) {
     struct context *context = context_of(channel->context);
     pthread_mutex_lock(&context->mutex);

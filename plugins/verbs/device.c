@@ -1,4 +1,4 @@
-/* The device, and what there is of it to ask. What is of other devices goes to the system's libibverbs. */
+/* The device, and the queries of it. Calls for other devices go to the system's libibverbs. */
 #include "device.h"
 
 #include <endian.h>
@@ -19,7 +19,7 @@ static struct {
                     .dev_path = "/nonexistent/tarn0",
                     .ibdev_path = "/nonexistent/tarn0"}};
 
-/* What `tarn verbs` looks for. */
+/* The mark that `tarn verbs` looks for. */
 __attribute__((used)) static const char version[] = "tarn-verbs-plugin-version=" TARN_VERSION;
 
 struct ibv_device *const tarn_device = &own.device;
@@ -64,7 +64,7 @@ bool is_this_node(const struct ibv_ah_attr *address) {
                               : address->dlid == node_lid();
 }
 
-/* What the list given to the program has before its first entry: the one of the system, which is given back
+/* The entry before the first in the list given to the program: the system's list, which is given back
  * with it. */
 PUBLIC struct ibv_device **ibv_get_device_list(int *count) {
     static struct ibv_device **(*list)(int *);
@@ -298,7 +298,8 @@ PUBLIC ssize_t _ibv_query_gid_table(struct ibv_context *verbs, struct ibv_gid_en
     return code ? -code : 1;
 }
 
-/* Between libibverbs and its tools, in a version that changes with its structures; 0 is what is not RoCE v2.
+/* Between libibverbs and its tools, in a version that changes with its structures; 0 is any type but RoCE
+ * v2.
  */
 static int query_gid_type(struct ibv_context *verbs, uint8_t port, unsigned index, int *type) {
 #define VERSION(number) "IBVERBS_PRIVATE_" #number,
@@ -334,7 +335,7 @@ PUBLIC int ibv_get_pkey_index(struct ibv_context *verbs, uint8_t port, __be16 pk
     return port == 1 && pkey == htobe16(0xffff) ? 0 : -1;
 }
 
-/* No event ever comes: what fails has a completion. */
+/* No event ever comes: an error has a completion. */
 PUBLIC int ibv_get_async_event(struct ibv_context *verbs, struct ibv_async_event *event) {
     if (!ours(verbs))
         PASS("IBVERBS_1.1", ibv_get_async_event, verbs, event);

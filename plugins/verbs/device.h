@@ -1,5 +1,5 @@
 /*
- * The objects of tarn's RDMA device: what verbs.h shows of each, and what is behind it.
+ * The objects of tarn's RDMA device: the part of each that verbs.h shows, and the part behind it.
  * docs/internals/verbs.md has the whole.
  *
  * Locks, in this order: cq->lock, or the list of queue pairs of the progress thread (progress.c);
@@ -78,7 +78,7 @@ struct address {
     struct ibv_ah_attr attr;
 };
 
-/* Where a datagram goes. */
+/* The destination of a datagram. */
 struct datagram {
     uint32_t qpn;
     uint32_t qkey;
@@ -149,7 +149,7 @@ struct posted {
     uint64_t length;
 };
 
-/* What has come for a queue pair by a shared receive queue. */
+/* A message that has come for a queue pair by a shared receive queue. */
 struct received {
     struct received *next;
     struct ibv_wc wc;
@@ -201,7 +201,7 @@ struct queue_pair {
     struct peer *peers[MAX_PEERS];
     uint32_t peer_uses;
     struct storage *storage;
-    uint32_t built; /* by wr_start and what follows: not yet posted */
+    uint32_t built; /* by wr_start and the calls after it: not yet posted */
     int refused;    /* the first error of that */
 
     pthread_mutex_t recv_lock;
@@ -221,7 +221,7 @@ struct queue_pair {
 
 /* device.c */
 extern struct ibv_device *const tarn_device PRIVATE;
-/* Set in a child that was forked: what its parent has opened is not its own. */
+/* Set in a child that was forked: objects that its parent has opened are not its own. */
 extern _Atomic bool forked PRIVATE;
 PRIVATE uint64_t node_guid(void);
 PRIVATE uint16_t node_lid(void);
@@ -232,7 +232,8 @@ static inline bool ours(const struct ibv_context *context) { return context->dev
 static inline struct context *context_of(struct ibv_context *context) {
     return container_of(context, struct context, verbs.context);
 }
-/* Whether what cannot be done now is tried again, and what is refused is told to both ends: else it is lost.
+/* Whether a request that cannot be done now is tried again, and an error is reported to both ends: else it
+ * is lost.
  */
 static inline bool is_reliable(const struct queue_pair *qp) { return qp->verbs.qp_type == IBV_QPT_RC; }
 static inline struct queue_pair *qp_of(struct ibv_qp *qp) { return (struct queue_pair *)qp; }
@@ -266,19 +267,19 @@ PRIVATE int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send
 PRIVATE void send_api(struct ibv_qp_ex *qp);
 /* At most so many ends of send requests. */
 PRIVATE int send_take(struct queue_pair *qp, int count, struct ibv_wc *wc);
-/* Goes on with what was posted, as far as it goes now; with the send lock. */
+/* Continues the posted requests, as far as they go now; with the send lock. */
 PRIVATE void send_advance(struct queue_pair *qp);
 /* Puts it in error, once. */
 PRIVATE void qp_break(struct queue_pair *qp);
 
-/* wire.c: what a request does with the peer. */
+/* wire.c: the work of a request at the peer. */
 enum step { STEP_ENDED, STEP_BEGUN, STEP_LATER, STEP_BUSY, STEP_NOT_READY };
 /* STEP_ENDED: work->status says how; STEP_BEGUN: storage has it; STEP_LATER: it is tried again;
  * STEP_BUSY: so it is, as another is at the peer; STEP_NOT_READY: as no receive request is posted. */
 PRIVATE enum step wire_do(struct queue_pair *qp, struct work *work);
 
-/* Stores what an atomic operation has found: false where the program has no such memory any more, or may not
- * write it, which only the kernel can tell. */
+/* Stores the value that an atomic operation has found: false if the program has no such memory any more,
+ * or may not write it, which only the kernel knows. */
 static inline bool store_old(uint64_t at, uint64_t old) {
     struct iovec from = {&old, sizeof old}, to = {(void *)(uintptr_t)at, sizeof old};
     return process_vm_writev(getpid(), &from, 1, &to, 1, 0) == (ssize_t)sizeof old;
@@ -305,7 +306,7 @@ PRIVATE int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv
 /* At most so many ends of receive requests. */
 PRIVATE int recv_take(struct queue_pair *qp, int count, struct ibv_wc *wc);
 
-/* What the peer says of a receive request of this queue pair that it has filled, as far as that can be. */
+/* The peer's report on a receive request of this queue pair that it has filled, as far as it can be true. */
 PRIVATE struct ibv_wc recv_read(const struct queue_pair *qp, const struct slot *slot,
                                 const struct posted *posted);
 /* Enters a request in a ring, at an index that is free. */
@@ -333,7 +334,7 @@ PRIVATE void cq_leave(struct completion_queue *cq, struct queue_pair *qp);
 PRIVATE uint32_t power_of_two(uint32_t count);
 PRIVATE struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *init);
 
-/* progress.c: a thread that goes on with what could not be done at once. */
+/* progress.c: a thread that continues requests that could not be done at once. */
 PRIVATE void progress_wake(struct queue_pair *qp);
 PRIVATE void progress_leave(struct queue_pair *qp);
 PRIVATE void progress_forked(void);

@@ -1,7 +1,7 @@
 /*
- * What libibverbs 57 to 65 have brought: buffers, regions told by a structure, speeds; and what the device
- * has not, DMA handles and completion counters. All is declared here, as the headers of older versions have
- * none of it: a device that was built with one serves programs of the others.
+ * Functions that came with libibverbs 57 to 65: buffers, regions given by a structure, speeds; and those
+ * that the device lacks, DMA handles and completion counters. All is declared here, as the headers of older
+ * versions have none of it: a device that was built with one serves programs of the others.
  */
 #include "device.h"
 
@@ -58,7 +58,7 @@ struct region_attr {
 };
 enum { MASK_IOVA = 1 << 0, MASK_ADDRESS = 1 << 1, MASK_BUF = 1 << 5 };
 
-/* A program gives a buffer back without a word of whose it is: what is in this list is ours. */
+/* A program gives a buffer back without naming its owner: a buffer in this list is ours. */
 struct buffer {
     struct buffer *next;
     struct ibv_pd *pd;
@@ -133,7 +133,7 @@ PUBLIC int ibv_export_buf_dmabuf_fd(struct ibv_buf *buf) {
     return -1;
 }
 
-/* Whether all of it lies in that buffer, which is of this domain. */
+/* Whether all of it is in that buffer, which is of this domain. */
 static bool is_within(const struct ibv_pd *pd, const struct ibv_buf *buf, const void *address,
                       size_t length) {
     pthread_mutex_lock(&mutex);

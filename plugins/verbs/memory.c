@@ -1,4 +1,4 @@
-/* Protection domains and what is registered in them. */
+/* Protection domains and the memory registered in them. */
 #include "device.h"
 
 #include <stdlib.h>
@@ -37,8 +37,8 @@ PUBLIC int ibv_dealloc_pd(struct ibv_pd *verbs) {
     return 0;
 }
 
-/* Gets all pages, as a device that pins them does: memory that is not there, or may not be written, is told
- * now. */
+/* Gets all pages, as a device that pins them does: memory that is not there, or may not be written, is
+ * an error now. */
 static int take_pages(const void *address, size_t length, unsigned access) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     uintptr_t first = (uintptr_t)address & ~(page - 1), end = (uintptr_t)address + length;

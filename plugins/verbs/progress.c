@@ -24,7 +24,7 @@ static bool look(void) {
     bool moved = false;
     for (struct queue_pair **at = &list; *at;) {
         struct queue_pair *qp = *at;
-        /* Whoever has it goes on with it. */
+        /* The holder of the lock continues with it. */
         if (pthread_mutex_trylock(&qp->send_lock) != 0) {
             at = &qp->next;
             continue;
@@ -76,7 +76,7 @@ void progress_wake(struct queue_pair *qp) {
         qp->next = list;
         list = qp;
     }
-    /* Without it, what polls goes on with them. */
+    /* Without it, a poll continues them. */
     begun = begun || begin();
     pthread_cond_signal(&more);
     pthread_mutex_unlock(&lock);

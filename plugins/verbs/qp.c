@@ -62,8 +62,8 @@ static bool take_place(struct context *context, struct queue_pair *qp) {
 static void give_back(struct queue_pair *qp) {
     struct context *context = context_of(qp->verbs.context);
     pthread_mutex_lock(&context->mutex);
-    /* Not before, as who gives memory back looks at it with the lock; and not later, as the next one's file
-     * in this place has the same name. */
+    /* Not before, as a thread that gives memory back looks at it with the lock; and not later, as the
+     * next one's file in this place has the same name. */
     if (qp->area)
         queue_area_drop(context, qp->place, qp->area, qp->bytes);
     if (context->qps[qp->place] == qp)
@@ -142,7 +142,7 @@ struct ibv_qp *qp_create_ex(struct ibv_context *verbs, struct ibv_qp_init_attr_e
     if (qp->srq)
         srq_join(qp);
     struct completion_queue *sends = cq_of(init->send_cq), *receives = cq_of(init->recv_cq);
-    /* As many queue pairs as there may be find room. */
+    /* As many queue pairs as there may be have space. */
     cq_join(sends, qp);
     if (receives != sends)
         cq_join(receives, qp);
@@ -210,7 +210,8 @@ static int reset(struct queue_pair *qp) {
     return 0;
 }
 
-/* What queue pairs of every kind have, those that are connected, and those that are reliable. */
+/* The attributes that queue pairs of every kind have, those that are connected, and those that are
+ * reliable. */
 #define OF_ALL                                                                                               \
     (IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_PKEY_INDEX | IBV_QP_PORT |        \
      IBV_QP_SQ_PSN | IBV_QP_CAP)
@@ -219,14 +220,14 @@ static int reset(struct queue_pair *qp) {
     (IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MIN_RNR_TIMER | IBV_QP_MAX_QP_RD_ATOMIC | \
      IBV_QP_MAX_DEST_RD_ATOMIC)
 
-/* What a change of state may say. */
+/* The attributes that a change of state may set. */
 static int allowed(enum ibv_qp_type type) {
     if (type == IBV_QPT_UD)
         return OF_ALL | IBV_QP_QKEY;
     return OF_ALL | OF_CONNECTED | (type == IBV_QPT_RC ? OF_RELIABLE : 0);
 }
 
-/* What it must say, at least; -1: there is no such change. */
+/* Those that it must set, at least; -1: there is no such change. */
 static int needed(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to) {
     int least = 0;
     if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
@@ -244,7 +245,7 @@ static int needed(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_sta
     return least & allowed(type);
 }
 
-/* Keeps what is told, for itself and for peers. */
+/* Keeps the attributes that were set, for itself and for peers. */
 static void keep(struct queue_pair *qp, const struct ibv_qp_attr *attr, int mask) {
     struct ibv_qp_attr *own = &qp->attr;
 #define KEEP(flag, field)                                                                                    \

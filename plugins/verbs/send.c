@@ -19,7 +19,7 @@ void qp_break(struct queue_pair *qp) {
         cq_tell(qp->verbs.recv_cq, true);
 }
 
-/* Counts what has ended, in order: whether somebody is to be told. */
+/* Counts ended requests, in order: whether somebody is to be notified. */
 static bool count_ended(struct queue_pair *qp) {
     bool told = false;
     for (; qp->ended != qp->begun && work_at(qp, qp->ended)->ended; qp->ended++) {
@@ -54,7 +54,7 @@ static bool is_over(struct queue_pair *qp, enum step step) {
     } else {
         if (qp->attr.timeout == 0)
             return false;
-        /* A device may wait up to four times as long as it was told. */
+        /* A device may wait up to four times as long as the attribute allows. */
         limit = ((uint64_t)4096 << (qp->attr.timeout & 31)) * 4 * (qp->attr.retry_cnt + 1u);
     }
     return now() - qp->waiting >= limit;
@@ -69,7 +69,7 @@ static bool begin(struct queue_pair *qp) {
         qp->begun++;
         return true;
     }
-    /* What storage has not ended yet is waited for, but reads go beside each other. */
+    /* The requests of storage that have not ended are waited for, but reads go beside each other. */
     bool alone = qp->begun == qp->ended;
     if (!alone &&
         (work->opcode != IBV_WR_RDMA_READ || work_at(qp, qp->begun - 1)->opcode != IBV_WR_RDMA_READ))
@@ -179,7 +179,7 @@ static bool takes(const struct queue_pair *qp, enum ibv_wr_opcode opcode) {
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
     case IBV_WR_ATOMIC_CMP_AND_SWP:
         return is_reliable(qp);
-    default: /* memory windows, and what is of other transports */
+    default: /* memory windows, and operations of other transports */
         return false;
     }
 }

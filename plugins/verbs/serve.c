@@ -1,8 +1,8 @@
 /*
  * verbs-serve SOCKET LEVEL VOLATILE READ-ONLY COUNT PARTITION... [PROGRAM...]: the storage peer of `tarn
- * verbs` (docs/guide/verbs.md). It registers partitions with tarn's RDMA device, and tells programs that
- * connect to SOCKET what they need to reach them. It ends by SIGTERM or SIGINT; or with PROGRAM, if there is
- * one.
+ * verbs` (docs/guide/verbs.md). It registers partitions with tarn's RDMA device, and sends programs that
+ * connect to SOCKET the data that they need to reach them. It ends by SIGTERM or SIGINT; or with PROGRAM, if
+ * there is one.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -79,7 +79,7 @@ static void device_open(void) {
         fail("cannot use the device tarn0: %s", strerror(errno));
 }
 
-/* By a path that means the same to every program, whatever folder it is in. */
+/* By a path that means the same to every program, in any folder. */
 static char *whole(const char *name) {
     char *folder = name[0] == '.' ? getcwd(NULL, 0) : NULL, *path = NULL;
     if (asprintf(&path, "%s%s%s", folder ? folder : "", folder ? "/" : "", name) < 0)
@@ -126,7 +126,7 @@ static bool say(const struct client *client, const char *format, ...) {
     va_start(args, format);
     int length = vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    /* Who does not read its answers is given up. */
+    /* A client that does not read its answers is given up. */
     return send(client->socket, line, (size_t)length, MSG_NOSIGNAL | MSG_DONTWAIT) == length;
 }
 
@@ -246,7 +246,7 @@ static pid_t begin(char **program) {
     return pid;
 }
 
-/* Until it is told to end, or the program has ended: what to exit with. */
+/* Runs until a signal, or the end of the program; the exit code. */
 static int run(int listener, int signals, pid_t program) {
     for (;;) {
         struct pollfd fds[2 + MAX_CLIENTS] = {{signals, POLLIN, 0}, {listener, POLLIN, 0}};

@@ -1,7 +1,7 @@
 /*
- * What processes with tarn's RDMA device show each other, in files of a folder of their user
- * (docs/reference/formats.md#rdma-devices). Whoever reads it copies a value once and checks the copy: any
- * byte may be wrong.
+ * The state that processes with tarn's RDMA device show each other, in files of a folder of their user
+ * (docs/reference/formats.md#rdma-devices). A reader copies a value once and checks the copy: any byte
+ * may be wrong.
  */
 #ifndef TARN_VERBS_SHARED_H
 #define TARN_VERBS_SHARED_H
@@ -30,14 +30,14 @@
 #define MAX_INLINE 256u
 /* Bytes of a message: verbs' lengths have 31 bits. */
 #define MAX_MESSAGE 0x80000000u
-/* Bytes of a datagram: what is one packet at the port's MTU. */
+/* Bytes of a datagram: one packet at the port's MTU. */
 #define MAX_DATAGRAM 4096u
 /* Of a partition's name: a path. */
 #define NAME_BYTES 4096u
 
-/* Locks of open file descriptions, which go with their holder: bytes of the file of an area. First of 8-byte
- * words of its process, by address; then of shared receive queues, by place; then of UD queue pairs; then of
- * the others, for reading: who is connected has it. */
+/* Locks of open file descriptions, which go with their holder: bytes of the file of an area. First of
+ * 8-byte words of its process, by address; then of shared receive queues, by place; then of UD queue
+ * pairs; then of the others, for reading: the connected peer has it. */
 #define WORD_LOCKS 65536
 #define SRQ_LOCKS WORD_LOCKS
 #define UD_LOCKS (SRQ_LOCKS + (int)MAX_SRQS)
@@ -56,7 +56,7 @@ struct shared_mr {
     uint64_t start;     /* its address for verbs */
     uint64_t length;
     uint64_t address; /* in the owner's memory; of a partition 0 */
-    uint64_t sum;     /* mr_sum: what is nonsense is no region */
+    uint64_t sum;     /* mr_sum: a region with a wrong one is none */
 };
 
 /* FNV-1a, by words. */
@@ -69,11 +69,11 @@ static inline uint64_t mr_sum(uint32_t key, const struct shared_mr *mr) {
     return sum ^ sum >> 32;
 }
 
-/* Whose next completion is to be told, and where. */
+/* Whether a queue's next completion is to be reported, and where. */
 struct shared_cq {
     _Atomic uint32_t armed;   /* enum arm */
     _Atomic uint32_t channel; /* the number of its pipe, from 1 on; 0: none */
-    _Atomic uint32_t id;      /* what is written to the pipe */
+    _Atomic uint32_t id;      /* the number written to the pipe */
 };
 
 enum arm { ARM_NONE, ARM_SOLICITED, ARM_ANY };
@@ -81,7 +81,7 @@ enum arm { ARM_NONE, ARM_SOLICITED, ARM_ANY };
 struct shared_partition {
     char name[NAME_BYTES];
     uint32_t level;            /* enum dsa_level of writes */
-    uint32_t accepts_volatile; /* 1: what is to be persistent may lie in memory that is not */
+    uint32_t accepts_volatile; /* 1: persistent writes may go to volatile memory */
 };
 
 /* SLOT/area: a device that a process has opened, locked (flock) for as long as that is there. */
@@ -95,7 +95,7 @@ struct area {
     struct shared_partition partitions[MAX_PARTITIONS];
 };
 
-/* A receive request, and what came of it. */
+/* A receive request, and its outcome. */
 struct slot {
     /* By the owner, before tail passes it. */
     uint32_t num_sge;
@@ -135,7 +135,8 @@ struct queue_area {
     _Atomic uint32_t access;
     _Atomic uint32_t rnr_timer;
     _Atomic uint32_t qkey;
-    /* By the peer that dest_qpn names; of a UD queue pair by whoever has its lock, which stands for busy. */
+    /* By the peer that dest_qpn names; of a UD queue pair by the holder of its lock, which stands for
+     * busy. */
     _Atomic uint32_t busy;  /* odd while it uses the owner's memory, or this */
     _Atomic uint32_t fault; /* 1: it was refused something, so the queue pair is in error */
     struct ring ring;
@@ -151,10 +152,10 @@ struct srq_area {
     struct ring ring;
 };
 
-/* Whether a key of a device allows this to a range; if so *found is a copy of what is registered. */
+/* Whether a key of a device allows this to a range; if so *found is a copy of the registered region. */
 static inline bool mr_allows(const struct area *area, uint32_t key, uint32_t pd, uint32_t access, uint64_t at,
                              uint64_t length, struct shared_mr *found) {
-    /* Each field is read once: what was looked at is what is used. */
+    /* Each field is read once: the checked value is the one that is used. */
     const volatile struct shared_mr *mr = &area->mrs[key % MAX_MRS];
     if (key == 0 || atomic_load(&mr->key) != key)
         return false;

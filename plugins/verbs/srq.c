@@ -1,10 +1,10 @@
-/* Shared receive queues: who sends to one of their queue pairs fills the next request of the one ring, and
- * says for which; the owner hands that on to the queue pair. */
+/* Shared receive queues: a sender to one of their queue pairs fills the next request of the one ring,
+ * and says for which; the owner hands that on to the queue pair. */
 #include "device.h"
 
 #include <stdlib.h>
 
-/* Hands on what peers have filled; with the lock. */
+/* Hands on the requests that peers have filled; with the lock. */
 static void sort(struct shared_receive *srq) {
     uint32_t filled = atomic_load(&srq->area->ring.done) - srq->taken;
     if (filled > srq->tail - srq->taken)
@@ -178,7 +178,7 @@ PUBLIC struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_att
     return &srq->verbs;
 }
 
-/* Its size is what it was made with, and no event tells that few requests are left. */
+/* Its size is that of its creation, and no event reports that few requests are left. */
 PUBLIC int ibv_modify_srq(struct ibv_srq *verbs, struct ibv_srq_attr *attr, int mask) {
     if (!ours(verbs->context))
         PASS("IBVERBS_1.1", ibv_modify_srq, verbs, attr, mask);

@@ -58,8 +58,8 @@ static int join(struct queue_pair *qp, uint32_t rkey, const struct shared_mr *mr
     return TARN_OK;
 }
 
-/* Whether what an atomic operation finds can be stored there, before it changes anything; what is there
- * stays. */
+/* Whether the value that an atomic operation finds can be stored there, before it changes anything;
+ * the content stays. */
 static bool is_writable(uint64_t at) {
     uint64_t before;
     struct iovec to = {&before, sizeof before}, from = {(void *)(uintptr_t)at, sizeof before};

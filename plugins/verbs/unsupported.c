@@ -1,7 +1,7 @@
 /*
- * What the device has not: multicast, RoCE, and what later versions of
- * rdma-core have brought. The system's libibverbs would look for things of its own behind our objects, so
- * none of these may come to it.
+ * Functions that the device lacks: multicast, RoCE, and those that later versions of rdma-core have
+ * brought. The system's libibverbs would look for things of its own behind our objects, so none of these
+ * may come to it.
  */
 #include "device.h"
 

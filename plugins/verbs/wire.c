@@ -1,4 +1,4 @@
-/* What a request does with the memory of the peer. The peer's process does nothing for it. */
+/* The work of a request on the memory of the peer. The peer's process does nothing for it. */
 #include "device.h"
 
 #include <endian.h>
@@ -12,7 +12,7 @@
 /* Looks at another's lock before it is left for later. */
 #define LOCK_TRIES 100
 
-/* What is before a datagram in the receiver's memory. */
+/* The bytes before a datagram in the receiver's memory. */
 #define HEAD ((uint64_t)sizeof(struct ibv_grh))
 
 /* Some memory in pieces, and how far it was gone through. */
@@ -45,7 +45,7 @@ static bool touches(const struct pieces *pieces) {
 
 enum side { SIDE_NONE, SIDE_HERE, SIDE_THERE, SIDE_PEER };
 
-/* Copies so many bytes to the peer, or from it; whose fault it is if that cannot be: *error says why. */
+/* Copies so many bytes to the peer, or from it; the side at fault if that cannot be: *error says why. */
 static enum side copy(const struct peer *peer, struct pieces *here, struct pieces *there, size_t bytes,
                       bool out, uint32_t *error) {
     pieces_pass(here, 0);
@@ -113,7 +113,7 @@ static struct ibv_grh head_of(const struct work *work) {
     return head;
 }
 
-/* What is copied from, or to, of this process; before it the head, if there is one. */
+/* The pieces of this process's memory to copy from, or to; before them the head, if there is one. */
 static bool local_pieces(const struct queue_pair *qp, struct work *work, uint32_t access,
                          struct ibv_grh *head, struct pieces *here) {
     const struct area *area = context_of(qp->verbs.context)->area;
@@ -147,8 +147,8 @@ static bool lock_byte(const struct peer *peer, off_t at, short kind) {
     return false;
 }
 
-/* Fills the peer's next receive request, and says so: with a message of these bytes, or only with what is to
- * be told. Nobody else is at that ring. */
+/* Fills the peer's next receive request, and reports it: with a message of these bytes, or only with the
+ * immediate data. Nobody else is at that ring. */
 static enum step fill_next(struct queue_pair *qp, struct work *work, struct pieces *here, bool message) {
     struct peer *peer = qp->peer;
     struct ring *ring = peer->ring;
@@ -190,7 +190,7 @@ static enum step fill_next(struct queue_pair *qp, struct work *work, struct piec
             return end(work, IBV_WC_RETRY_EXC_ERR);
         }
     }
-    /* What is lost takes no receive request. */
+    /* A lost message takes no receive request. */
     if (status != IBV_WC_SUCCESS && !is_reliable(qp))
         return end(work, status);
     bool imm = work->opcode == IBV_WR_SEND_WITH_IMM || work->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -211,7 +211,7 @@ static enum step deliver(struct queue_pair *qp, struct work *work, struct pieces
     const struct peer *peer = qp->peer;
     if (!peer->srq)
         return fill_next(qp, work, here, message);
-    /* What one who was killed has filled is filled again. */
+    /* A request that a killed sender has filled is filled again. */
     if (!lock_byte(peer, SRQ_LOCKS + (off_t)peer->srq_place, F_WRLCK))
         return STEP_BUSY;
     enum step step = fill_next(qp, work, here, message);
@@ -219,7 +219,7 @@ static enum step deliver(struct queue_pair *qp, struct work *work, struct pieces
     return step;
 }
 
-/* How a one-sided request ends, by whose fault it cannot be. */
+/* The end of a one-sided request, by the side at fault. */
 static enum step ended(struct queue_pair *qp, struct work *work, enum side wrong) {
     switch (wrong) {
     case SIDE_HERE:
@@ -255,7 +255,7 @@ static enum step change_word(struct queue_pair *qp, struct work *work, const str
     struct pieces mine = {.count = 1, .list = {{&old, sizeof old}}};
     struct pieces there = {.count = 1, .list = {{(void *)(uintptr_t)address, sizeof old}}};
     enum side wrong = copy(qp->peer, &mine, &there, sizeof old, false, error);
-    /* First: where what was found cannot be told, nothing is changed. */
+    /* First: if the value found cannot be stored, nothing is changed. */
     if (wrong == SIDE_NONE && !store_old((uintptr_t)here->list[0].iov_base, old)) {
         *error = EFAULT;
         wrong = SIDE_HERE;
@@ -295,12 +295,12 @@ static enum step one_sided(struct queue_pair *qp, struct work *work, struct piec
     bool allowed = mr_allows(peer->area, work->rkey, peer->queue->pd, access, work->remote,
                              word ? 8 : work->length, &mr) &&
                    (atomic_load(&peer->queue->access) & access);
-    /* Of none of its bytes nothing is asked, but of a partition it is a flush. */
+    /* A request of no bytes needs no rights, but of a partition it is a flush. */
     if (work->length == 0 && (!allowed || !mr.partition))
         return end(work, IBV_WC_SUCCESS);
     if (!allowed)
         return fault(qp, work, IBV_WC_REM_ACCESS_ERR);
-    /* What comes of storage is told. */
+    /* Storage reports its outcome: that needs a reliable queue pair. */
     if (mr.partition && (!is_reliable(qp) || !storage_ops()))
         return end(work, IBV_WC_REM_OP_ERR);
     if (mr.partition)
@@ -325,7 +325,7 @@ static enum step with_peer(struct queue_pair *qp, struct work *work, struct piec
         return deliver(qp, work, here, true);
     if (work->opcode != IBV_WR_RDMA_WRITE_WITH_IMM)
         return one_sided(qp, work, here);
-    /* Both or nothing: storage has no such thing, as its peer would be told too soon. */
+    /* Both or nothing: storage has no such thing, as its peer would be notified too soon. */
     struct shared_mr mr;
     if (atomic_load(&qp->peer->ring->tail) == atomic_load(&qp->peer->ring->done))
         return STEP_NOT_READY;

@@ -1,4 +1,4 @@
-/* A clock that is wrong: CLOCK_SHIFT seconds off, for what is loaded with this library. Time that only passes is as it was. */
+/* A clock that is wrong: CLOCK_SHIFT seconds off, for programs that load this library. Time that only passes is as it was. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What this machine can give, found out by trying; sourced by slurm-cluster.
+# The abilities of this machine, found out by trying; sourced by slurm-cluster.
 programs=(slurmctld slurmd sbatch munged ip tc nsenter setpriv taskset flock pivot_root)
 
 # Each prints why not, and fails.
@@ -27,7 +27,7 @@ needs_network() {
         { echo "bridge or veth is refused: $said"; return 1; }
 }
 
-# Cannot be had everywhere; what is lost without them.
+# Cannot be had everywhere; with the losses without them.
 wants_memory() {
     [ "$(cg_version)" != none ] || { echo "no control groups for memory: jobs are neither contained nor killed for memory"; return 1; }
 }

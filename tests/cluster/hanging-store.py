@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""A file system that hangs: one folder with one file, of which everything is told but whose content never comes.
+"""A file system that hangs: one folder with one file, which lists everything but whose content never comes.
 
-hanging-store.py FOLDER [mute]: mounts it there, says `ready`, serves until it is killed. Whoever waits for it can be killed.
-`mute`: it does not even tell what there is.
+hanging-store.py FOLDER [mute]: mounts it there, prints `ready`, serves until it is killed. A process that waits for it can be killed.
+`mute`: it does not even list its file.
 """
 import ctypes
 import errno

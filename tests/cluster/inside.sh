@@ -29,7 +29,7 @@ settings() {
     . "$1/settings"
 }
 
-# root DIR: a root of our own, which shows the machine's folders with /etc, /run, /sys and /proc made anew.
+# root DIR: a root of our own, which shows the machine's folders with /etc, /run, /sys and /proc made again.
 make_root() {
     local dir=$1 pid path name
     settings "$dir"
@@ -116,7 +116,7 @@ start_ctld() {
     wait_for 60 scontrol ping || fail "slurmctld does not answer; see slurmctld.log in the cluster's log folder"
 }
 
-# What it is told of nodes is not on disk yet when it dies soon after: `--forget-nodes` has it so.
+# Its settings of nodes are not on disk yet when it dies soon after: `--forget-nodes` has it so.
 restart_ctld() {
     settings "$base"
     # It may be dead already.
@@ -145,7 +145,7 @@ start_node() {
     local uptime
     known_node "$1"
     [ ! -e "$base/$1.pid" ] || fail "$1 is on: switch it off with kill-node $1"
-    # What an earlier life left.
+    # The remains of an earlier life.
     ip link del "$1" 2> /dev/null || true
     cg_remove "$1" || fail "control groups of $1's earlier life cannot be removed"
     cg_make "$1"
@@ -157,7 +157,7 @@ start_node() {
     wait_for 120 [ -e "$base/$1.up" ] || fail "$1 did not come up; see $1.log in the cluster's log folder"
 }
 
-# A power cut: nobody hears a last word from it, and what it had in memory is gone.
+# A power cut: it sends no last message, and its memory is gone.
 kill_node() {
     local pid
     known_node "$1"

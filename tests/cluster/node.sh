@@ -46,7 +46,7 @@ settle() {
     exec unshare --cgroup "$0" boot "$node"
 }
 
-# What is played of a node's devices, beside those of its sysfs: in that, no folder can be made.
+# The emulated devices of a node, beside those of its sysfs: in that, no folder can be made.
 play_devices() {
     local entry all=$base/$node.devices
     mkdir -p "$all"

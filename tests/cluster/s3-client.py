@@ -23,7 +23,7 @@ TRIES = 30
 
 
 def signature(secret, *words):
-    """Each word hashed with what came of the one before."""
+    """Each word hashed with the result of the one before."""
     key = b"AWS4" + secret.encode()
     for word in words:
         key = hmac.new(key, word.encode(), hashlib.sha256).digest()
@@ -31,7 +31,7 @@ def signature(secret, *words):
 
 
 def asked(place, method, path, query=None, body=None):
-    """An answer, which must be no refusal. A store that is busy is asked again."""
+    """An answer, which must be no refusal. A request to a busy store is repeated."""
     for _ in range(TRIES):
         answer = answered(place, method, path, query, body)
         if answer.status != 503:

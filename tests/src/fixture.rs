@@ -1,4 +1,4 @@
-//! A user of a test cluster at work: a folder in the home, and what is run from there.
+//! A user of a test cluster at work: a folder in the home, and the commands that are run from there.
 
 use crate::programs::install;
 use crate::slurm::{Cluster, Doctor, run_for_output};
@@ -30,9 +30,9 @@ pub fn cluster(
 /// The folder `work` of a user. Everything here panics where the cluster does not do its part.
 #[derive(Debug)]
 pub struct Fixture<'a> {
-    /// Where that is.
+    /// The folder's cluster.
     pub cluster: &'a Cluster,
-    /// Whose it is.
+    /// The folder's owner.
     pub user: &'a str,
     /// As this machine sees it.
     pub folder: PathBuf,
@@ -80,14 +80,14 @@ impl<'a> Fixture<'a> {
         self.command(&format!("exec salloc -Q {options} {command}"))
     }
 
-    /// What it said, standard error included; it must succeed.
+    /// The output of a command in a new allocation, standard error included; the command must succeed.
     pub fn run(&self, options: &str, command: &str) -> String {
         let (status, text) = ended(self.allocated(options, command));
         assert_eq!(status, Some(0), "{command}: {text}");
         text
     }
 
-    /// What a command in the folder says on the login node, in no allocation.
+    /// The output of a command in the folder on the login node, in no allocation.
     pub fn shell(&self, command: &str) -> String {
         ended(self.command(command)).1
     }
@@ -106,14 +106,14 @@ impl<'a> Fixture<'a> {
 pub struct Running(pub Child);
 
 impl Running {
-    /// How it ended, and all that it said.
+    /// Its status and all its output, at its end.
     pub fn end(self) -> (Option<i32>, String) {
         let output = self.0.wait_with_output().expect("its end");
         (output.status.code(), text(&output))
     }
 }
 
-/// How a command ended, and all that it said.
+/// The status of a command, and all its output.
 pub fn ended(mut command: Command) -> (Option<i32>, String) {
     let output = command.output().expect("bash");
     (output.status.code(), text(&output))

@@ -1,7 +1,7 @@
 //! The layers: arrows point down only, from product to product and from level to level.
 //!
-//! The folder of a crate says its product ([`PRODUCTS`]). Its description begins with its level: `L0` pure vocabulary, `L1` interfaces,
-//! `L2` cores without I/O, `L3` adapters, `L4` what puts them together, `L5` tests.
+//! The folder of a crate gives its product ([`PRODUCTS`]). Its description begins with its level: `L0` pure vocabulary,
+//! `L1` interfaces, `L2` cores without I/O, `L3` adapters, `L4` their composition, `L5` tests.
 
 use anyhow::Context;
 use cargo_metadata::{DependencyKind, TargetKind};
@@ -53,7 +53,7 @@ const ADAPTERS: u8 = 3;
 /// Roots bring adapters and cores together.
 const ROOTS: u8 = 4;
 
-/// What a dependency is for.
+/// The purpose of a dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// The crate itself, or its build script.
@@ -69,12 +69,12 @@ pub struct Crate {
     pub name: String,
     /// Its folder, from the repository's root: `checkpoint/core`.
     pub folder: String,
-    /// What its description says; 5 without one.
+    /// The level in its description; 5 without one.
     pub level: u8,
     /// Whether it is a library of Rust and nothing else. Other roots may use such a root, so that an interface is put together once for
     /// all languages.
     pub is_library: bool,
-    /// Package names of what it depends on.
+    /// Package names of its dependencies.
     pub uses: Vec<(String, Purpose)>,
 }
 

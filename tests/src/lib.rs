@@ -1,4 +1,4 @@
-//! Rules about the sources, as functions that say what breaks them: the [`layers`], the [`style`]. The tests
+//! Rules about the sources, as functions that return the violations: the [`layers`], the [`style`]. The tests
 //! beside this crate apply them to the repository and to examples that break them.
 //!
 //! And [`slurm`]: a real Slurm of several nodes, for the tests that need one; [`fixture`]: a user at work there; [`objects`]: an object store that

@@ -18,7 +18,7 @@ pub const SECRET: &str = "testing";
 #[derive(Debug)]
 pub struct Objects<'a> {
     cluster: &'a Cluster,
-    /// Where it speaks S3.
+    /// Its S3 address.
     pub endpoint: String,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// What `env` has before a command of a user who is told by variables.
+    /// The beginning of a command whose user is set by variables: `env` and these.
     #[must_use]
     pub fn variables(&self) -> String {
         format!(
@@ -65,7 +65,7 @@ impl<'a> Objects<'a> {
         run_for_output(&mut self.cluster.command("root", &[&client[..], words].concat()))
     }
 
-    /// What a client that has nothing of tarn's is told (tests/cluster/s3-client.py).
+    /// The output of a client that has nothing of tarn's (tests/cluster/s3-client.py).
     pub fn client_output(&self, words: &[&str]) -> String {
         self.answers(words).unwrap_or_else(|e| panic!("{e:#}"))
     }
@@ -78,7 +78,7 @@ impl<'a> Objects<'a> {
 
     /// How many parts the uploads to a bucket have that have not ended, each.
     pub fn uploads(&self, bucket: &str) -> Vec<usize> {
-        // One that ends meanwhile has no parts to be told of any more.
+        // One that ends meanwhile has no parts to list any more.
         let told = self.answers(&["uploads", bucket]).unwrap_or_default();
         let parts = told.lines().filter_map(|line| line.rsplit(' ').next());
         parts.filter_map(|number| number.parse().ok()).collect()

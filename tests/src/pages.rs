@@ -7,22 +7,22 @@ use crate::tree::{self, Text};
 pub struct Block {
     /// The line of its first line of code, from 1.
     pub line: usize,
-    /// What stands behind the fence: `sh`, `toml`, `sh controller`. Empty for a block that is indented.
+    /// The words behind the fence: `sh`, `toml`, `sh controller`. Empty for a block that is indented.
     pub label: String,
-    /// Whether a fence stands around it; else it is indented.
+    /// Whether a fence is around it; else it is indented.
     pub fenced: bool,
     /// Its lines, each with its end.
     pub text: String,
 }
 
 impl Block {
-    /// Whether these are commands: what is indented, or said to be so.
+    /// Whether these are commands: an indented block, or one with such a label.
     pub fn is_commands(&self) -> bool {
         let first = self.label.split(' ').next().unwrap_or_default();
         !self.fenced || ["sh", "bash", "console"].contains(&first)
     }
 
-    /// The commands, line by line: of a `console` what stands behind its prompts, else all.
+    /// The commands, line by line: of a `console` the text behind its prompts, else all.
     pub fn commands(&self) -> String {
         if self.label != "console" {
             return self.text.clone();
@@ -72,7 +72,7 @@ pub fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// Those that lie at the top.
+/// Those at the top.
 const TOP: [&str; 4] = [
     "README.md",
     "CONTRIBUTING.md",
@@ -80,7 +80,7 @@ const TOP: [&str; 4] = [
     "GLOSSARY.md",
 ];
 
-/// What scripts/book.sh makes for the book alone.
+/// The pages that scripts/book.sh makes for the book alone.
 pub const MADE: [&str; 2] = ["docs/reference/commands.md", "docs/reference/calls.md"];
 
 /// The pages that the book is made of: some at the top, docs, examples and research, without the book's own summary.

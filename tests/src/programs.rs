@@ -21,7 +21,7 @@ pub fn built(name: &str) -> anyhow::Result<PathBuf> {
         .ancestors()
         .nth(2)
         .context("a test in no build folder")?;
-    // A library that is built as a dependency only lies among these.
+    // A library that is built as a dependency is only there.
     let places = [folder.join(name), folder.join("deps").join(name)];
     let found = places.iter().find(|p| p.is_file());
     let program = found.unwrap_or(&places[0]).clone();

@@ -1,5 +1,5 @@
-//! A real Slurm of several nodes on this machine, for tests: a thin layer over `tests/cluster/slurm-cluster`. What it
-//! gives and what not: docs/internals/testing-slurm.md.
+//! A real Slurm of several nodes on this machine, for tests: a thin layer over `tests/cluster/slurm-cluster`. Its abilities and
+//! limits: docs/internals/testing-slurm.md.
 
 use anyhow::{Context, bail, ensure};
 use std::fs::File;
@@ -16,7 +16,7 @@ fn script() -> Command {
     Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/slurm-cluster"))
 }
 
-/// What this machine can give.
+/// The abilities of this machine.
 #[derive(Debug)]
 pub struct Doctor {
     said: String,
@@ -53,7 +53,7 @@ impl Doctor {
     }
 }
 
-/// A cluster: ends when it is dropped, and when the process that holds it ends in whatever way.
+/// A cluster: ends when it is dropped, and when the process that holds it ends in any way.
 #[derive(Debug)]
 pub struct Cluster {
     folder: TempDir,
@@ -104,7 +104,7 @@ impl Cluster {
         self.folder.path()
     }
 
-    /// What all its nodes see as `/shared`; the users' homes are in it, and `bin` in it is in their `PATH`.
+    /// The folder that all its nodes see as `/shared`; the users' homes are in it, and `bin` in it is in their `PATH`.
     #[must_use]
     pub fn shared(&self) -> PathBuf {
         self.folder.path().join("shared")
@@ -125,10 +125,10 @@ impl Cluster {
         self.command_at("login", user, words)
     }
 
-    /// Runs it on the login node; what it says.
+    /// Runs it on the login node; its output.
     ///
     /// # Errors
-    /// When it fails, with all that it said.
+    /// When it fails, with all its output.
     pub fn exec(&self, user: &str, words: &[&str]) -> anyhow::Result<String> {
         run_for_output(&mut self.command(user, words))
     }
@@ -141,7 +141,7 @@ impl Cluster {
         self.act("restart-ctld", &[])
     }
 
-    /// The same; what it was told of nodes by `scontrol` had not reached its disk.
+    /// The same; the settings of nodes by `scontrol` had not reached its disk.
     ///
     /// # Errors
     /// When it does not come back.
@@ -178,7 +178,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A node of a cluster, and what can happen to it.
+/// A node of a cluster, and the events that can happen to it.
 #[derive(Debug)]
 pub struct Node<'a> {
     cluster: &'a Cluster,
@@ -198,10 +198,10 @@ impl Node<'_> {
         self.cluster.command_at(&self.name, user, words)
     }
 
-    /// Runs it there; what it says.
+    /// Runs it there; its output.
     ///
     /// # Errors
-    /// When it fails, with all that it said.
+    /// When it fails, with all its output.
     pub fn exec(&self, user: &str, words: &[&str]) -> anyhow::Result<String> {
         run_for_output(&mut self.command(user, words))
     }
@@ -251,7 +251,7 @@ impl Node<'_> {
 /// Runs a command; its standard output.
 ///
 /// # Errors
-/// When it fails, with all that it said.
+/// When it fails, with all its output.
 pub fn run_for_output(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

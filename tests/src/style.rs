@@ -1,4 +1,4 @@
-//! Rules of style that a machine can see. Each function takes a file and says what breaks the rule, with its line.
+//! Rules of style that a machine can see. Each function takes a file and returns the violations, with their lines.
 
 use crate::tree::Text;
 
@@ -6,7 +6,7 @@ use crate::tree::Text;
 pub const MAX_LINES: usize = 800;
 /// Columns of a line of a document.
 const MAX_COLUMNS: usize = 100;
-/// Lines above an unsafe block within which its reason stands.
+/// Lines above an unsafe block within which its reason is.
 const SAFETY_REACH: usize = 10;
 /// Crates that may hold unsafe code, by folder.
 const UNSAFE_CRATES: &[&str] = &[
@@ -30,7 +30,7 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
-/// A Rust line without its comment and what its strings say, as far as one line tells.
+/// A Rust line without its comment and the text of its strings, as far as one line shows.
 fn code(line: &str) -> String {
     let mut kept = String::new();
     let mut inside = false;
@@ -60,7 +60,7 @@ pub fn length(file: &Text) -> Vec<String> {
     }
 }
 
-/// Whether a line of a document has a space at which it could go on in the next line: outside code, links and brackets.
+/// Whether a line of a document has a space at which it could be broken: outside code, links and brackets.
 fn is_divisible(line: &str) -> bool {
     let text = line.trim_start().trim_start_matches(['-', '*', ' ']);
     let (mut is_code, mut depth) = (false, 0u32);
@@ -90,6 +90,23 @@ pub fn width(file: &Text) -> Vec<String> {
         }
     }
     found
+}
+
+/// Comments whose first sentence does not name its subject.
+pub fn headless(file: &Text) -> Vec<String> {
+    const CLAUSES: &[&str] = &["What", "Who", "Whose", "Whoever", "Whatever", "Whichever"];
+    let begins = |line: &str| {
+        let comment = line.trim_start().strip_prefix("//")?;
+        let text = comment.trim_start_matches(['/', '!']).trim_start();
+        text.split(|c: char| !c.is_alphanumeric())
+            .next()
+            .map(str::to_owned)
+    };
+    let lines = file.text.lines().enumerate();
+    lines
+        .filter(|(_, l)| begins(l).is_some_and(|word| CLAUSES.contains(&word.as_str())))
+        .map(|(n, _)| at(file, n, "a comment names its subject"))
+        .collect()
 }
 
 /// Marks of unfinished work.

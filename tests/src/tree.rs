@@ -3,7 +3,7 @@
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 
-/// Folders that hold nothing of ours: what is built, what the demo leaves, what git keeps.
+/// Folders that hold nothing of ours: build outputs, the remains of the demo, git's own.
 const SKIPPED: &[&str] = &["target", "demo", ".git", ".tarn", "__pycache__"];
 /// Files of the repository; more means that something else was walked into.
 const MAX_FILES: usize = 20_000;

@@ -1,4 +1,4 @@
-//! `tarn run` in an allocation of a real Slurm: over all its nodes, through what goes wrong there, and nothing left behind.
+//! `tarn run` in an allocation of a real Slurm: over all its nodes, through failures there, and nothing left behind.
 
 #[path = "allocation/bad_links.rs"]
 mod bad_links;
@@ -35,7 +35,7 @@ fn cluster(nodes: usize) -> Option<Cluster> {
     fixture::cluster(nodes, &["tarn", "tarnd"], &[], &[])
 }
 
-/// What lies on the tier of a node, but for the ledger.
+/// The files on the tier of a node, but for the ledger.
 fn left_on(cluster: &Cluster, node: usize) -> String {
     let look =
         "find /scm /dev/shm -mindepth 2 ! -name 'ledger*' ! -name 'tarn-[0-9]*' 2>/dev/null; true";
@@ -89,14 +89,14 @@ fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
     let said = fixture.run("-N3 -n24", &format!("tarn run {TIER} wf.toml"));
     assert_eq!(fixture.read("out/text"), wanted);
     assert_eq!(fixture.read("out/nodes"), "node1\nnode2\nnode3\n");
-    // What its end would take is said before anything runs.
+    // The note about the allocation's end comes before anything runs.
     let note = "note: if an allocation ends before its run, the parts of `all` made by then are lost with its nodes; \
                 `on_failure = \"drain\"` on a dataset copies them out";
     let at = |what: &str| said.find(what).unwrap_or_else(|| panic!("{what}: {said}"));
     assert!(at(note) < at(" s] "), "{said}");
     for node in 1..=3 {
         assert_eq!(left_on(fixture.cluster, node), "", "on node{node}");
-        // Slurm tells of the job's end before its last process has gone.
+        // Slurm reports the job's end before its last process has gone.
         let gone = || {
             let alive = cluster.node(node).exec("root", &["pgrep", "-x", "tarnd"]);
             alive.is_err()
@@ -105,7 +105,7 @@ fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
         waited.unwrap_or_else(|e| panic!("node{node}: {e:#}"));
     }
     libfabric_moves_pieces(&cluster);
-    // What would stay in a job's own /tmp is refused before anything runs.
+    // A `dest` in a job's own /tmp is refused before anything runs.
     fixture.write("lost.toml", "name = \"lost\"\n[data.all]\ndest = \"/tmp/out\"\n[[step]]\nname = \"s\"\nrun = \"echo > $TARN_all/x\"\nout = [\"all\"]\n");
     let refused = fixture.allocated("-N2 -n16", &format!("tarn run {TIER} lost.toml"));
     let (status, refused) = ended(refused);
@@ -116,7 +116,7 @@ fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
         "{refused}"
     );
     assert!(!fixture.path(".tarn/runs").join("lost-1").exists());
-    // The nodes and a plan of what they would do.
+    // The nodes and a plan of their work.
     let nodes = fixture.run("-N3 -n24", &format!("tarn nodes {TIER}"));
     let plan = fixture.run("-N3 -n24", &format!("tarn plan {TIER} wf.toml"));
     for node in ["node1", "node2", "node3"] {
@@ -171,7 +171,7 @@ fn a_run_on_a_node_is_cancelled_from_the_login_node(fixture: &Fixture<'_>) {
     wait_for_begin(fixture, 1);
     // A signal of the job's is none to tarnd.
     fixture.shell("scancel --signal=USR1 $(squeue -h -u alice -o %A)");
-    // What it does is seen from there as well, as long as it goes on.
+    // The run's activities are seen from there as well, as long as it lasts.
     let watched = fixture.shell("timeout 60 tarn status --watch --json | grep -m 2 '^{'");
     let pictures: Vec<&str> = watched.lines().filter(|l| l.starts_with('{')).collect();
     assert!(pictures.len() >= 2, "{watched}");
@@ -185,7 +185,7 @@ fn a_run_on_a_node_is_cancelled_from_the_login_node(fixture: &Fixture<'_>) {
         fixture.read("log")
     );
     assert!(!fixture.path(".tarn/runs/chain-1/cancel").exists());
-    // What happened is logged; each line is an object, and those of nodes name theirs.
+    // Events are logged; each line is an object, and the lines of nodes name theirs.
     let log = fixture.read(".tarn/runs/chain-1/tarn.log");
     assert!(!log.contains("node lost"), "{log}");
     let nodes = fixture.read(".tarn/runs/chain-1/nodes.log");
@@ -208,7 +208,7 @@ fn a_run_on_a_node_is_cancelled_from_the_login_node(fixture: &Fixture<'_>) {
     }
 }
 
-/// What two nodes read of a source. All that they could share is too much for a moment.
+/// A source that two nodes read. All of it takes a while, even if they share it.
 const SHARED: &str = r#"
 name = "shared"
 
@@ -415,7 +415,7 @@ fn wait_for_begin(fixture: &Fixture<'_>, times: usize) -> usize {
     began(fixture)[times - 1]
 }
 
-/// The node of the running step loses its tarnd, or all of itself: the run makes again what is gone, elsewhere.
+/// The node of the running step loses its tarnd, or all of itself: the run makes the lost data again, elsewhere.
 fn a_lost_node(how: impl Fn(&Cluster, usize), called: &str) {
     let Some(cluster) = cluster(3) else { return };
     let fixture = Fixture::new(&cluster, "alice", CHAIN);
@@ -456,7 +456,7 @@ fn a_node_loses_its_power() {
     a_lost_node(cut, "nothing came from it for 10 s");
 }
 
-/// With no node left the run fails and says so; in another allocation it goes on.
+/// With no node left the run fails with a message; in another allocation it resumes.
 #[test]
 fn all_tarnds_are_killed() {
     let Some(cluster) = cluster(2) else { return };
@@ -480,7 +480,7 @@ fn all_tarnds_are_killed() {
     assert_eq!(fixture.read("out/text"), "b\n", "{said}");
 }
 
-/// The tier of one node is full of somebody else's files: what does not fit there goes elsewhere.
+/// The tier of one node is full of somebody else's files: data that does not fit there goes elsewhere.
 #[test]
 fn a_tier_is_full() {
     let Some(cluster) = cluster(2) else { return };
@@ -489,7 +489,7 @@ fn a_tier_is_full() {
     let fill = "dd if=/dev/zero of=/scm/full bs=1M status=none; df --output=avail /scm | tail -1";
     let free = cluster.node(1).exec("root", &["bash", "-c", fill]);
     assert_eq!(free.unwrap_or_else(|e| panic!("{e:#}")).trim(), "0");
-    // Without a size each node offers what it has; with one, a node that has not is refused by name.
+    // Without a size each node offers its free space; with one, a node that has not is refused by name.
     let (status, text) = fixture
         .start("-N2 -n16", &format!("tarn run {TIER} wf.toml"))
         .end();
@@ -498,7 +498,7 @@ fn a_tier_is_full() {
         .node(1)
         .exec("root", &["rm", "/scm/full"])
         .expect("rm");
-    // Some room is left there, and the first step needs more: it runs where there is enough.
+    // Some space is left there, and the first step needs more: it runs where there is enough.
     let fill = "dd if=/dev/zero of=/scm/full bs=1M count=1016 status=none";
     let filled = cluster.node(1).exec("root", &["bash", "-c", fill]);
     filled.unwrap_or_else(|e| panic!("{e:#}"));
@@ -538,12 +538,12 @@ fn slurmctld_dies_and_nothing_happens_to_a_run() {
     assert_eq!(fixture.read("out/text"), "b\n");
     assert_eq!(began(&fixture).len(), 1);
     cluster.restart_ctld().unwrap_or_else(|e| panic!("{e:#}"));
-    // What becomes of the allocation is Slurm's business.
+    // The end of the allocation is Slurm's business.
     let (_, text) = running.end();
     eprintln!("{text}");
 }
 
-/// tarn dies: so do its steps, everywhere; in the same allocation it goes on with what lies on the nodes.
+/// tarn dies: so do its steps, everywhere; in the same allocation it resumes with the data on the nodes.
 #[test]
 fn tarn_is_killed_and_goes_on() {
     let Some(cluster) = cluster(2) else { return };
@@ -596,7 +596,7 @@ fn two_users_share_nodes() {
     assert_eq!(slow.read("out/text"), "b\n");
 }
 
-/// A link is cut in the middle and healed a minute later: the run goes on without the node, and with it again.
+/// A link is cut in the middle and healed a minute later: the run continues without the node, and with it again.
 #[test]
 fn a_link_is_cut_and_healed() {
     let Some(cluster) = cluster(2) else { return };

@@ -1,8 +1,8 @@
-//! The end of an allocation: a run stops in time, and goes on in the next one, on other nodes.
+//! The end of an allocation: a run stops in time, and resumes in the next one, on other nodes.
 
 use tarn_tests::fixture::{self, Fixture, ended};
 
-/// What the second step needs is kept on the node of the first, and some of it is brought out when the end is near.
+/// The inputs of the second step are kept on the node of the first, and some of them are brought out when the end is near.
 const CHAIN: &str = r#"
 name = "chain"
 external = "ext"
@@ -66,7 +66,7 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
             && text.contains("tarn resume"),
         "{text}"
     );
-    // Of what is brought out it is not said.
+    // Data that is brought out is not in this message.
     let at_risk = "the parts of `a`, `b` made by then are lost with its nodes";
     assert!(text.contains(at_risk), "{text}");
     assert!(fixture.path("began").exists(), "{text}");
@@ -86,7 +86,7 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
     assert!(text.contains("does not have node1"), "{text}");
     assert_eq!(fixture.read("out/b"), "made\n");
 
-    // What was kept on the first node is listed still, and is not called lost where nobody can look.
+    // Data that was kept on the first node is listed still, and is not called lost where nobody can look.
     assert!(!text.contains("is gone"), "{text}");
     let listed = fixture.shell("tarn data ls");
     assert!(listed.contains("node1/scm"), "{listed}");

@@ -1,4 +1,4 @@
-//! The documents as a book: every page is in it, and in what mdBook makes of it every link leads somewhere.
+//! The documents as a book: every page is in it, and every link of mdBook's output leads somewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,7 +34,7 @@ fn the_book_has_every_page() {
     assert_eq!(pages.map(|page| page.path).collect::<BTreeSet<_>>(), once);
 }
 
-/// The book, built in a folder; false, said loudly, where there is no mdBook.
+/// The book, built in a folder; false, with a message, where there is no mdBook.
 fn build(to: &Path) -> bool {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .parent()

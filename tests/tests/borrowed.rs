@@ -8,7 +8,7 @@ use tarn_tests::slurm::{Cluster, Node, run_for_output, wait_until};
 use tarn_tests::tree;
 
 const SOON: Duration = Duration::from_secs(180);
-/// What a node lacks is played by what its administrator has not mounted.
+/// A node without a tier is emulated: its administrator has not mounted it.
 const LACKS: &str = "umount /scm";
 
 /// A cluster with tarn whose jobs are held to their memory, or a reason on stderr why there is none.
@@ -109,7 +109,7 @@ fn a_step_writes_more_than_its_node_has_memory_into_another_nodes_tier() {
         return;
     };
     with_brick(&cluster);
-    // The lender's is on a disk: what lies there counts against no job's memory, so that a job of 150 MiB can hold 170 MB.
+    // The lender's is on a disk: data there counts against no job's memory, so that a job of 150 MiB can hold 170 MB.
     on(
         &cluster.node(1),
         "mkdir -p /shared/disk && chmod 1777 /shared/disk && mount --bind /shared/disk /scm",
@@ -157,7 +157,7 @@ fn a_step_writes_more_than_its_node_has_memory_into_another_nodes_tier() {
     nothing_left(&cluster, &[1, 2]);
 }
 
-/// Each node gets some of it, and what two nodes do together goes on beside that.
+/// Each node gets some of it, and the work of two nodes together continues beside that.
 const SPREAD: &str = r#"
 name = "spread"
 [data.raw]
@@ -201,7 +201,7 @@ fn several_nodes_borrow_of_one_and_take_part_in_steps_of_several() {
     let fixture = Fixture::new(&cluster, "alice", SPREAD);
     let options = "--tier scm=/scm/$USER:96MiB --without-tier borrow";
     let nodes = format!("tarn nodes {options}");
-    // Where nobody can lend, memory stands in, and it is said why.
+    // If nobody can lend, memory stands in, and the output gives the reason.
     let (status, text) = allocated(&fixture, "-N3 -n24 --mem=600", &nodes);
     assert_eq!(status, Some(0), "{text}");
     assert!(
@@ -237,7 +237,7 @@ fn several_nodes_borrow_of_one_and_take_part_in_steps_of_several() {
     nothing_left(&cluster, &[1, 2, 3]);
 }
 
-/// An instance on each node; the first on the node without a tier waits for what may happen to it.
+/// An instance on each node; the first on the node without a tier waits for the event of the test.
 const WAITS: &str = r#"
 name = "waits"
 [data.base]
@@ -337,7 +337,7 @@ fn what_borrows_is_lost_with_what_it_borrows_and_the_run_goes_on() {
     );
     nothing_runs(&cluster, &[1, 2, 3]);
 
-    // What lost nodes held stays there, as ever; the next run brings all of it in order.
+    // Data of lost nodes stays there, as ever; the next run brings all of it in order.
     let (status, told) = allocated(&fixture, THREE, RUN);
     assert_eq!(status, Some(0), "{told}");
     nothing_left(&cluster, &[1, 2, 3]);
@@ -357,7 +357,7 @@ fn what_lies_in_a_borrowed_tier_outlives_the_run_that_is_killed() {
     let _ = cluster.exec("root", &["bash", "-c", tarn]);
     let _ = run.end();
     nothing_runs(&cluster, &[1, 2, 3]);
-    // What the step had not committed is gone; what it had read is there.
+    // Uncommitted output of the step is gone; its inputs are there.
     let lent = "find /scm/alice/lent -type f -path '*/parts/*' | wc -l; find /scm/alice/lent -name '*.more' | wc -l";
     let lent = on(&cluster.node(1), lent);
     assert!(!lent.starts_with("0\n") && lent.ends_with("\n0"), "{lent}");

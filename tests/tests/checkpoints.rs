@@ -1,5 +1,5 @@
 //! Checkpoints of a program on the nodes of a real cluster: nodes lose their power with all that is in their memory, and the program
-//! goes on from what other nodes and the external store have.
+//! resumes from the data of other nodes and of the external store.
 
 use std::time::Duration;
 use tarn_tests::fixture::{self, Fixture};
@@ -8,7 +8,7 @@ use tarn_tests::slurm::{Cluster, wait_until};
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A rank on each node, which talk to each other by TCP; the tier is memory, as the staging file is, both lost with the power. A rank that
-/// fails ends the others (`srun -K`) only where a node is lost: what they say as they fail by themselves would be lost with them.
+/// fails ends the others (`srun -K`) only where a node is lost: their output as they fail by themselves would be lost with them.
 fn counts(steps: u64, more: &str) -> String {
     counts_on((3, 3), steps, more)
 }
@@ -22,7 +22,7 @@ fn counts_on((nodes, ranks): (usize, usize), steps: u64, more: &str) -> String {
     )
 }
 
-/// What the ranks said of the version that they went on from: all the same. Its name, and the step.
+/// The version from which the ranks resumed, by their output: all the same. Its name, and the step.
 fn restored(said: &str) -> (String, u64) {
     restored_by(3, said)
 }
@@ -99,7 +99,7 @@ fn a_program_outlives_its_nodes() {
     let (id, step) = restored(&said);
     assert!(step >= before && id.starts_with("1."), "{before}: {said}");
 
-    // Two at once: with one copy that is too many, and it is said whose part is missing.
+    // Two at once: with one copy that is too many, and a message names the ranks of missing parts.
     lose(&cluster, &[2, 3]);
     replace(&cluster, &[2, 3], 3);
     let (status, said) = fixture::ended(fixture.allocated("-N3", &counts(before + 40, "")));

@@ -93,7 +93,7 @@ fn every_block_of_commands_is_run_or_listed() {
     );
 }
 
-/// What of these is not here: a program, a header, or a module of Python.
+/// The missing ones of these: a program, a header, or a module of Python.
 fn missing<'a>(needs: &[&'a str]) -> Vec<&'a str> {
     let here = |need: &&&str| {
         let probe = match **need {
@@ -116,7 +116,7 @@ fn missing<'a>(needs: &[&'a str]) -> Vec<&'a str> {
     needs.iter().filter(here).copied().collect()
 }
 
-/// The script that follows a page: what is run stands on the page's own lines, so that errors name them.
+/// The script that follows a page: the commands are on the page's own lines, so that errors name them.
 fn script(path: &str, text: &str, ways: &[(&str, Way)], place: &Place) -> Vec<String> {
     let all = pages::blocks(text);
     let mut lines = vec![String::new(); text.lines().count() + 2];
@@ -198,7 +198,7 @@ fn commands_of_the_pages_succeed_as_they_are_printed() {
     // The longest are the examples.
     let left: Mutex<Vec<_>> = Mutex::new(PAGES.iter().collect());
     let failed: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    // One page alone, for who writes it: TARN_PAGE=block.md.
+    // One page alone, for its author: TARN_PAGE=block.md.
     let only = std::env::var("TARN_PAGE").unwrap_or_default();
     let follow = || {
         loop {

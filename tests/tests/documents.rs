@@ -1,4 +1,4 @@
-//! The documents say what the code does.
+//! The documents agree with the code.
 
 use std::collections::BTreeMap;
 use tarn_tests::{pages, tree};
@@ -23,7 +23,7 @@ fn links_lead_somewhere() {
         let folder = folder.parent().expect("a folder");
         for target in links(&document.text) {
             let path = target.split('#').next().unwrap_or_default();
-            // What scripts/book.sh makes is in the book alone.
+            // Pages that scripts/book.sh makes are in the book alone.
             let made = document.path == "docs/SUMMARY.md"
                 && pages::MADE.contains(&format!("docs/{path}").as_str());
             if path.contains(':') || made {
@@ -94,7 +94,7 @@ fn every_exit_code_is_documented() {
     assert_eq!(in_code, in_document);
 }
 
-/// plain.sh is what the Montage workflow is compared with: it must run the same commands.
+/// The Montage workflow is compared with plain.sh: it must run the same commands.
 #[test]
 fn the_plain_script_runs_the_commands_of_the_workflow() {
     let workflow: toml::Table = read("examples/montage/workflow.toml")
@@ -189,11 +189,11 @@ fn every_section_of_the_results_has_its_command() {
 
 /// The items of the four papers, by their letters: how many each has.
 const ITEMS: [(&str, u32); 4] = [("J", 53), ("W", 38), ("S", 31), ("F", 22)];
-/// What a row says of which something is missing.
+/// The marks of rows of which something is missing.
 const MARKS: [&str; 3] = ["Partly", "Differs", "Missing"];
 const END: &str = "\n## What is missing or partial, and what it would take\n";
 
-/// The rows of research/coverage.md: the item, how tarn has it, and what shows it.
+/// The rows of research/coverage.md: the item, how tarn has it, and the evidence.
 fn rows(text: &str) -> Vec<(&str, &str, &str)> {
     let rows = text.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ");
@@ -217,7 +217,7 @@ fn coverage_has_every_item_of_the_papers_once() {
     assert_eq!(ids, items.collect::<Vec<_>>());
 }
 
-/// Rows that say that something is missing, and no others, stand at the end once more.
+/// Rows with something missing, and no others, are at the end once more.
 #[test]
 fn what_coverage_lacks_is_listed_at_its_end() {
     let text = read("research/coverage.md");
@@ -234,7 +234,7 @@ fn what_coverage_lacks_is_listed_at_its_end() {
     assert_eq!(lacking, listed);
 }
 
-/// Without what stands in parentheses.
+/// Without text in parentheses.
 fn bare(text: &str) -> String {
     let mut depth = 0;
     let outside = text.chars().filter(|c| {
@@ -251,13 +251,13 @@ fn has_test(source: &str, name: &str) -> bool {
     let Some(at) = source.find(&format!("fn {name}(")) else {
         return false;
     };
-    // Its attributes stand behind the item before it.
+    // Its attributes are behind the item before it.
     let own = source[..at].rsplit("}\n").next().unwrap_or_default();
     own.contains("#[test]") && !own.contains("#[ignore")
 }
 
 /// An item is shown by tests, a file in backquotes and behind it their names; by commands of tarn, which are parsed where they are
-/// defined (`apps/tarn/src/args.rs`); and by programs of `bench`. Semicolons stand between them.
+/// defined (`apps/tarn/src/args.rs`); and by programs of `bench`. Semicolons are between them.
 #[test]
 fn what_coverage_is_shown_by_exists() {
     let text = read("research/coverage.md");

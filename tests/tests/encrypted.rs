@@ -28,7 +28,7 @@ fn steps_of_two_nodes_see_in_clear_what_lies_sealed() {
     let began = fixture.start("-N2 -n16", &run());
     vault.wait_for(&fixture, "waits");
     vault.nothing_in_clear(&fixture, "while a step of two nodes runs");
-    // What is in clear is where the step is, and nowhere else.
+    // Clear text is where the step is, and nowhere else.
     let rooms = vault.rooms();
     assert_eq!(rooms.len(), 2, "a room on each node: {rooms:?}");
     fixture.write("go", "");
@@ -40,7 +40,7 @@ fn steps_of_two_nodes_see_in_clear_what_lies_sealed() {
         let wanted = format!("{MARKER} {rank}\nseen\n");
         assert_eq!(fixture.read(&format!("out/p{rank}/text")), wanted);
     }
-    // What both nodes were given together is what each made of it; pieces were made where there was room.
+    // The data for both nodes together has the changes of each; pieces were made where there was space.
     assert_eq!(fixture.read("out/both"), format!("{MARKER} all\n"));
     assert_eq!(fixture.read("out/pieces"), "8\n");
     assert_eq!(fixture.read("out/on"), "node1\nnode2\n");
@@ -59,7 +59,7 @@ fn nodes_need_no_file_of_keys_and_their_copies_of_data_are_as_ever() {
     fixture.write("go", "");
     let own = "mkdir -p /dev/shm/alice && mv ~/.config/tarn /dev/shm/alice/tarn && chmod 700 /dev/shm/alice";
     assert_eq!(fixture.shell(own), "");
-    // Streams and windows carry what lies there: ciphertext, by whatever way.
+    // Streams and windows carry the stored data: ciphertext, by any way.
     for (out, way) in [("out", "tcp"), ("out-sealed", "sealed")] {
         fixture.write("wf.toml", &SPREAD.replace("\"out\"", &format!("\"{out}\"")));
         fixture.shell("rm -rf .tarn");
@@ -92,14 +92,14 @@ fn a_lost_node_s_step_is_made_again_elsewhere_and_a_run_goes_on_with_other_tarnd
     let second = vault.wait_for_begin(&fixture, 2);
     assert_ne!(first, second);
     vault.nothing_in_clear(&fixture, "after a node was lost");
-    // What its tarnd has left is removed, or used, when the node is back; then all are lost.
+    // Data that its tarnd has left is removed, or used, when the node is back; then all are lost.
     for node in 1..=3 {
         vault.kill_tarnd(node);
     }
     let (status, text) = running.end();
     assert_eq!(status, Some(1), "{text}");
     vault.nothing_in_clear(&fixture, "after all were lost");
-    // The user's key is another by then: what was wrapped with the old one is wrapped anew, and is used.
+    // The user's key is another by then: keys that the old one wrapped are wrapped again, and are used.
     let rotated = fixture.shell("tarn key rotate --drop");
     assert!(rotated.contains("were wrapped again"), "{rotated}");
     fixture.write("go", "");
@@ -133,7 +133,7 @@ fn without_the_key_nothing_goes_on_and_with_another_one_all_is_made_again() {
     vault.leaves_nothing(&fixture);
 }
 
-/// What another user of the nodes, and somebody who reads arguments, variables, files and memory there, finds of it.
+/// The finds of another user of the nodes, who reads arguments, variables, files and memory there.
 #[test]
 fn attack_of_another_user_of_the_nodes_finds_neither_keys_nor_data() {
     let Some(vault) = Vault::new(2, &[]) else {
@@ -150,7 +150,7 @@ fn attack_of_another_user_of_the_nodes_finds_neither_keys_nor_data() {
     assert_eq!(status, Some(0), "{text}");
 }
 
-/// What makes way for other data is drained as it lies, and brought back.
+/// Data that makes way for other data is drained encrypted, and brought back.
 #[test]
 fn what_is_drained_stays_sealed_and_is_brought_back() {
     let Some(vault) = Vault::new(1, &[]) else {
@@ -174,7 +174,7 @@ fn what_is_drained_stays_sealed_and_is_brought_back() {
     vault.leaves_nothing(&fixture);
 }
 
-/// What is kept is read by the next run, also on another node, and by people; a damaged replica is found out.
+/// Kept data is read by the next run, also on another node, and by people; a damaged replica is found out.
 #[test]
 fn what_is_kept_stays_sealed_and_is_used_again() {
     let Some(vault) = Vault::new(3, &[]) else {
@@ -186,7 +186,7 @@ fn what_is_kept_stays_sealed_and_is_used_again() {
     assert_eq!(fixture.read("out/text"), both);
     vault.nothing_in_clear(&fixture, "after the first run");
     assert_eq!(vault.keys(&fixture), 1);
-    // Once more with a node that has nothing of it: it comes from the other as it lies.
+    // Once more with a node that has nothing of it: it comes from the other as it is stored.
     let again =
         |number: &str| fixture.write("wf.toml", &KEPT.replace("# 1", &format!("# {number}")));
     let listed = fixture.shell("tarn data ls");
@@ -218,7 +218,8 @@ fn what_is_kept_stays_sealed_and_is_used_again() {
     vault.leaves_nothing(&fixture);
 }
 
-/// One node's rank has more than its job's memory there can hold in clear: the step does not begin, and it is said which node and why.
+/// One node's rank has more than its job's memory there can hold in clear: the step does not begin, and a message names the
+/// node and the reason.
 #[test]
 fn a_node_with_too_little_memory_is_named_before_the_step_begins() {
     let Some(vault) = Vault::new(2, &["memory"]) else {

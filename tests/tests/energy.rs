@@ -1,4 +1,5 @@
-//! What nodes draw, with a real Slurm whose energy plug-in reads played counters of a Cray: by the nodes themselves, and by Slurm alone.
+//! The energy of nodes, with a real Slurm whose energy plug-in reads emulated counters of a Cray: by the nodes themselves,
+//! and by Slurm alone.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +16,7 @@ AcctGatherNodeFreq=1
 JobAcctGatherFrequency=energy=1,task=1
 ";
 
-/// A step of one core, whose data lies nowhere; it runs until it is told to end.
+/// A step of one core, without stored data; it runs until a file ends it.
 const WORK: &str = r#"
 name = "work"
 [data.where]
@@ -34,7 +35,7 @@ fn counters(folder: &Path, node: usize, joules: u64, watts: u64) {
     fs::write(folder.join("power"), format!("{watts} W 1 us\n")).expect("power");
 }
 
-/// Two nodes, of which the second draws half of what the first does.
+/// Two nodes, of which the second draws half as much as the first.
 fn cluster() -> Option<Cluster> {
     let folder = TempDir::new().expect("a folder");
     let (etc, sys) = (folder.path().join("etc"), folder.path().join("sys"));

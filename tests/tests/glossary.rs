@@ -58,7 +58,7 @@ fn uses(file: &Text, word: &str) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with where a row says that the name is.
+/// The fault of a row's place of the name, if it has one.
 fn misplaced(row: &Row, files: &[Text]) -> Option<String> {
     let wrong = |why: &str| Some(format!("{}: {why}: {}", row.name, row.code));
     let (Some(name), Some((_, path))) = (quoted(&row.code).pop(), row.code.split_once(" in "))

@@ -47,7 +47,7 @@ fn the_first_hour_works_when_followed_word_for_word() {
     let said = String::from_utf8_lossy(&ended.stdout);
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{said}\n{errors}");
-    // The results and what was run for them, in the page's order.
+    // The results and their commands, in the page's order.
     let told: Vec<&str> = said
         .lines()
         .filter(|line| line.parse::<u32>().is_ok() || line.starts_with("steps "))

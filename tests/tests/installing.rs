@@ -11,7 +11,7 @@ const PAGE: &str = include_str!("../../docs/admin/installing-on-your-cluster.md"
 const TIMEOUT: Duration = Duration::from_secs(240);
 const NODES: usize = 2;
 
-/// The commands of the page, in order: where, and what.
+/// The commands of the page, in order: the place, and the command.
 fn commands() -> Vec<(String, String)> {
     let found = pages::blocks(PAGE).into_iter().filter_map(|block| {
         let place = block.label.strip_prefix("sh ")?;
@@ -20,7 +20,7 @@ fn commands() -> Vec<(String, String)> {
     found.collect()
 }
 
-/// What `make install PREFIX=/shared/tarn` leaves; false, said loudly, without Slurm's headers.
+/// Runs `make install PREFIX=/shared/tarn`; false, with a message, without Slurm's headers.
 fn install(cluster: &Cluster) -> bool {
     let built = tempfile::tempdir().expect("a folder");
     for name in ["tarn", "tarn-bench", "tarnd", "libtarn.so", "libtarn.a"] {
@@ -119,7 +119,7 @@ fn the_page_works_when_followed_word_for_word() {
             other => panic!("nobody knows where `{other}` is"),
         }
     }
-    // The check has looked at Slurm as it runs, and the switch and the removal have said what they did.
+    // The check has looked at Slurm as it runs, and the switch and the removal have reported their actions.
     for words in [
         "srun has --workflow-start",
         "all 2 take orders",

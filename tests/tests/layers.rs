@@ -9,7 +9,7 @@ fn crates() -> Vec<Crate> {
     workspace(&tree::root().join("Cargo.toml")).expect("cargo metadata")
 }
 
-/// What is wrong with one more arrow between two crates of the workspace.
+/// The errors for one more arrow between two crates of the workspace.
 fn with_arrow(folder: &str, used: &str, purpose: Purpose) -> Vec<String> {
     let mut crates = crates();
     let name = |folder: &str| {
@@ -37,7 +37,7 @@ fn the_workspace_keeps_its_layers() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// `fuzz/` is a workspace of its own: what a crate of this one begins or ceases to need stands in both lock files.
+/// `fuzz/` is a workspace of its own: a dependency that a crate of this one begins or ceases to need is in both lock files.
 #[test]
 fn the_fuzzers_lock_file_knows_what_the_crates_need() {
     let lock = std::fs::read_to_string(tree::root().join("fuzz/Cargo.lock")).expect("lock file");

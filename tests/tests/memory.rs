@@ -13,7 +13,7 @@ fn cluster(nodes: usize) -> Option<Cluster> {
     fixture::cluster(nodes, &["tarn", "tarnd"], &["memory"], &[])
 }
 
-/// The status and all that was said of a command in an allocation that outlives its nodes.
+/// The status and all output of a command in an allocation that outlives its nodes.
 fn allocated(fixture: &Fixture<'_>, options: &str, command: &str) -> (Option<i32>, String) {
     ended(fixture.allocated(&format!("--no-kill {options}"), command))
 }
@@ -101,7 +101,7 @@ fn so_is_one_that_does_it_on_its_second_node() {
     assert!(text.contains(&format!("of node `{other}`")), "{text}");
 }
 
-/// Each node gets some of it, and what two nodes do together goes on beside that.
+/// Each node gets some of it, and the work of two nodes together continues beside that.
 const SPREAD: &str = r#"
 name = "spread"
 
@@ -149,7 +149,7 @@ fn a_node_without_the_tier_works() {
         .exec("root", &["umount", "/scm"])
         .unwrap_or_else(|e| panic!("{e:#}"));
     let tier = "--tier scm=/scm/$USER:64MiB";
-    // A look makes nothing: neither where the tier should be, nor what will stand in for it, nor a state folder.
+    // A look makes nothing: neither where the tier should be, nor its stand-in, nor a state folder.
     for verb in [format!("plan {tier} wf.toml"), format!("nodes {tier}")] {
         let (status, text) = allocated(&fixture, "-N3 -n24 --mem=600", &format!("tarn {verb}"));
         assert_eq!(status, Some(0), "{text}");

@@ -1,5 +1,6 @@
 //! Each launcher of MPI programs starts the ranks of a step on the step's nodes, where each sees its own part of the data: in an
-//! allocation of a real Slurm and on nodes of one machine. What is started outside of the step's view fails, and nothing is lost in silence.
+//! allocation of a real Slurm and on nodes of one machine. A rank outside of the step's view fails, and nothing is lost in
+//! silence.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -111,7 +112,7 @@ fn run(fixture: &Fixture<'_>, options: &str, text: &str, launch: &str) {
     run_with(fixture, options, text, launch, "");
 }
 
-/// With what a user's script says before.
+/// With the lines of a user's script before.
 fn run_with(fixture: &Fixture<'_>, options: &str, text: &str, launch: &str, before: &str) {
     fixture.shell("rm -rf .tarn out");
     fixture.write("wf.toml", &workflow(text, launch));
@@ -175,7 +176,7 @@ fn ranks_of_mpich_are_where_their_data_is() {
     outside(&fixture);
 }
 
-/// Tasks whose connection for PMI was closed on the way: no rank becomes rank 0 of 1, and what needs none runs.
+/// Tasks whose connection for PMI was closed on the way: no rank becomes rank 0 of 1, and a program that needs none runs.
 fn without_pmi(fixture: &Fixture<'_>) {
     let closed = |command: &str| {
         let then = format!("bash -c 'exec {{PMI_FD}}<&-; exec tarn enter {command}'");
@@ -203,7 +204,7 @@ fn assert_together(fixture: &Fixture<'_>, launch: &str) {
     assert!(ranks[0].ends_with(" 4\n"), "{launch}: {}", ranks[0]);
 }
 
-/// What Slurm starts outside of the step's view finds no folder there, cannot write into one, and cannot make one.
+/// A program that Slurm starts outside of the step's view finds no folder there, cannot write into one, and cannot make one.
 fn outside(fixture: &Fixture<'_>) {
     let bare = "srun --overlap --mem=0 --cpu-bind=none --nodes=2 --ntasks=2 bash -c";
     for lost in [
@@ -268,7 +269,7 @@ const NEWEST: [(&str, &str); 3] = [
     ("intel", "mpich"),
 ];
 
-/// Where they are; a reason on stderr where they are not.
+/// The folder of the MPIs of PyPI; a reason on stderr if they are not there.
 fn newest() -> Option<PathBuf> {
     // <target folder>/<profile>/<program>
     let tarn = built("tarn").unwrap_or_else(|e| panic!("{e:#}"));
@@ -280,7 +281,7 @@ fn newest() -> Option<PathBuf> {
     None
 }
 
-/// What a user's script says to use it.
+/// The line of a user's script to use it.
 fn module(folder: &Path) -> String {
     let at = folder.display();
     format!("export PATH={at}/bin:$PATH LD_LIBRARY_PATH={at}/lib")

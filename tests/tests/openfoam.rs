@@ -1,4 +1,4 @@
-//! examples/openfoam on two nodes of a real Slurm gives what OpenFOAM alone gives, to the last byte.
+//! examples/openfoam on two nodes of a real Slurm gives the result of OpenFOAM alone, to the last byte.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ fn assert_same(one: &BTreeMap<PathBuf, Vec<u8>>, other: &BTreeMap<PathBuf, Vec<u
 
 const RUN: &str = "tarn run --tier scm=/scm/$USER:64MiB workflow.toml";
 
-/// What lies in the folders of the example after a run of tarn is what OpenFOAM alone makes of the same case.
+/// The folders of the example after a run of tarn hold the files that OpenFOAM alone makes of the same case.
 fn as_plain(cluster: &Cluster, folder: &Path, options: &str, tarn: &str) {
     // OpenFOAM writes the name of the case's folder into the files for VTK.
     run(cluster, "alice", "foam/plain.sh foam/cavity vtk");
@@ -117,7 +117,8 @@ fn srun_solves_on_two_nodes() {
         &folder.join("workflow.toml"),
         &[("\"solve.sh", "\"solve-srun.sh")],
     );
-    // A rank that Debian's Open MPI has begun by PMIx dies now and then at address 0, whatever it is to do: who sees that resumes.
+    // A rank that Debian's Open MPI has begun by PMIx dies now and then at address 0, with any program: a user who sees
+    // that resumes.
     let again = format!("sh -c '{RUN} || tarn resume'");
     as_plain(&cluster, &folder, "-N2 --ntasks-per-node=2", &again);
 }

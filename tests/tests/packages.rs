@@ -1,5 +1,5 @@
-//! Debian packages of what was built beside the tests: what is in them, what they ask for, and that it works where dpkg has
-//! installed it. Then pages, completions and units, read by what reads them for people.
+//! Debian packages of the programs built beside the tests: their content, their dependencies, and that it works where dpkg has
+//! installed it. Then pages, completions and units, read by the programs that read them for people.
 
 use anyhow::{Context, ensure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ const PACKAGES: [(&str, &str); 4] = [
     ("tarn", "usr/bin/tarn"),
 ];
 
-/// Whether these are there; says that a test cannot be done here.
+/// Whether these are there; else a message that a test cannot be done here.
 fn here(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let lacks = |program: &&&str| !std::env::split_paths(&path).any(|f| f.join(program).is_file());
@@ -57,7 +57,7 @@ fn script(name: &str) -> Command {
     command
 }
 
-/// What was built, in a folder as cargo's: no release is needed, and cargo's stays as it is.
+/// The built programs and libraries in a folder as cargo's: no release is needed, and cargo's stays as it is.
 fn built(folder: &Path) -> Outcome {
     std::fs::create_dir(folder)?;
     for name in [
@@ -188,7 +188,7 @@ fn contents(packages: &Path, file: impl Fn(&str) -> String) -> Outcome {
     Ok(())
 }
 
-/// What they ask for is what their programs need.
+/// The packages' dependencies are those of their programs.
 fn depends(packages: &Path, file: impl Fn(&str) -> String) -> Outcome {
     let field = |package: &str, name: &str| {
         let path = packages.join(file(package));
@@ -222,7 +222,7 @@ fn installed(packages: &Path, root: &Path) -> Outcome {
     std::fs::create_dir_all(database.join("updates"))?;
     std::fs::write(database.join("status"), "")?;
     let dpkg = |arguments: &[&str], files: &[PathBuf]| {
-        // There is no libc6 for it to ask, and no shell inside for scripts.
+        // There is no libc6 on which it depends, and no shell inside for scripts.
         said(
             Command::new("dpkg")
                 .arg(format!("--root={}", root.display()))
@@ -305,7 +305,7 @@ fn subcommands(tarn: &Path, words: &[String]) -> anyhow::Result<Vec<String>> {
         return Ok(Vec::new());
     };
     let list = list.lines().take_while(|line| !line.is_empty());
-    // A description that goes on stands further right.
+    // The next line of a description is further right.
     let named = list.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
     let named = named.filter(|name| !name.is_empty() && *name != "help");
     Ok(named.map(str::to_owned).collect())
@@ -354,12 +354,12 @@ fn every_command_has_a_page_which_mandoc_finds_clean() -> Outcome {
     Ok(())
 }
 
-/// What a shell's script of a completion offers, for each of some command lines that end where the tabulator is pressed.
+/// The words that a shell's completion script offers, for each of some command lines that end where the tabulator is pressed.
 fn offered(shell: &str, script: &str, share: &Path) -> anyhow::Result<Option<String>> {
     if !here(&[shell]) {
         return Ok(None);
     }
-    // One that waits for what never comes is ended.
+    // A shell that waits without end is ended.
     let mut command = Command::new("timeout");
     command.args(["60", shell]);
     let command = match shell {
@@ -405,7 +405,7 @@ fn shells_complete_subcommands_and_options() -> Outcome {
         let wanted = "plan\nput\n--policy\nnone socket\n--guests\n";
         ensure!(offered == wanted, "fish: {offered}");
     }
-    // In a terminal of its own, as zsh completes nowhere else: what is typed is followed by the tabulator, and run.
+    // In a terminal of its own, as zsh completes nowhere else: the typed text is followed by the tabulator, and run.
     let zsh = r#"
         zmodload zsh/zpty
         ask() {
@@ -467,17 +467,17 @@ fn units_are_what_systemd_understands() -> Outcome {
         let (clean, warned) = verify(&unit, whose)?;
         ensure!(clean, "{}: {warned}", unit.display());
     }
-    // What it mounts for jobs is seen by Slurm's tasks only in the mounts that all share.
+    // Its mounts for jobs reach Slurm's tasks only in the mounts that all share.
     let site = std::fs::read_to_string(units.join("system/tarnd-site.service"))?;
     let mut settings = site.lines().filter(|line| !line.starts_with('#'));
     let own = settings.find(|line| line.starts_with("Private") || line.starts_with("Protect"));
     ensure!(own.is_none(), "tarnd has mounts of its own: {own:?}");
-    // It would have said so.
+    // An error would have been reported.
     let wrong = folder.path().join("wrong@root.service");
     let text = std::fs::read_to_string(&instance)?;
     std::fs::write(&wrong, text.replace("Restart=on-failure", "Restart=maybe"))?;
     ensure!(!verify(&wrong, "--system")?.0, "a wrong unit was accepted");
-    // Of 100, less is better: what runs as a user without restrictions has 92.
+    // Of 100, less is better: a user's process without restrictions has 92.
     said(
         Command::new("systemd-analyze")
             .args(["security", "--offline=true", "--threshold=40", "--no-pager"])

@@ -1,4 +1,5 @@
-//! The table of research/results.md with the papers' claims is what `tarn reproduce --render --markdown` makes of research/evidence/results.json.
+//! The table of research/results.md with the papers' claims is the output of `tarn reproduce --render --markdown` for
+//! research/evidence/results.json.
 
 use std::process::Command;
 use tarn_tests::{programs, tree};

@@ -1,4 +1,4 @@
-//! A run whose job is cancelled: what is kept on its nodes stays known and stays there, and the run goes on with it.
+//! A run whose job is cancelled: data that is kept on its nodes stays known and stays there, and the run resumes with it.
 
 use std::time::Duration;
 use tarn_tests::fixture::{self, Fixture};
@@ -7,7 +7,7 @@ use tarn_tests::slurm::{Cluster, wait_until};
 const SOON: Duration = Duration::from_secs(60);
 const TIER: &str = "--tier scm=/scm/alice:64MiB";
 
-/// Four kept pieces, each made where there is room, and then nothing.
+/// Four kept pieces, each made where there is space, and then nothing.
 const FIRST: &str = r#"
 name = "kept"
 
@@ -22,7 +22,7 @@ run = "sleep 0.3; head -c 1M /dev/urandom > $TARN_early/$TARN_ITEM; echo $TARN_I
 out = ["early"]
 "#;
 
-/// The same, and what waits to be cancelled.
+/// The same, and a step that waits to be cancelled.
 const SECOND: &str = r#"
 [data.late]
 keep = "forever"
@@ -138,7 +138,7 @@ fn what_is_kept_outlives_a_cancelled_job() {
     assert!(said.contains("was told to end"), "{said}");
     assert_eq!(parts(&cluster, 2), left);
 
-    // Nothing is made again when the run goes on.
+    // Nothing is made again when the run resumes.
     fixture.write("go", "");
     let said = fixture.run("-N2 -n16", "tarn resume");
     assert_eq!(
@@ -208,7 +208,7 @@ fn what_a_cancelled_job_left_is_removed_whatever_came_later() {
     assert!(!listed.contains("/scm"), "{listed}");
 }
 
-/// A job that survives the loss of a node goes on with those that it has. With containers it cannot, in Slurm 22.05: these go
+/// A job that survives the loss of a node continues with those that it has. With containers it cannot, in Slurm 22.05: these go
 /// with the node, everywhere.
 #[test]
 fn a_job_without_one_of_its_nodes_goes_on() {

@@ -49,7 +49,7 @@ fn nothing_left(cluster: &Cluster, nodes: &[usize]) {
     }
 }
 
-/// Three steps: one node makes what the namespace begins with, two write and read in it, one compares.
+/// Three steps: one node makes the first content of the namespace, two write and read in it, one compares.
 const WAVES: &str = r#"
 name = "waves"
 
@@ -173,7 +173,7 @@ fn ranks_on_two_nodes_write_one_file() {
     assert!(!again.contains("solve started"), "{told}\n{again}");
 }
 
-/// The first attempt waits for what may happen to it.
+/// The first attempt waits for the event of the test.
 const WAITS: &str = r#"
 name = "waits"
 [data.field]

@@ -1,4 +1,4 @@
-//! A site's controller without Slurm and without nodes: what two users may ask of it. Needs root, to be two users.
+//! A site's controller without Slurm and without nodes: the requests that two users may send to it. Needs root, to be two users.
 
 use serde_json::Value;
 use std::fs;
@@ -51,7 +51,7 @@ fn spawn(folder: &Path) -> Child {
 }
 
 impl Controller {
-    /// `None`, said loudly, where nobody can be two users.
+    /// `None`, with a message, where nobody can be two users.
     fn start() -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let id = Command::new("id").arg("-u").output().expect("id");
@@ -59,7 +59,7 @@ impl Controller {
             eprintln!("SKIPPED: one who is not root cannot be two users");
             return None;
         }
-        // Users reach the program and the socket, whatever lies above the build folder.
+        // Users reach the program and the socket, whatever is above the build folder.
         let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
         open(folder.path()).expect("a mode");
         for name in ["tarn", "tarnd"] {
@@ -97,7 +97,7 @@ impl Controller {
         self.wait();
     }
 
-    /// As Slurm's scripts ask.
+    /// A request as from Slurm's scripts.
     fn ask(&self, ask: &ControllerRequest) -> ControllerReply {
         let mut stream = UnixStream::connect(self.socket()).expect("the socket");
         stream.set_read_timeout(Some(SOON)).expect("a timeout");
@@ -136,7 +136,7 @@ impl Controller {
         self.ask(&ControllerRequest::Stage(Staging { job, stage }))
     }
 
-    /// What a user's `tarn` says, or what it refuses.
+    /// The output of a user's `tarn`, or its refusal.
     fn tarn(&self, user: u32, words: &[&str]) -> Result<String, String> {
         let groups: Vec<String> = groups(user).iter().map(u32::to_string).collect();
         let done = Command::new("setpriv")
@@ -258,7 +258,7 @@ fn attack_what_is_somebody_elses_is_neither_shown_nor_changed() {
             assert!(site.tarn(CAROL, &all).is_err(), "{words:?}");
         }
     }
-    // Names that are none are refused before anybody is asked, and show nothing that a terminal obeys.
+    // Names that are none are refused before any request, and show nothing that a terminal obeys.
     for name in [
         "../mesh",
         "foam/..",

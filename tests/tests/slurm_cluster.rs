@@ -31,7 +31,7 @@ int main(int count, char **words) {
     return MPI_Finalize();
 }"#;
 
-/// Says when it is asked to end, and goes on.
+/// Notes the request to end, and continues.
 const STUBBORN: &str = r#"#!/bin/bash
 trap ': > asked' TERM
 exec 3<> <(:)
@@ -178,7 +178,7 @@ fn the_tier_belongs_to_its_user_and_counts_against_the_job() {
     let began = || size("/scm/alice/big") > 100 * MIB;
     wait_until("the job writes", SOON, began).expect("began");
     wait_until("the job is killed for memory", SOON, gone).expect("killed");
-    // Short of what was asked for, and not by the tier's own size of 1024 MiB.
+    // Short of the wanted size, and not by the tier's own size of 1024 MiB.
     let written = size("/scm/alice/big");
     assert!(written < 200 * MIB, "{written}");
     assert_ne!(state(&cluster, &job), "COMPLETED");
@@ -258,7 +258,7 @@ fn links_and_slurmctld_have_bad_days() {
         return;
     };
     let (near, far) = (cluster.node(1), cluster.node(2));
-    // slurmd's port: whoever is reached says so at once.
+    // slurmd's port: a node that is reached replies at once.
     let reach = ["timeout", "2", "bash", "-c", ": > /dev/tcp/node2/6818"];
     near.exec("alice", &reach).expect("reached");
     far.cut_link().expect("cut");
@@ -268,7 +268,7 @@ fn links_and_slurmctld_have_bad_days() {
 
     let job = submit(&cluster, &[], "touch began; exec sleep 600");
     wait_for_state(&cluster, &job, "RUNNING");
-    // slurmctld writes down what it knows some seconds later.
+    // slurmctld writes its state some seconds later.
     let state_file = "/run/slurmctld/state/job_state";
     let newer = ["find", state_file, "-newer", "/shared/home/alice/began"];
     let saved = || {
@@ -412,7 +412,7 @@ fn two_clusters_run_at_once_and_leave_nothing() {
         .expect("seconds")
         .parse()
         .expect("a number");
-    // The kernel tells times of processes in hundredths of a second on all machines.
+    // The kernel counts times of processes in hundredths of a second on all machines.
     let now = (seconds * 100.0) as u64;
     let gone = || processes_before(now, &of_one).is_empty();
     wait_until("nothing of it runs", SOON, gone).expect("gone");

@@ -1,5 +1,5 @@
-//! A job that asks for a memory mode gets a node that has it: through node_features/helpers, `tarn mode` and a reboot. Slurm and tarn are
-//! real, the node's tools are played (`services/memory-modes/tests/played`).
+//! A job that requests a memory mode gets a node that has it: through node_features/helpers, `tarn mode` and a reboot.
+//! Slurm and tarn are real, the node's tools are emulated (`services/memory-modes/tests/played`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,14 +24,15 @@ Feature=mode_2lm Helper=/etc/slurm/helper
 MutuallyExclusive=mode_1lm,mode_2lm
 ExecTime=60
 ";
-/// What a site sets for the plug-in. When the nodes start for the first time, nothing is in /shared yet, and the modules are as made.
+/// A site's settings for the plug-in. When the nodes start for the first time, nothing is in /shared yet, and the modules
+/// are as made.
 const HELPER: &str = "\
 #!/bin/bash
 [ -x /shared/bin/tarn ] || { echo mode_1lm; exit; }
 export PATH=/shared/bin:$PATH TARN_MODE_DESTROY=idle TARN_MODE_LOG=/shared/modes/$(hostname)/changes
 exec /etc/slurm/tarn-mode-helper \"$@\"
 ";
-/// Asks whoever has the power button.
+/// Notifies the test, which has the power button.
 const REBOOT: &str = "\
 #!/bin/bash
 touch \"/shared/modes/$(hostname)/reboot\"
@@ -74,7 +75,7 @@ fn state(cluster: &Cluster, name: &str) -> String {
         .to_owned()
 }
 
-/// Off and on again; in between firmware does what a goal asks for.
+/// Off and on again; in between firmware applies a goal.
 fn reboot(node: &Node<'_>) {
     node.power_cut().unwrap_or_else(|e| panic!("{e:#}"));
     node.start().unwrap_or_else(|e| panic!("{e:#}"));
@@ -100,8 +101,8 @@ fn started(cluster: &Cluster) -> String {
     word.expect("SlurmdStartTime").to_owned()
 }
 
-/// Boots the node with these namespaces on its modules: it is in 1LM then. Slurm has heard of it before a job is submitted: 24.11 sets
-/// a node aside which says what mode it is in after a job for another one was given to it.
+/// Boots the node with these namespaces on its modules: it is in 1LM then. Slurm has been notified before a job is
+/// submitted: 24.11 sets a node aside which reports its mode after a job for another one was given to it.
 fn boot(cluster: &Cluster, node: &Node, namespaces: &str) {
     fs::write(cluster.shared().join("modes/node1/namespaces"), namespaces).expect("namespaces");
     let before = started(cluster);
@@ -113,7 +114,7 @@ fn boot(cluster: &Cluster, node: &Node, namespaces: &str) {
     .unwrap_or_else(|e| panic!("{e:#}"));
 }
 
-/// A job of alice that asks for 2LM; its number.
+/// A job of alice that requests 2LM; its number.
 fn submit(cluster: &Cluster, script: &str) -> String {
     let wants = ["sbatch", "--parsable", "-C", "mode_2lm", "-o", "said"];
     alice(cluster, &[&wants[..], &["--wrap", script]].concat())
@@ -153,7 +154,7 @@ fn a_job_gets_the_memory_mode_that_it_asks_for() {
     let pending = pending.unwrap_or_else(|e| panic!("{e:#}"));
     assert!(pending.contains("pending     2lm"), "{pending}");
 
-    // Slurm hears from the node that it goes down before it does: no machine is down sooner.
+    // The node notifies Slurm before it goes down: no machine is down sooner.
     std::thread::sleep(Duration::from_secs(3));
     node.power_cut().unwrap_or_else(|e| panic!("{e:#}"));
     let firmware = cluster.shared().join("bin/firmware");

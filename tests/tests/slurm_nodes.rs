@@ -1,4 +1,4 @@
-//! One srun starts a program on each node of a real allocation, tells it what to do, hears from it, and ends it.
+//! One srun starts a program on each node of a real allocation, sends it commands, reads its replies, and ends it.
 
 use std::time::Duration;
 use tarn_tests::slurm::{Cluster, wait_until};
@@ -6,7 +6,7 @@ use tarn_tests::{fixture, programs};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Says what a tarnd says, as it is called on each node; one of them may fail. Ends with its standard input.
+/// Replies as a tarnd, as it is called on each node; one of them may fail. Ends with its standard input.
 const NODE: &str = r#"#!/bin/bash
 read -r start
 echo "$start" > /shared/home/alice/told.$SLURMD_NODENAME

@@ -4,7 +4,7 @@ use std::process::Command;
 use tarn_tests::fixture;
 use tarn_tests::slurm::run_for_output;
 
-/// A step on each node that says where it runs, and one that reads that of both from a peer.
+/// A step on each node that prints where it runs, and one that reads that of both from a peer.
 const WORKFLOW: &str = r#"
 name = "bound"
 [data.where]
@@ -61,7 +61,7 @@ fn what_slurm_gave_is_divided() {
         let line = format!("{pretend} exec salloc -Q -N2 {options} tarn {tarn}");
         succeeds(cluster.command("alice", &["bash", "-c", &line]))
     };
-    // The whole node is the job's; or one of its processors, and nobody says which.
+    // The whole node is the job's; or one of its processors, and nobody selects which.
     let shown = alice("--exclusive", "nodes");
     for node in ["node1", "node2"] {
         for (number, cpu) in [(0, first), (1, second)] {

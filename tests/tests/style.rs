@@ -1,4 +1,4 @@
-//! The sources keep the rules of style; and each rule finds what breaks it.
+//! The sources keep the rules of style; and each rule finds its violations.
 
 use tarn_tests::style;
 use tarn_tests::tree::{self, Text};
@@ -32,6 +32,14 @@ const RULES: &[Rule] = &[
             "a.md",
             "```\na line of code may be as long as it is, whatever its width, for it is copied as it stands, with all of it\n```\n- a line of prose that is above one hundred columns is divided at a space so that two texts can be compared\n",
         )],
+    ),
+    (
+        style::headless,
+        RUST,
+        &[
+            ("a.rs", concat!("/// Wh", "at is missing.\nstruct A;\n")),
+            ("a.rs", concat!("    // Wh", "oever comes first waits.\n")),
+        ],
     ),
     (
         style::machine_paths,

@@ -177,7 +177,7 @@ fn programs_of_steps_reach_their_data() {
     check_step(dir.path(), &said);
 }
 
-/// A step of two nodes, on each of which a program takes from the other's scratch folder what it has put there.
+/// A step of two nodes, on each of which a program takes the other's files from its scratch folder.
 const SWAP: &str = r#"
 name = "swap"
 

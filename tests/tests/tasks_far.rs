@@ -9,7 +9,7 @@ const LATER: Duration = Duration::from_secs(400);
 /// Of which each link is shaped to so much, and the tasks are slower: Mbit/s.
 const LINK: u32 = 400;
 
-/// What both programs begin with: the connection to the tarnd of the first node, and its places.
+/// The beginning of both programs: the connection to the tarnd of the first node, and its places.
 const BEGIN: &str = r#"
 import os, sys, time
 sys.path.insert(0, "/shared/python")
@@ -106,14 +106,14 @@ impl Pair {
         Some(pair)
     }
 
-    /// Starts a command of the user's that nobody waits for; what it says goes to a file in the home.
+    /// Starts a command of the user's that nobody waits for; its output goes to a file in the home.
     fn begin(&self, node: usize, command: &str, log: &str) {
         let line = format!("setsid -f {command} > {log} 2>&1 < /dev/null");
         let begun = self.0.node(node).exec("alice", &["bash", "-c", &line]);
         begun.unwrap_or_else(|e| panic!("{e:#}"));
     }
 
-    /// Starts a program on the first node, which says `over` at its end.
+    /// Starts a program on the first node, which prints `over` at its end.
     fn drive(&self, text: &str, words: &str) {
         let path = self.0.shared().join("home/alice/drive.py");
         std::fs::write(&path, format!("{BEGIN}{text}")).expect("a program");
@@ -136,7 +136,7 @@ impl Pair {
             .concat()
     }
 
-    /// Until the program has said this.
+    /// Until the program has printed this.
     fn wait(&self, word: &str, timeout: Duration) {
         let stopped = || self.read("drive.log").contains("Error");
         let waited = wait_until(word, timeout, || self.said(word) || stopped());
@@ -196,7 +196,8 @@ fn durable_tasks_outlive_a_cut_link() {
     assert_eq!(names(&second), is(&["pushed", "late", "data"]));
 }
 
-/// Thousands are queued at one node, half of them each way and half of them durable: as many as `TARN_MANY` says (`make soak`: 10,000).
+/// Thousands are queued at one node, half of them each way and half of them durable: as many as `TARN_MANY` has (`make
+/// soak`: 10,000).
 #[test]
 fn thousands_of_transfers_wait_between_two_nodes() {
     let Some(pair) = Pair::up() else { return };

@@ -1,5 +1,5 @@
-//! examples/training: PyTorch on two nodes of a real cluster, of which one loses its power with all that it had. The training goes on from
-//! what lies in the memory of the other one, and ends as if nothing had happened.
+//! examples/training: PyTorch on two nodes of a real cluster, of which one loses its power with all that it had. The
+//! training resumes from the data in the memory of the other one, and ends as if nothing had happened.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -41,7 +41,7 @@ fn train(tier: &str, more: &str) -> String {
     )
 }
 
-/// What stands behind a word in the last line that begins in some way.
+/// The text behind a word in the last line that begins in some way.
 fn told<'a>(said: &'a str, line: &str, word: &str) -> Option<&'a str> {
     let found = said.lines().rev().find(|l| l.starts_with(line))?;
     let rest = found.split_once(&format!("{word} "))?.1;

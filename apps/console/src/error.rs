@@ -3,12 +3,12 @@
 use std::fmt::Display;
 use tarn_types::codes::Exit;
 
-/// What ends the command.
+/// An error that ends the command.
 #[derive(Debug)]
 pub struct CliError {
     /// The exit code.
     pub exit: Exit,
-    /// What failed, why, and what to do.
+    /// The failure, its cause, and the remedy.
     pub error: anyhow::Error,
 }
 
@@ -30,7 +30,7 @@ impl CliError {
 }
 
 impl std::fmt::Display for CliError {
-    /// The error and its causes, each said once: many errors of libraries say their cause themselves.
+    /// The error and its causes, each once: many errors of libraries include their cause themselves.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut text = String::new();
         for cause in self.error.chain().map(ToString::to_string) {
@@ -54,7 +54,7 @@ impl From<anyhow::Error> for CliError {
     }
 }
 
-/// What a command returns: its exit code.
+/// The result of a command: its exit code, or the error that ends it.
 pub type CliResult<T = Exit> = Result<T, CliError>;
 
 /// Gives an error its exit code.

@@ -1,5 +1,5 @@
-//! L4: what the programs for the command line, `tarn` and `tarn-bench`, share: how they print, with which exit codes they end, where
-//! their plug-ins are, and how they read what is simulated.
+//! L4: the parts that the programs for the command line, `tarn` and `tarn-bench`, share: how they print, with which exit codes they
+//! end, where their plug-ins are, and how they read the input of simulations.
 
 pub mod error;
 pub mod hdf5;

@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 use tarn_types::codes::Exit;
 
 const LIBRARY: &str = "libtarn.so";
-/// What stands before the version in it.
+/// The text before the version in it.
 const LIBRARY_MARK: &str = "tarn-libtarn-version=";
 
 /// A library, and how it is found.
 pub struct Plugin {
     /// Its file.
     pub name: &'static str,
-    /// What stands before the version in it.
+    /// The text before the version in it.
     pub mark: &'static str,
-    /// What its folder is called.
+    /// The name of its folder.
     pub folder: &'static str,
-    /// Where such a folder is said to be.
+    /// The environment variable that names such a folder.
     pub variable: &'static str,
-    /// What happens without it, after a comma, or nothing.
+    /// The consequence of its absence, after a comma, or nothing.
     pub without: &'static str,
-    /// What makes it.
+    /// Text that says how to make it.
     pub made: &'static str,
 }
 
@@ -93,7 +93,7 @@ impl Plugin {
     }
 }
 
-/// The version that a library says in its file.
+/// The version in a library's file.
 fn version(library: &Path, mark: &str) -> CliResult<String> {
     let bytes =
         std::fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;

@@ -1,6 +1,6 @@
-//! All that the command prints: data on stdout, messages on stderr. Nothing here panics, whoever has closed what:
-//! a run continues when nobody reads. What is text has its control characters escaped: names of files and last
-//! lines of a step's log are somebody else's, and terminals obey them.
+//! All that the command prints: data on stdout, messages on stderr. Nothing here panics when a reader has closed its end: a run
+//! continues when nobody reads. Text has its control characters escaped: names of files and last lines of a step's log come from
+//! others, and terminals obey them.
 
 use crate::error::{CliError, CliResult};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use tarn_types::codes::Exit;
 
-/// Why stdout took no more. What follows a gap would be read as if nothing were missing: it is not written.
+/// Why stdout took no more. A reader would take text after a gap for complete, so none is written.
 static STDOUT_ENDED: OnceLock<(ErrorKind, String)> = OnceLock::new();
 
 /// A line of data on stdout.
@@ -51,7 +51,7 @@ pub fn redraw(above: usize, lines: &[String]) -> CliResult<()> {
     stdout(&format!("{text}\u{1b}[J"))
 }
 
-/// Whether whoever read stdout has gone away.
+/// Whether the reader of stdout has gone away.
 pub fn nobody_reads() -> bool {
     STDOUT_ENDED.get().is_some()
 }
@@ -69,11 +69,11 @@ pub fn message(text: Arguments<'_>) {
 
 /// A message that draws for itself: with colours, where the terminal has them.
 pub fn drawn(text: &str) {
-    // There is nobody else to tell.
+    // There is no other place to report it.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// A reader that has gone away has read what it wanted. A full disk is an error.
+/// A reader that has gone away has read enough. A full disk is an error.
 fn stdout(text: &str) -> CliResult<()> {
     if STDOUT_ENDED.get().is_none() {
         let mut out = io::stdout().lock();

@@ -4,7 +4,7 @@ use rustix::fs::{Access, access};
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Where a program of tarn is: beside this one, or else in `$PATH`.
+/// The path of a program of tarn: beside this one, or else in `$PATH`.
 ///
 /// # Errors
 /// When it is in neither.

@@ -1,4 +1,4 @@
-//! What `tarn sim` and the benchmarks of policies read: files of machines, policies, numbers.
+//! Files that `tarn sim` and the benchmarks of policies read: machines, policies, numbers.
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print;
@@ -33,7 +33,7 @@ pub fn machine_of(path: &Path) -> CliResult<Machine> {
 /// When it cannot be read, or is larger.
 pub fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     let file = std::fs::File::open(path)?;
-    // What is no regular file has no length that could be asked for, and may have no end.
+    // An input that is no regular file has no known length, and may have no end.
     let most = if file.metadata()?.is_file() {
         MAX_FILE_BYTES
     } else {
@@ -107,7 +107,7 @@ pub enum NumberError {
     },
 }
 
-/// Settings of a policy are divided by commas as policies are: what has a `=` and no `:` before it is one more setting.
+/// Settings of a policy are divided by commas as policies are: a piece with a `=` and no `:` before it is one more setting.
 ///
 /// # Errors
 /// When one of them is no policy, or two are the same.

@@ -1,4 +1,4 @@
-//! What a wrong command line is about, beyond what clap says.
+//! Explanations of a wrong command line, beyond those of clap.
 
 use crate::print::say;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -8,18 +8,18 @@ use std::num::{ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 use tarn_types::codes::Exit;
 
-/// The environment variable that has said a value which an option does not take.
+/// The environment variable that gave a value which an option does not take.
 fn of_environment(command: &clap::Command, e: &clap::Error) -> Option<String> {
     let (option, value) = invalid(e)?;
     let option = option.split_whitespace().next()?;
-    // Who writes `--option` sees where the value is from.
+    // A user who writes `--option` sees the value's source.
     let is_given = |word: OsString| word.to_string_lossy().split('=').next() == Some(option);
     let name = option.strip_prefix("--")?;
     let variable = variable(command, name, value)?;
     (!std::env::args_os().any(is_given)).then_some(variable)
 }
 
-/// The variable that says this value of this option, of whichever command.
+/// The variable that gives this value to this option, in any command.
 fn variable(command: &clap::Command, option: &str, value: &str) -> Option<String> {
     let says = |arg: &clap::Arg| {
         let variable = arg.get_env().filter(|_| arg.get_long() == Some(option))?;
@@ -46,7 +46,7 @@ fn invalid(e: &clap::Error) -> Option<(&str, &str)> {
     ))
 }
 
-/// What is said of a value that must be a number and is none, or is out of its range: the form that is expected, with an example.
+/// The expected form, with an example, of a value that must be a number and is none, or is out of its range.
 fn not_a_number(command: &clap::Command, e: &clap::Error) -> Option<String> {
     let (argument, value) = match e.kind() {
         ErrorKind::ValueValidation => {
@@ -79,14 +79,14 @@ fn not_a_number(command: &clap::Command, e: &clap::Error) -> Option<String> {
 
 const WHOLE: &str = "a whole number, in digits and without a unit";
 
-/// What an option takes.
+/// The form of an option's value.
 enum Form {
     /// A whole number, and of which range if it has one (`0..=100`).
     Whole(Option<String>),
     Real,
 }
 
-/// What an option takes: as its own parser says of a word, and of a number that no option takes.
+/// The form of an option's value, from its own parser's errors for a word and for a number that no option takes.
 fn form(arg: &clap::Arg) -> Option<Form> {
     let error = |value: &str| {
         let alone = clap::Arg::new("v").long("v");
@@ -153,13 +153,13 @@ fn named(root: &clap::Command, option: &str) -> Option<clap::Arg> {
     arguments.find(|a| a.get_long() == Some(option)).cloned()
 }
 
-/// The number that an option has where nobody says another.
+/// The number that an option has by default.
 fn default(arg: &clap::Arg) -> Option<String> {
     let value = arg.get_default_values().first()?.to_str()?;
     value.parse::<f64>().is_ok().then(|| value.to_owned())
 }
 
-/// Prints what is wrong with a command line, or the help or version that it asked for, and returns the exit code.
+/// Prints the error in a command line, or the help or version that it requests, and returns the exit code.
 pub fn print(command: &clap::Command, e: &clap::Error) -> ExitCode {
     match not_a_number(command, e) {
         Some(text) => say!("{text}"),

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Writes a file that is not there yet. It has its name once `fill` has written it and it is synced.
 ///
 /// # Errors
-/// `AlreadyExists`, what the system says, or what `fill` does: nothing of the file is there then.
+/// `AlreadyExists`, the system's error, or that of `fill`: nothing of the file is there then.
 pub fn create(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let folder = folder_of(path);
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -35,11 +35,11 @@ pub fn create(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> Result
 }
 
 /// Replaces a file, or makes it: a reader sees the old one or the new one, whole, also while others replace it. Rights stay as they
-/// are, and a link still leads to the file, there yet or not; a new one has `mode`, if that is given. What is no file, such as a pipe, is
-/// written to.
+/// are, and a link still leads to the file, there yet or not; a new one has `mode`, if that is given. An existing object that is no
+/// regular file, such as a pipe, is written to.
 ///
 /// # Errors
-/// What the system says: the old file is as it was then.
+/// The system's error: the old file is unchanged then.
 pub fn replace(path: &Path, bytes: &[u8], mode: Option<u32>) -> Result<()> {
     let path = followed(path)?;
     let old = fs::metadata(&path).ok();
@@ -79,7 +79,7 @@ const TRIES: u32 = 100;
 /// Links that lead to each other: more are refused, as the kernel does.
 const MAX_LINKS: u32 = 40;
 
-/// Where a path leads, whether there is a file or not.
+/// The target of a path, whether there is a file or not.
 fn followed(path: &Path) -> Result<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_LINKS {
@@ -98,8 +98,8 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// A whole file in the folder, which is to take the place of `path`: written without a name, then linked to one that the next such
-/// file of this path has too, so that what a killed process leaves goes. Who plants something there has it removed.
+/// Makes a whole file in the folder, which is to take the place of `path`: written without a name, then linked to a name that the
+/// next such file of this path has too, so that a killed process's file is removed. A planted object of this name is removed too.
 fn named(
     folder: &Path,
     rights: Mode,
@@ -142,7 +142,7 @@ fn named(
     }
 }
 
-/// The name of what is to take a file's place, however long the file's is.
+/// The name of the file that is to take a file's place, however long the file's is.
 fn part_of(path: &Path) -> String {
     let mut hasher = DefaultHasher::new();
     path.file_name().hash(&mut hasher);
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
     }
 
-    /// What others have put under the name of what is to take the file's place: it is neither waited for nor written to.
+    /// An object that others have put under the name of the new file is neither waited for nor written to.
     #[test]
     fn what_is_planted_is_in_nobodys_way() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Man pages and completions of a program, out of the same definition as its help: none of them can say something else.
+//! Man pages and completions of a program, from the same definition as its help, so that they agree.
 //!
-//! A program is asked for them by [`ARGUMENT`], which its own command line does not know: `scripts/install.sh` does so.
+//! [`ARGUMENT`] requests them; a program's own command line does not have it: `scripts/install.sh` uses it.
 
 use clap::Command;
 use clap_complete::Shell;
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tarn_types::codes::Exit;
 
-/// The first argument that asks for them; a folder `share` and a date follow.
+/// The first argument that requests them; a folder `share` and a date follow.
 pub const ARGUMENT: &str = "__manual";
-/// Where each shell looks for completions, below a folder `share`.
+/// The folder in which each shell looks for completions, below a folder `share`.
 const SHELLS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions"),
     (Shell::Zsh, "zsh/site-functions"),
@@ -28,7 +28,7 @@ pub struct Error {
     cause: io::Error,
 }
 
-/// What a program with this command line does when its first argument is [`ARGUMENT`]: `words` are those behind it.
+/// The main function of a program whose first argument is [`ARGUMENT`]: `words` are the arguments after it.
 pub fn main(command: Command, section: u8, words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let words: Vec<_> = words.into_iter().collect();
     let [share, date] = words.as_slice() else {
@@ -63,7 +63,7 @@ pub fn write(command: Command, section: u8, date: &str, share: &Path) -> Result<
         clap_complete::generate(shell, &mut completed, &name, &mut text);
         write_file(&share.join(folder), &file, &text)?;
     }
-    // A page for `tarn help` would say nothing.
+    // A page for `tarn help` would add nothing.
     let mut command = command.disable_help_subcommand(true);
     command.build();
     pages(

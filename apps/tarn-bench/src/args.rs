@@ -57,7 +57,7 @@ mod tests {
         BenchCli::command().debug_assert();
     }
 
-    /// Of research/coverage.md: what stands in backquotes in a row's last cell and is `tarn bench` or `tarn reproduce`.
+    /// Of research/coverage.md: text in backquotes in a row's last cell that is `tarn bench` or `tarn reproduce`.
     #[test]
     fn the_benchmarks_that_show_the_papers_items_are_understood() {
         let text = include_str!("../../../research/coverage.md");

@@ -1,5 +1,5 @@
-//! `tarn bench block`: a partition as a block device, beside nbdkit's own memory plug-in. Both are asked by the same client, fio's nbd
-//! engine, over a unix socket.
+//! `tarn bench block`: a partition as a block device, beside nbdkit's own memory plug-in. The same client, fio's nbd engine, reads
+//! and writes both over a unix socket.
 
 use crate::figure::{BenchFigure, median};
 use crate::fio;
@@ -22,7 +22,7 @@ const WARM: u32 = 1;
 /// Options of `tarn bench block`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure; all when not given
+    /// Cases to measure; all when not given
     #[arg(long = "case", value_enum)]
     cases: Vec<BlockCase>,
     /// Measured rounds; one more is for warming up
@@ -39,7 +39,6 @@ pub(crate) struct Args {
     requests: u64,
 }
 
-/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum BlockCase {
     /// 4 KiB at random places, one after the other
@@ -52,7 +51,7 @@ enum BlockCase {
 }
 
 impl BlockCase {
-    /// As it is asked for.
+    /// Its name on the command line.
     fn name(self) -> &'static str {
         match self {
             Self::Depth1 => "depth1",

@@ -1,4 +1,4 @@
-//! `tarn bench ckpt`: what checkpoints cost, beside memcpy of the same bytes: one call a thread, as long as there are threads.
+//! `tarn bench ckpt`: the cost of checkpoints, beside memcpy of the same bytes: one call a thread, as long as there are threads.
 
 mod buddies;
 mod copy;
@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 /// Options of `tarn bench ckpt`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure; all when not given
+    /// Cases to measure; all when not given
     #[arg(long = "case", value_enum)]
     cases: Vec<CheckpointCase>,
     /// Measured rounds
@@ -37,13 +37,13 @@ pub(crate) struct Args {
     /// Helper threads of each rank
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=MAX_THREADS))]
     helpers: u32,
-    /// Proxies of simulations, as examples/checkpoints/README.md says how to make them: their folder
+    /// Proxies of simulations, made as in examples/checkpoints/README.md: their folder
     #[arg(long, value_name = "DIR", default_value = "examples/checkpoints")]
     proxies: PathBuf,
     /// Recovery: the link that is limited lets this through (tc tbf; needs rights)
     #[arg(long, value_name = "RATE", default_value = "10gbit")]
     rate: LinkRate,
-    /// One rank of a measurement: what it does, as JSON
+    /// One rank of a measurement: its work, as JSON
     #[arg(long, hide = true)]
     rank: Option<String>,
     /// MiB that each copies
@@ -51,7 +51,6 @@ pub(crate) struct Args {
     mib: u64,
 }
 
-/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum CheckpointCase {
     /// Bytes copied to a medium with checksums, and made persistent; and back
@@ -74,7 +73,7 @@ enum CheckpointCase {
     Buddies,
 }
 
-/// What a process of a measurement is.
+/// The role of a process in a measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum RankRole {
     /// It commits, and restarts.

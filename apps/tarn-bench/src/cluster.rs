@@ -1,4 +1,4 @@
-//! `tarn bench cluster`: what many nodes need, case by case.
+//! `tarn bench cluster`: the needs of many nodes, case by case.
 
 pub(super) mod bare;
 mod interference;
@@ -17,7 +17,7 @@ const MAX_ROUNDS: i64 = 100;
 /// Options of `tarn bench cluster`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure; all when not given
+    /// Cases to measure; all when not given
     #[arg(long = "case", value_enum)]
     cases: Vec<ClusterCase>,
     /// Measured rounds of each case
@@ -46,7 +46,6 @@ pub(crate) struct Args {
     state: PathBuf,
 }
 
-/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ClusterCase {
     /// 4 files of 1 GiB, fetched from another node

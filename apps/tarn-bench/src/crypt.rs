@@ -1,4 +1,4 @@
-//! `tarn bench crypt`: what sealing costs. The mover of `tarn run` on one thread copies a tree plain, seals it, opens it and copies it
+//! `tarn bench crypt`: the cost of sealing. The mover of `tarn run` on one thread copies a tree plain, seals it, opens it and copies it
 //! sealed as it is, in turns on the same medium; beside them the cipher alone, in the cache.
 
 use crate::figure::{BenchFigure, median};
@@ -30,7 +30,7 @@ const BESIDE: u64 = 256 << 20;
 /// Options of `tarn bench crypt`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// A folder to measure in; on a disk what is copied is synced.
+    /// A folder to measure in; on a disk copies are synced.
     #[arg(long = "dir", value_name = "DIR", default_values = ["/dev/shm", "."])]
     dirs: Vec<PathBuf>,
     /// Measured rounds in each folder.
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     rounds: u32,
 }
 
-/// What is done with the tree.
+/// An operation on the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CryptOperation {
     Plain,

@@ -32,7 +32,7 @@ const LOCAL: u64 = MIB;
 /// Options of `tarn bench dsa`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure; all when not given
+    /// Cases to measure; all when not given
     #[arg(long = "case", value_enum)]
     cases: Vec<DsaCase>,
     /// Measured rounds
@@ -64,7 +64,6 @@ pub(crate) struct Args {
     phases: phases::Phases,
 }
 
-/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum DsaCase {
     /// 4 KiB from anywhere
@@ -120,7 +119,7 @@ enum DsaCase {
     RemoteShm,
 }
 
-/// What requests are like.
+/// The shape of requests.
 #[derive(Debug, Clone, Copy)]
 struct RequestShape {
     op: Op,
@@ -131,7 +130,7 @@ struct RequestShape {
 }
 
 impl DsaCase {
-    /// As it is asked for.
+    /// Its name on the command line.
     fn name(self) -> String {
         use clap::ValueEnum;
         let value = self.to_possible_value();
@@ -229,7 +228,7 @@ fn has_libfabric() -> bool {
     tarn_data_plane::library().is_ok_and(|library| library.exists())
 }
 
-/// What is measured on: a partition, and as much memory of the same tier for plain copies.
+/// A partition to measure on, and as much memory of the same tier for plain copies.
 struct Ground<'a> {
     folder: &'a Path,
     partition: Partition,
@@ -360,7 +359,7 @@ impl PairedLoad for Copies<'_> {
     }
 }
 
-/// Where the requests of a thread go: places of their size in its part. Both read the same list.
+/// The places of a thread's requests in its part, in multiples of their size. Both ways read the same list.
 fn places(args: &Args, bytes: u64, part: u64) -> Vec<u64> {
     let mut random = Random::new(7);
     (0..args.requests)
@@ -368,7 +367,7 @@ fn places(args: &Args, bytes: u64, part: u64) -> Vec<u64> {
         .collect()
 }
 
-/// A queue pair with what it takes.
+/// A queue pair with its memory and places.
 struct MemoryQueueLoad {
     queue: PartitionQueue,
     cells: &'static [Cell<u8>],

@@ -9,7 +9,7 @@ const LESS_IS_BETTER: &[&str] = &["s", "ms", "us", "ns", "B", "MiB", "times"];
 /// One result of a benchmark.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct BenchFigure {
-    /// What was measured: shape, medium, conditions.
+    /// The measurement: shape, medium, conditions.
     pub(crate) name: String,
     /// The measured value: a median, unless the name says otherwise.
     pub(crate) value: f64,
@@ -20,7 +20,7 @@ pub(crate) struct BenchFigure {
 }
 
 impl BenchFigure {
-    /// How many times better than what it stands against: above 1, tarn is better.
+    /// How many times better than the other value: above 1, tarn is better.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let (_, other) = self.against.as_ref()?;
         let (good, bad) = if LESS_IS_BETTER.contains(&self.unit) {

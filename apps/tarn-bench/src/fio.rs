@@ -1,4 +1,4 @@
-//! What fio measures, for benchmarks that stand beside it or ask through it.
+//! Measurements by fio, for benchmarks that compare with it or measure by it.
 
 use anyhow::Context;
 use serde_json::Value;
@@ -20,13 +20,13 @@ pub(super) fn rate(reads: bool, options: &[String]) -> anyhow::Result<f64> {
     let out = Command::new("fio")
         .args(["--name=bench", "--output-format=json", "--thread=1"])
         .args(options)
-        // The libpmem engine else refuses what is no persistent memory.
+        // Otherwise the libpmem engine refuses files that are no persistent memory.
         .env("PMEM_IS_PMEM_FORCE", "1")
         .stdin(Stdio::null())
         .output()
         .context("cannot start fio (Debian: apt-get install fio)")?;
     let stdout = String::from_utf8_lossy(&out.stdout);
-    // Its engines may say something before.
+    // Its engines may print something before.
     let (before, text) = match stdout.find("\n{") {
         Some(at) => stdout.split_at(at),
         None => ("", &*stdout),

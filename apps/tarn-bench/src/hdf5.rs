@@ -26,7 +26,7 @@ const MIB: f64 = 1_048_576.0;
 /// Options of `tarn bench hdf5`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure; all when not given
+    /// Cases to measure; all when not given
     #[arg(long = "case", value_enum)]
     cases: Vec<Hdf5Case>,
     /// Measured rounds; one more is for warming up
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// A folder on the tier to measure, for files and partitions
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     dir: PathBuf,
-    /// A Python with h5py 3.10 or later; its HDF5 is what the program in C uses, too
+    /// A Python with h5py 3.10 or later; the program in C uses its HDF5, too
     #[arg(long, value_name = "PYTHON", default_value = "python3")]
     python: PathBuf,
     /// MiB of a file
@@ -49,7 +49,6 @@ pub(crate) struct Args {
     partitions: Vec<u32>,
 }
 
-/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Hdf5Case {
     /// 1 MiB after 1 MiB of an open file that was written before
@@ -83,7 +82,7 @@ impl Hdf5Case {
         }
     }
 
-    /// What is measured, with what it is called: the words of a round.
+    /// The measurements of a case: their names, and the words of a round.
     fn rounds(self) -> &'static [(&'static str, &'static [&'static str])] {
         match self {
             Self::SeqWrite => &[("", &["seq-write"])],
@@ -130,7 +129,7 @@ pub(crate) fn run(args: &Args) -> CliResult<Vec<BenchFigure>> {
     let mut figures = Vec::new();
     for (language, prefix) in [(Language::C, ""), (Language::Python, "h5py-")] {
         for case in cases {
-            // How a file is divided matters little to who is as slow as Python is.
+            // The division of a file matters little to a program as slow as Python.
             let counts = match (language, case) {
                 (Language::C, Hdf5Case::SeqWrite | Hdf5Case::SeqRead | Hdf5Case::Random4k) => {
                     &args.partitions
@@ -276,7 +275,7 @@ impl Hdf5Bench<'_> {
         let mut command = match language {
             Language::C => {
                 let mut command = Command::new(self.plugin.join(PROGRAM));
-                // Wheels have what HDF5 needs beside it.
+                // Wheels have the libraries that HDF5 needs beside it.
                 command
                     .arg(&self.library)
                     .env("LD_LIBRARY_PATH", self.library.parent().unwrap_or(folder));
@@ -300,7 +299,7 @@ impl Hdf5Bench<'_> {
     }
 }
 
-/// What a driver of HDF5 is called in results.
+/// The name of a driver of HDF5 in results.
 fn plain(driver: &str) -> &str {
     match driver {
         "nosieve" => "sec2 without its sieve buffer",

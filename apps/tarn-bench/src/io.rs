@@ -16,7 +16,7 @@ const BLOCK: usize = 1 << 20;
 /// Every page begins with a stamp of its file and offset; file sizes are whole pages, as `O_DIRECT` wants.
 pub(crate) const PAGE: usize = 4096;
 
-/// What a process does.
+/// The role of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum IoRole {
     /// Write the files.
@@ -38,7 +38,7 @@ pub(crate) enum PageCacheUse {
 #[derive(Debug, Clone, clap::Parser)]
 #[command(name = "tarn-bench __io", no_binary_name = true)]
 pub(crate) struct IoArgs {
-    /// What to do.
+    /// Write the files, or read them.
     pub(crate) role: IoRole,
     /// The folder of the files; a producer makes it.
     #[arg(long)]
@@ -63,7 +63,7 @@ pub(crate) struct IoArgs {
     pub(crate) report: Option<PathBuf>,
 }
 
-/// What a process says when it has ended.
+/// The report of a process that has ended.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct IoReport {
     /// From the first file's opening to the last one's end.
@@ -72,7 +72,7 @@ pub(crate) struct IoReport {
     pub(crate) method: String,
 }
 
-/// What makes a process one that reads or writes.
+/// The first argument that makes a process read or write files.
 pub(crate) const ARGUMENT: &str = "__io";
 /// The process `tarn-bench __io`.
 pub(crate) fn main() -> ExitCode {
@@ -88,7 +88,7 @@ pub(crate) fn main() -> ExitCode {
 /// The same; `args` are those after `__io`.
 ///
 /// # Errors
-/// When a file cannot be written or read, or its content is not what was written.
+/// When a file cannot be written or read, or its content is not the written one.
 fn io_main<I: IntoIterator<Item = OsString>>(args: I) -> anyhow::Result<()> {
     let args = <IoArgs as clap::Parser>::try_parse_from(args)?;
     let line = serde_json::to_string(&run(&args)?)? + "\n";
@@ -100,7 +100,7 @@ fn io_main<I: IntoIterator<Item = OsString>>(args: I) -> anyhow::Result<()> {
     }
 }
 
-/// Does what the arguments say.
+/// Does the work of the arguments.
 pub(crate) fn run(args: &IoArgs) -> anyhow::Result<IoReport> {
     ensure!(
         args.size > 0 && args.size.is_multiple_of(PAGE as u64),
@@ -221,7 +221,7 @@ fn read(
     Ok(())
 }
 
-/// What the files hold: one pseudo-random block over and over, each page stamped with where it belongs. Cheap enough
+/// The content of the files: one pseudo-random block over and over, each page stamped with its file and offset. It is cheap enough
 /// to make and to check that the figures are those of the store.
 struct StampedContent {
     block: Vec<u8>,

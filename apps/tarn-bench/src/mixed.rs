@@ -1,4 +1,4 @@
-//! Policies on a trace of batch jobs with workflows mixed in: what workflows gain, and what the others pay for it
+//! Policies on a trace of batch jobs with workflows mixed in: the gain of workflows, and its cost to the others
 //! (docs/internals/scheduling.md, "How policies are compared").
 
 mod outcome;
@@ -21,7 +21,7 @@ use tarn_types::site::{Machine, Workload};
 
 /// The machine when none is named.
 const KTH_SP2: &str = include_str!("../../../examples/machines/kth-sp2.toml");
-/// Seeds that can be asked for: each has a workload in memory.
+/// Seeds at most: each has a workload in memory.
 const MAX_SEEDS: i64 = 100;
 
 #[derive(Debug, Clone, clap::Args)]

@@ -1,4 +1,4 @@
-//! What a step costs that does nothing: `tarn run` of many `true`s beside a plain loop of `sh -c true`, with all of
+//! The cost of a step that does nothing: `tarn run` of many `true`s beside a plain loop of `sh -c true`, with all of
 //! tarn's state and its tier on one medium, and beside the price of a sync there.
 
 use crate::figure::{BenchFigure, median};
@@ -177,7 +177,7 @@ fn plain(steps: u32, width: usize) -> anyhow::Result<f64> {
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// The median time of a sync after an append, in seconds: what a durable log costs at least.
+/// The median time of a sync after an append, in seconds: the least cost of a durable log.
 fn sync_time(folder: &Path) -> anyhow::Result<f64> {
     let scratch = ScratchFolder::new(folder)?;
     let mut file = File::create(scratch.path().join("log"))?;

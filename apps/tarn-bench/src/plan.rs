@@ -23,7 +23,7 @@ const TIMED_STEPS: usize = 50_000;
 const SUBMITTED_PERCENT: u64 = 130;
 /// Jobs that run at once on a node, where each takes some of its cores.
 const SHARE_A_NODE: u64 = 8;
-/// Simulations go up to the asked number of jobs by this factor.
+/// Simulations go up to the requested number of jobs by this factor.
 const GROWTH: u64 = 10;
 /// How many times smaller the smallest of them is.
 const SMALLEST: u64 = GROWTH * GROWTH;
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 /// All figures.
 ///
 /// # Errors
-/// When the trace cannot be read, or the simulation refuses what the planner orders.
+/// When the trace cannot be read, or the simulation refuses an action of the planner.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let mut figures = Vec::new();
     for shared in [false, true] {

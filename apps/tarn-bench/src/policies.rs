@@ -23,7 +23,7 @@ use tarn_types::site::Machine;
 
 /// The machine when none is named.
 const EIGHT_NODES: &str = include_str!("../../../examples/machines/eight-nodes.toml");
-/// Shares that can be asked for, in percent: at 0 nothing has to be moved, at 100 nothing is computed.
+/// Shares that can be requested, in percent: at 0 nothing has to be moved, at 100 nothing is computed.
 const SHARES: std::ops::RangeInclusive<f64> = 1.0..=99.0;
 
 #[derive(Debug, Clone, clap::Args)]
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Shares of I/O under easy, in percent: for each, the bandwidth of the external store is searched that gives it
     #[arg(long, value_name = "P,Q,...", value_delimiter = ',', default_value = "10,30,50,65,80", value_parser = percent)]
     shares: Vec<f64>,
-    /// What they are shares of
+    /// The quantity that they are shares of
     #[arg(long, value_enum, default_value_t = ShareOf::TimeToSolution)]
     share_of: ShareOf,
     /// Policies: the last is compared with each of the others

@@ -1,11 +1,12 @@
-//! What is measured in processes of its own.
+//! Measurements in processes of their own.
 
 use anyhow::{Context, ensure};
 use std::io::Read;
 use std::process::{Child, Command};
 use std::sync::mpsc::channel;
 
-/// What each has written, once all have ended well. One that fails ends the others: they might wait for it for as long as they may.
+/// The output of each process, once all have ended well. A process that fails ends the others: they might wait for it until a
+/// timeout.
 ///
 /// # Errors
 /// When one cannot be started, or fails.

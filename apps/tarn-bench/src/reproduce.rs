@@ -1,4 +1,4 @@
-//! `tarn reproduce`: the papers' experiments, programs in `research/experiments`, one after the other, and a page of what they found
+//! `tarn reproduce`: the papers' experiments, programs in `research/experiments`, one after the other, and a page of their results
 //! (research/evidence/README.md).
 
 mod child;
@@ -23,11 +23,11 @@ const MAX_EXPERIMENTS: usize = 200;
 const MAX_MINUTES: f64 = 60.0;
 /// How many times the minutes that it states an experiment gets.
 const TIMEOUT: f64 = 5.0;
-/// What an experiment says of itself comes soon.
+/// The longest wait for an experiment's description of itself.
 const ABOUT: Duration = Duration::from_secs(30);
 /// Bytes of a file to be drawn again.
 const MAX_FILE: u64 = 64 << 20;
-/// Where experiments are, seen from a program's folder in a source tree: `target/release`, or a folder below it.
+/// Folders of experiments, relative to a program's folder in a source tree: `target/release`, or a folder below it.
 const FOLDERS: [&str; 2] = [
     "../../research/experiments",
     "../../../research/experiments",
@@ -67,7 +67,7 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
-/// What an experiment says of itself.
+/// An experiment's description of itself.
 #[derive(Debug, Deserialize)]
 struct ExperimentInfo {
     title: String,
@@ -142,7 +142,7 @@ pub(crate) fn run(json: bool, args: &Args) -> CliResult {
             say!("{name}: not run: {why}");
         }
         results.experiments.push(experiment);
-        // What there is so far outlives whatever comes. Where it cannot be kept now it may be afterwards.
+        // The results so far outlive a later failure. A write that fails now may succeed afterwards.
         if let Err(e) = write(&results, page, &kept) {
             say!("warning: {e}");
         }
@@ -160,7 +160,7 @@ pub(crate) fn run(json: bool, args: &Args) -> CliResult {
     }
 }
 
-/// All of it; beside a page that was asked for, only what has to be known at once.
+/// All results; with `--report`, only those to be known at once.
 fn print_results(json: bool, args: &Args, results: &Results) -> CliResult<()> {
     match (json, &args.report) {
         (true, _) => print::json(results),
@@ -243,7 +243,7 @@ fn names(folder: &Path) -> CliResult<Vec<String>> {
         let Some(name) = name.to_str().and_then(|n| n.strip_suffix(".py")) else {
             continue;
         };
-        // What is no program is a part of them.
+        // A file that is no program is a part of the experiments.
         if is_program(&entry.path()) {
             names.push(name.to_owned());
         }
@@ -323,7 +323,7 @@ fn list(json: bool, folder: &Path, names: &[String], signals: &Signals) -> CliRe
     Ok(Exit::Success)
 }
 
-/// What one experiment found.
+/// Runs one experiment, and returns its result.
 fn run_experiment(
     folder: &Path,
     name: &str,
@@ -390,7 +390,7 @@ fn run_experiment(
 struct ExperimentFolder(PathBuf);
 
 impl ExperimentFolder {
-    /// Or what is needed to have one.
+    /// Makes one, or returns the need that is not met.
     fn new(parent: &Path, experiment: &str) -> Result<Self, NoResultReason> {
         // One that cannot be removed is not in the way of the next.
         let name = format!("tarn-reproduce-{}-{experiment}", std::process::id());
@@ -413,7 +413,7 @@ impl Drop for ExperimentFolder {
     }
 }
 
-/// Where what the page is drawn from is kept.
+/// The file for the results that the page is drawn from.
 fn kept(page: &Path, named: Option<&Path>) -> CliResult<PathBuf> {
     let kept = named.map_or_else(|| page.with_extension("json"), Path::to_owned);
     if page.file_name().is_none() || kept == page {

@@ -1,4 +1,4 @@
-//! Folders of a benchmark, which go with it: at its end, and when it is told to end.
+//! Folders of a benchmark, removed with it: at its end, and when a signal ends it.
 
 use anyhow::Context;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tarn_mover::Trees;
 use tarn_ports::Mover;
 
-/// Looks at a folder that somebody still writes into.
+/// Attempts to list a folder while others still write into it.
 const TRIES: u32 = 10;
 /// Between two of them.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -93,7 +93,7 @@ fn watch_signals() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The type of the file system of a folder, as its mount says.
+/// The type of the file system of a folder, from its mount.
 pub(crate) fn file_system(folder: &Path) -> anyhow::Result<String> {
     let folder = folder.canonicalize().with_context(|| {
         format!(

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// A folder to measure in; cases for memory run in those on a tmpfs, cases for a disk in the others.
     #[arg(long = "dir", value_name = "DIR", default_values = ["/dev/shm", "."])]
     dirs: Vec<PathBuf>,
-    /// What to measure; all when not given.
+    /// Cases to measure; all when not given.
     #[arg(long = "case", value_enum)]
     cases: Vec<StageCase>,
     /// Measured rounds of each case.
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     rounds: u32,
 }
 
-/// A tree and what is done with it.
+/// A tree and an operation on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum StageCase {
     /// 4 files of 1 GiB, in memory.
@@ -164,7 +164,7 @@ fn measure(
     }
 }
 
-/// Refuses to begin what does not fit.
+/// Refuses a case that does not fit.
 fn check_space(case: StageCase, dir: &Path) -> anyhow::Result<()> {
     let need = case.bytes() * 2 + (256 << 20);
     let stat = rustix::fs::statvfs(dir)?;
@@ -255,7 +255,6 @@ struct StageBench {
     label: String,
 }
 
-/// Who copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CopyTool {
     Tarn,

@@ -1,4 +1,4 @@
-//! What a task of tarnd costs that does nothing, through the local socket, beside a bare echo of packets of the same
+//! The cost of a task of tarnd that does nothing, through the local socket, beside a bare echo of packets of the same
 //! sizes: the best that requests and replies over such a socket could do.
 
 use crate::figure::{BenchFigure, median};
@@ -29,7 +29,6 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of the record of a durable task: two of them are written for each.
 const RECORD: usize = 190;
 
-/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TaskCase {
     /// Batches of tasks from one client
@@ -40,7 +39,7 @@ pub(crate) enum TaskCase {
     Durable,
 }
 
-/// What is measured, and where.
+/// The tarnd to measure, its state folder, and the rounds.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) tarnd: Option<PathBuf>,
@@ -383,7 +382,7 @@ fn echoes(
     Ok(took)
 }
 
-/// Runs what `make` makes in so many threads, again and again, for a round.
+/// Runs the closures of `make` in so many threads, again and again, for a round.
 fn run_clients<F>(
     clients: usize,
     make: impl Fn() -> anyhow::Result<F> + Sync,
@@ -421,7 +420,7 @@ where
     Ok(took)
 }
 
-/// What durability costs at least, task by task: its two records appended, each synced.
+/// The least cost of durability, task by task: two records appended, each synced.
 fn syncs(path: &Path) -> anyhow::Result<ClientTaskTimes> {
     let mut file = std::fs::File::create(path)?;
     let record = [b'x'; RECORD];

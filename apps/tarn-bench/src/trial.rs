@@ -14,12 +14,12 @@ use tarn_types::codes::Exit;
 use tarn_types::policy::Policy;
 use tarn_types::site::{Machine, Rates, SiteResult, Workload};
 
-/// What is simulated, and whether the planner is held to every rule meanwhile.
+/// A machine and a workload to simulate, and whether the planner is held to every rule meanwhile.
 pub(super) struct SimulationTrial<'a> {
     pub(super) machine: &'a Machine,
     pub(super) workload: &'a Arc<Workload>,
     pub(super) checked: bool,
-    /// For errors: what the workload is called.
+    /// For errors: the name of the workload.
     pub(super) name: &'a str,
 }
 
@@ -63,12 +63,12 @@ impl SimulationTrial<'_> {
     }
 }
 
-/// What of the external store is varied.
+/// The part of the external store that is varied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Varied {
     /// The bandwidth of all nodes together.
     Store,
-    /// What one node gets too, in the proportion that the machine has.
+    /// The bandwidth of one node too, in the proportion that the machine has.
     StoreAndClients,
 }
 
@@ -107,7 +107,7 @@ pub(super) fn without_io(machine: &Machine) -> Machine {
     machine
 }
 
-/// Files that are read once, however often they are asked for.
+/// Files that are read once, however often they are used.
 #[derive(Default)]
 pub(super) struct FileReadCache(Mutex<HashMap<PathBuf, Vec<u8>>>);
 

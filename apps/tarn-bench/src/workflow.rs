@@ -29,7 +29,7 @@ const MAX_STEPS: u32 = 100_000;
 enum WorkflowBenchPart {
     /// The papers' producers and consumers.
     Papers,
-    /// Steps that do nothing: what a step costs.
+    /// Steps that do nothing: the cost of a step.
     Noop,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Args {
     memory: PathBuf,
 }
 
-/// Where the files of one case are.
+/// The storage for the files of one case.
 #[derive(Debug, Clone)]
 struct StorageTarget {
     name: String,
@@ -214,7 +214,7 @@ fn targets(args: &Args) -> anyhow::Result<Vec<StorageTarget>> {
     Ok(targets)
 }
 
-/// Refuses what does not fit: the largest case beside a tenth of what is free.
+/// Refuses cases that do not fit: the largest one beside a tenth of the free space.
 fn check_space(args: &Args, cases: &[PaperCase]) -> anyhow::Result<()> {
     let largest = cases
         .iter()

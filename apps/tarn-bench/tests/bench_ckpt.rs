@@ -94,7 +94,7 @@ fn what_a_node_has_lost_comes_over_a_link_that_is_measured_beside_it() {
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
 }
 
-/// By each way that there is, a commit and what comes back.
+/// By each way that there is, a commit and a recovery.
 #[test]
 fn copies_on_another_node_are_measured_by_all_ways_that_there_are() {
     let site = Site::new("");

@@ -1,4 +1,4 @@
-//! `tarn bench policies` and `tarn bench mixed` by the real binary, on workflows and a trace from a seed: what holds of
+//! `tarn bench policies` and `tarn bench mixed` by the real binary, on workflows and a trace from a seed: properties of
 //! every figure, whatever the workload.
 
 #[path = "../../../workflow/report/tests/common/chromium.rs"]

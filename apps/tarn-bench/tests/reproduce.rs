@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-/// What an experiment of these tests says of itself, and then does.
+/// Makes an experiment that describes itself, and then runs `does`.
 fn experiment(site: &Site, name: &str, does: &str) {
     let about = r#"{"title": "A title", "source": "A paper", "needs": ["nothing"], "minutes": {"quick": 0.1, "full": 1}}"#;
     let text = format!("#!/bin/bash\nif [ $1 = about ]; then echo '{about}'; exit; fi\n{does}\n");
@@ -77,7 +77,7 @@ fn the_others_go_on_when_one_cannot() {
     let again = ["--render", "results.json", "--report", "again.html"];
     let drawn = reproduce(&site, &again).exits(0);
     assert!(drawn.out.contains("b-lacks: not run: needs a GPU"));
-    // Beside a page that was asked for, only what has to be known at once.
+    // With `--report`, only the results to be known at once.
     assert!(
         drawn
             .out
@@ -94,7 +94,7 @@ fn the_others_go_on_when_one_cannot() {
     assert_eq!(results["experiments"][0]["experiment"], "a-good");
 }
 
-/// A file of results that a test plays: what is emulated, and one that did not run.
+/// A file of results that a test provides: emulated parts, and an experiment that did not run.
 const KEPT: &str = r#"{"schema": 1, "machine": {}, "tarn": "0.1.0", "date": 0, "quick": true, "experiments": [
     {"schema": 1, "experiment": "a", "title": "A", "source": "S", "emulated": ["a store"], "differs": ["smaller"], "rounds": 3, "seconds": 60,
      "claims": [{"claim": "c", "paper": "1", "here": "2", "verdict": "fails"}]},
@@ -155,7 +155,7 @@ fn times_are_listed_and_summed_and_results_kept_where_told() {
     reproduce(&site, &nowhere).exits(5).says("--results");
 }
 
-/// What became of each experiment: why it was not run, or nothing.
+/// The reason why each experiment was not run, or none.
 fn reasons(site: &Site) -> Vec<Option<String>> {
     let results: serde_json::Value = serde_json::from_str(&site.read("results.json")).unwrap();
     let all = results["experiments"].as_array().unwrap();
@@ -173,7 +173,7 @@ fn no_folder_for_its_files_is_one_experiments_trouble() {
     experiment(&site, "b-takes-it-away", takes_away);
     experiment(&site, "c-has-none", GOOD);
     experiment(&site, "d-good", GOOD);
-    // What it says of itself comes before its folder is made.
+    // It describes itself before its folder is made.
     let path = site.path("experiments/d-good.py");
     let text = fs::read_to_string(&path).unwrap();
     let text = text.replace("= about ]; then ", "= about ]; then mv away files; ");
@@ -194,7 +194,7 @@ fn no_folder_for_its_files_is_one_experiments_trouble() {
     }
 }
 
-/// The real ones' way to say it, on a disk of 64 KiB.
+/// As the real experiments report it, on a disk of 64 KiB.
 #[test]
 fn a_full_disk_is_one_experiments_trouble() {
     let site = Site::new("");
@@ -313,7 +313,7 @@ fn what_the_papers_compute_is_computed() {
     let ran = Ran::of(command.output().unwrap()).exits(0);
     let said = |begin: &str| ran.out.lines().filter(|l| l.starts_with(begin)).count();
     assert_eq!(said("  holds: "), 1, "{}", ran.out);
-    // What was fitted to the published values proves nothing.
+    // A value that was fitted to the published ones proves nothing.
     assert_eq!(said("  undecided: "), 2, "{}", ran.out);
     assert!(ran.out.contains("0.98960271 to 0.00000003"), "{}", ran.out);
     assert_eq!(site.read("results.html").matches("<figure ").count(), 2);

@@ -36,7 +36,7 @@ pub(crate) enum TarnCommand {
     Resume(ResumeArgs),
     /// Simulate a cluster and a workload under one or more policies
     Sim(Box<crate::sim::SimArgs>),
-    /// What a run is doing, or how it ended
+    /// The state of a run, live or ended
     Status(StatusArgs),
     #[allow(rustdoc::broken_intra_doc_links)] // a help text
     /// Why something happened or waits: a step, step[index], a dataset, a node, or the run
@@ -67,7 +67,7 @@ pub(crate) enum TarnCommand {
     /// Memory modes of this node: 1LM, 2LM, mixed, CXL (docs/admin/memory-modes.md)
     #[command(subcommand)]
     Mode(crate::mode::ModeCommand),
-    /// What users and projects have used of a site: node-hours, space on nodes, bytes moved (docs/guide/on-a-site.md)
+    /// Usage of a site by users and projects: node-hours, space on nodes, bytes moved (docs/guide/on-a-site.md)
     Usage(crate::usage::UsageArgs),
     /// Submits a whole workflow to a site: the steps of a file as jobs, or scripts (docs/guide/on-a-site.md)
     Submit(crate::slurm::SubmitArgs),
@@ -76,12 +76,12 @@ pub(crate) enum TarnCommand {
     Slurm(crate::slurm::SlurmCommand),
     /// Tiers, free capacity and mode of every node
     Nodes(MachineArgs),
-    /// What this machine offers to tarn
+    /// Check this machine: its tiers, and the programs and rights that tarn can use
     Doctor(crate::doctor::DoctorArgs),
     /// Measure tarn beside the plain tools: the program tarn-bench (`tarn bench --help`)
     #[command(disable_help_flag = true)]
     Bench {
-        /// What is measured, and its options
+        /// The benchmark, and its options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
@@ -108,7 +108,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Of research/coverage.md: what stands in backquotes in a row's last cell and begins with `tarn` is a whole command.
+    /// Of research/coverage.md: a text in backquotes in a row's last cell that begins with `tarn` is a whole command.
     #[test]
     fn the_commands_that_show_the_papers_items_are_understood() {
         let text = include_str!("../../../research/coverage.md");

@@ -8,7 +8,7 @@ pub(crate) enum ArgumentError {
     /// It is no size, rate or time.
     #[error(transparent)]
     Unit(#[from] UnitError),
-    /// Anything else: what is wrong, or what is expected.
+    /// Anything else: the error, or the expected value.
     #[error("{0}")]
     Unusable(String),
 }

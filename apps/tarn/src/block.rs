@@ -31,7 +31,7 @@ use tarn_types::units::parse_size;
 const START: Duration = Duration::from_secs(60);
 /// Between two looks at whether it does.
 const LOOK: Duration = Duration::from_millis(10);
-/// So long nbdkit, told to end, waits for clients that stay. All that it has answered is in the partition already.
+/// How long nbdkit, after the signal to end, waits for clients that stay. All that it has answered is in the partition already.
 const GRACE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Subcommand)]
@@ -116,7 +116,7 @@ pub(crate) fn block(globals: &Globals, command: &BlockCommand) -> CliResult {
     }
 }
 
-/// Where it listens.
+/// The address of the server.
 enum NbdAddress {
     Socket(PathBuf),
     Tcp {
@@ -126,7 +126,7 @@ enum NbdAddress {
 }
 
 impl NbdAddress {
-    /// As clients are told.
+    /// The URI for clients.
     fn uri(&self) -> String {
         match self {
             Self::Socket(path) => {
@@ -149,7 +149,7 @@ impl NbdAddress {
     }
 }
 
-/// nbdkit, which ends with this, and what it needs.
+/// nbdkit, which ends with this, and its resources.
 struct NbdkitServer {
     nbdkit: Child,
     at: NbdAddress,

@@ -1,5 +1,5 @@
-//! `tarn ckpt`: which checkpoints this node has, whether they are whole, and what the models say of a machine. It reads: nothing is
-//! locked, nothing is written, whoever is writing checkpoints meanwhile; only `drain` writes, and only to the external store, and
+//! `tarn ckpt`: the checkpoints of this node, whether they are whole, and the models' results for a machine. It reads: nothing is
+//! locked, nothing is written, even while a program writes checkpoints; only `drain` writes, and only to the external store, and
 //! `destage`, to the tier.
 
 mod destage;
@@ -80,7 +80,7 @@ pub(crate) struct CheckpointLocation {
 }
 
 impl CheckpointLocation {
-    /// Where what is staged is not, and what to do.
+    /// The message that staged data is not in memory, and what to do.
     fn is_not_in_memory(&self) -> String {
         format!(
             "is not in {}: if the program uses another folder in memory, give that as --memory",
@@ -128,7 +128,7 @@ fn named(id: VersionId) -> String {
     format!("{}.{}", id.generation, id.number)
 }
 
-/// The error of who has asked for a version that there is not.
+/// The error for a requested version that does not exist.
 fn no_version(
     run: &str,
     id: Option<VersionId>,
@@ -162,7 +162,7 @@ fn word(level: PersistenceLevel) -> &'static str {
     }
 }
 
-/// What a medium keeps without power.
+/// The point from which a write outlives a power failure, as a word.
 fn power_fail(of: PowerFail) -> &'static str {
     match of {
         PowerFail::Lost => "lost",

@@ -1,4 +1,4 @@
-//! The cluster of one machine, or what all nodes of an allocation have in common, from the command line and from what the machine has.
+//! The cluster of one machine, or the common part of all nodes of an allocation, from the command line and from the machine.
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::options::{BindArg, IsolationArg, MachineArgs};
@@ -53,7 +53,7 @@ pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluste
     Ok(found)
 }
 
-/// This program: steps, and tarnd on nodes, are started by what is beside it.
+/// This program: the programs beside it start steps, and tarnd on nodes.
 pub(crate) fn own_program() -> CliResult<PathBuf> {
     std::env::current_exe()
         .context("cannot find tarn's own program, which runs the steps")
@@ -73,12 +73,12 @@ fn oversubscribe(cluster: &mut Cluster) {
     }
 }
 
-/// What measures this machine.
+/// This machine's power meter.
 pub(crate) fn meter() -> Arc<tarn_power::MachineMeter> {
     Arc::new(tarn_power::MachineMeter::new(&tarn_power::sysfs()))
 }
 
-/// What steps and movement on this machine are bound to.
+/// The processor sockets to which steps and movement on this machine are bound.
 fn sockets(bind: BindArg) -> Vec<Socket> {
     if bind == BindArg::None {
         return Vec::new();
@@ -115,7 +115,7 @@ pub(crate) fn external(args: &MachineArgs) -> Link {
     }
 }
 
-/// What this way of running can do.
+/// The abilities of this way of running.
 pub(crate) fn abilities(isolation: IsolationArg) -> Abilities {
     let multi_node = match isolation {
         IsolationArg::Off => Err(Inability::new(

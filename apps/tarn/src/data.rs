@@ -151,7 +151,7 @@ fn pin(globals: &Globals, dataset: &str) -> CliResult {
         );
         return Err(CliError::new(Exit::Usage, text));
     }
-    // First: once it is said to be kept, nobody may take it.
+    // First: once it is recorded as kept, nobody may take it.
     held.uncache()?;
     held.sync()?;
     held.record(ChangeKind::KeptUntil(None))?;
@@ -162,7 +162,7 @@ fn pin(globals: &Globals, dataset: &str) -> CliResult {
 fn drain(globals: &Globals, dataset: &str, dest: &Path, run: Option<&str>) -> CliResult {
     let mut held = LockedVersion::find(globals, dataset)?;
     let copied = held.copy_to(dest, run, true)?;
-    // What belongs to no complete version has not been copied: it stays.
+    // Replicas that belong to no complete version were not copied: they stay.
     held.rows.retain(|r| copied.parts.contains_key(&r.key));
     // Nor does an older version stay, which would be taken for the dataset from now on.
     held.with_older().remove()
@@ -185,7 +185,7 @@ fn place(at: &StoredAt) -> String {
 
 fn kept(is_kept: bool, until: Option<u64>) -> String {
     match until {
-        // What a run left that did not end well: the next one uses or removes it.
+        // Data of a run that did not end well: the next run uses or removes it.
         None if !is_kept => "next run".into(),
         Some(at) if !is_kept => format!("cache {}", left(at)),
         None => "forever".into(),
@@ -246,7 +246,8 @@ fn ls(globals: &Globals) -> CliResult {
     Ok(Exit::Success)
 }
 
-/// What was cached may have made way since, for a run of another workflow too: also what a run cached that did not end well.
+/// Leaves out cached data that has made way since, also for a run of another workflow, and also data of a run that did not end
+/// well.
 fn leave_out_gone(catalogue: &Catalogue, rows: &mut Vec<DatasetRow>) -> CliResult<()> {
     let may_be_gone =
         |r: &&mut DatasetRow| !r.kept && matches!(r.at, StoredAt::Node { .. }) && is_here(&r.at);

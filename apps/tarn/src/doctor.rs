@@ -1,4 +1,4 @@
-//! `tarn doctor`: what this machine offers, and what tarn makes of it.
+//! `tarn doctor`: the abilities of this machine, and tarn's use of them.
 
 use crate::cluster;
 use crate::error::{CliResult, ExitWith};
@@ -65,7 +65,7 @@ pub(crate) fn doctor(globals: &Globals, args: &DoctorArgs) -> CliResult {
     Ok(Exit::Success)
 }
 
-/// Programs that tarn uses where they are, and for what.
+/// Programs that tarn uses if they are there, and their purpose.
 const PROGRAMS: [(&str, &str); 8] = [
     ("mpirun", "steps that use MPI"),
     ("sinfo", "Slurm: running inside an allocation"),
@@ -140,7 +140,7 @@ fn shared_namespace_finding() -> CheckFinding {
     }
 }
 
-/// What measures this machine, and what is there and does not.
+/// The power meter of this machine, and meters that are there but cannot be read.
 fn power_findings() -> Vec<CheckFinding> {
     let meter = cluster::meter();
     let sensors = meter.sensors();

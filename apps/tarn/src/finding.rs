@@ -1,4 +1,4 @@
-//! What was looked at, and what was found: `tarn doctor`, `tarn slurm install --check`.
+//! Checks and their results: `tarn doctor`, `tarn slurm install --check`.
 
 use crate::error::CliResult;
 use crate::globals::Globals;
@@ -8,11 +8,11 @@ use serde::Serialize;
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
 pub(crate) struct CheckFinding {
-    /// What.
+    /// The name of the check.
     pub(crate) what: String,
     /// Whether it is there.
     pub(crate) there: bool,
-    /// What was found, or what follows from its absence.
+    /// The detail that was found, or the consequence of its absence.
     pub(crate) detail: String,
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn finding(what: &str, there: bool, detail: impl Into<String>) -> Che
     }
 }
 
-/// What is there, with its detail, or why it is not.
+/// The finding of a check: the detail, or why the thing is not there.
 pub(crate) fn found(what: &str, result: CliResult<String>) -> CheckFinding {
     match result {
         Ok(detail) => finding(what, true, detail),

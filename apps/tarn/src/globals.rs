@@ -40,7 +40,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// What is logged, and how.
+/// The level and the format of a log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Logged {
     pub(crate) level: Level,
@@ -48,7 +48,7 @@ pub(crate) struct Logged {
 }
 
 impl Globals {
-    /// What is to be logged, if anything.
+    /// The log that the options request, if any.
     pub(crate) fn logged(&self) -> Option<Logged> {
         let format = self.log_format;
         self.log.map(|level| Logged { level, format })

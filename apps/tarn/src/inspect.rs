@@ -48,7 +48,7 @@ pub(crate) fn why(globals: &Globals, args: &WhyArgs) -> CliResult {
     Ok(Exit::Success)
 }
 
-/// What a step needs that is not there yet, each with the step that it waits for.
+/// The inputs and steps that a step still waits for, each as a phrase.
 fn waits_for(workflow: &Workflow, history: &History, step: &Step) -> Vec<String> {
     let is_done = |id: StepId| {
         let all: Vec<_> = history.instances_of(id).collect();
@@ -72,7 +72,7 @@ fn waits_for(workflow: &Workflow, history: &History, step: &Step) -> Vec<String>
     made.chain(after).collect()
 }
 
-/// What a run that has decided nothing about something can say all the same: where to look instead.
+/// The answer about something about which a run has decided nothing: it says where to look instead.
 fn nothing_decided((workflow, history): (&Workflow, &History), run: &str, what: &str) -> String {
     if what.is_empty() {
         return format!(

@@ -14,7 +14,7 @@ use tarn_types::codes::Exit;
 use tarn_types::layout::StateDir;
 use tarn_types::workflow::Workflow;
 
-/// What is done with keys.
+/// Commands on keys.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum KeyCommand {
     /// Make a key, if there is none
@@ -115,7 +115,7 @@ fn rewrap(states: &[StateDir], keys: &KeyRing) -> CliResult<u64> {
     Ok(rewrapped)
 }
 
-/// What wraps the keys of a workspace's data, where the workflow has any that is encrypted.
+/// The wrapping of the keys of a workspace's data, if the workflow encrypts any.
 pub(crate) fn for_workflow(workflow: &Workflow, workspace: &str) -> CliResult<Option<Wrapping>> {
     if !workflow.data.iter().any(|d| d.encrypt) {
         return Ok(None);

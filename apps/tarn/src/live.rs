@@ -1,5 +1,4 @@
-//! What an active run tells of itself, for `tarn status` in another shell or on another node; and how it learns from
-//! there that it is to stop.
+//! The status of an active run, for `tarn status` in another shell or on another node; and requests from there to stop the run.
 
 use crate::print::say;
 use std::path::PathBuf;
@@ -13,7 +12,7 @@ use tarn_types::layout::StateDir;
 use tarn_types::nodes::{LIVE_FORMAT, LiveRunStatus};
 use tarn_types::units::Time;
 
-/// How often it is said. A run that is over before has nothing to say.
+/// How often the status is written. A run that is over before writes none.
 const BEAT: Duration = Duration::from_secs(1);
 
 /// Writes the file until it is dropped, which removes it. Somebody's wish that the run stop is passed on to this process as
@@ -29,7 +28,7 @@ impl StatusFile {
     /// `now`: nanoseconds since the run's start.
     pub(crate) fn new(state: &StateDir, run: &str, progress: Progress, now: Time) -> Self {
         let (path, cancel) = (state.live(run), state.cancel(run));
-        // What a process has left that died.
+        // The status file of a process that died.
         live::remove(&path);
         let (stop, stopped) = channel();
         let (file, cancelled, begun) = (path.clone(), cancel.clone(), Instant::now());

@@ -1,4 +1,4 @@
-//! `tarn`: the command line. Glue only: what it does lives in the crates below.
+//! `tarn`: the command line. It only connects the crates below, which do the work.
 
 mod args;
 mod argument;
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         Some(tarn_node::RANK_ARGUMENT) => {
             return tarn_node::exec::rank(std::env::args_os().skip(2));
         }
-        // What it does not understand is for the whole command line to say.
+        // The full command line reports arguments that this one does not understand.
         Some("slurm")
             if std::env::args_os()
                 .nth(2)

@@ -18,7 +18,7 @@ use tarn_memory_modes::{
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
-/// Who changes a mode has this folder locked, so that two do not do it at once, and no file is left behind.
+/// A process that changes a mode locks this folder, so that no two change it at once, and no file is left behind.
 const LOCK: &str = "/run";
 /// How long one waits for the other: commands on namespaces take seconds, a page map minutes.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -122,7 +122,7 @@ pub(crate) fn mode(globals: &Globals, command: &ModeCommand) -> CliResult {
     }
 }
 
-/// What `tarn doctor` says of the mode.
+/// The mode in words, for `tarn doctor`.
 pub(crate) fn summary() -> String {
     let inventory = ask::inventory();
     let mut text = inventory.present().to_string();
@@ -195,7 +195,7 @@ fn show(globals: &Globals, args: &ShowArgs) -> CliResult {
     Ok(Exit::Success)
 }
 
-/// Regions, namespaces and devices, what uses them, and which tools did not answer.
+/// Regions, namespaces and devices, their users, and the tools that did not answer.
 fn print_devices(inventory: &Inventory) -> CliResult<()> {
     for region in &inventory.regions {
         let (name, size, free) = (&region.name, Bytes(region.size), Bytes(region.available));

@@ -1,4 +1,4 @@
-//! What this command moves data with: file trees, and those of the object store that the environment names.
+//! The mover of this command: for file trees, and for those of the object store that the environment names.
 
 use tarn_mover::Trees;
 

@@ -30,7 +30,7 @@ struct TierRow {
     free: u64,
     read: u64,
     write: u64,
-    /// Thousandths of a watt, as far as that is known, and who says so.
+    /// Thousandths of a watt, as far as that is known, and the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     power: Option<Power>,
     /// How warm the node is.
@@ -44,7 +44,7 @@ impl TierRow {
         lender.map_or_else(String::new, |lender| format!(" (borrowed from {lender})"))
     }
 
-    /// What it draws, how warm it is, and who says so; a dash is what is not known.
+    /// Its power draw, its temperature, and the sources of both; a dash for an unknown value.
     fn draw(&self) -> [String; 3] {
         let none = || "-".to_owned();
         let watts = self
@@ -72,7 +72,7 @@ struct NodeLinkRate {
     rate: Option<u64>,
 }
 
-/// What there is, and how it is now.
+/// The nodes, and their current state.
 struct NodeSurvey {
     cluster: Cluster,
     usages: Vec<NodeTierUsage>,

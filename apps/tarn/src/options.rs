@@ -216,14 +216,14 @@ pub(crate) enum DataCommand {
     Grant {
         /// The dataset
         dataset: NamedDataset,
-        /// Who: `bob`, `@climate`
+        /// The user or project: `bob`, `@climate`
         who: Whose,
     },
     /// Take the right to read a dataset of a site from a user or a group; jobs that have started keep it
     Revoke {
         /// The dataset
         dataset: NamedDataset,
-        /// Who
+        /// The user or project
         who: Whose,
     },
     /// Keep a dataset of a site for some time from now on

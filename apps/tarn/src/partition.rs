@@ -21,7 +21,7 @@ pub(crate) enum PartitionCommand {
         /// Such as `4 GiB`
         #[arg(value_parser = parse_size)]
         bytes: u64,
-        /// Who else may use it: user:NAME or group:NAME to read, user:NAME:rw to write too. May be given several times
+        /// Others who may use it: user:NAME or group:NAME to read, user:NAME:rw to write too. May be given several times
         #[arg(long = "grant", value_name = "WHO", value_parser = grant)]
         grants: Vec<Grant>,
         /// Bytes that it is written by at least, a power of two of 512 B to 16 KiB, or `mapped` [default: memory is mapped, a disk written by
@@ -130,7 +130,7 @@ fn line(info: &PartitionDetails) -> CliResult<()> {
     )
 }
 
-/// What a refusal of a partition is to who has called.
+/// The command's error for a refused partition request.
 pub(crate) fn refused(why: RequestError) -> CliError {
     let exit = match why.code {
         Code::Invalid => Exit::Usage,

@@ -1,5 +1,5 @@
-//! `tarn plan`: the same engine in virtual time. What it shows is what `tarn run` would decide, as far as
-//! run times and sizes are known.
+//! `tarn plan`: the same engine in virtual time. It shows the decisions that `tarn run` would make, as far as run times and sizes
+//! are known.
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
@@ -48,7 +48,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 /// Allocation unit of a tier.
 const BLOCK: u64 = 4096;
 
-/// What the nodes of an allocation make in the state folder.
+/// The folder that the nodes of an allocation make in the state folder.
 const HOSTS: &str = "hosts";
 
 struct PlanJournal(Vec<Record>);
@@ -74,7 +74,7 @@ impl SignOfLife {
         }
     }
 
-    /// What is to be said now, `every` so often.
+    /// A progress message, at most one in the time `every`.
     fn see(&mut self, record: &Record, every: Duration) -> Option<String> {
         let runs = record.actions.iter();
         let runs = runs.filter(|a| matches!(a.what, Do::Run(_) | Do::Reuse { .. }));
@@ -90,7 +90,7 @@ impl SignOfLife {
     }
 }
 
-/// What earlier runs showed of a step and its outputs.
+/// Observations of earlier runs: the run times of steps, and their outputs.
 #[derive(Debug, Clone, Default)]
 struct EarlierObservations {
     run_times: BTreeMap<String, (Nanos, u64)>,
@@ -115,7 +115,8 @@ impl Drop for Unmade {
     }
 }
 
-/// What is remembered of the nodes, under another name, if nothing else is in the state folder: a run that begins now does not find it.
+/// Renames the record of the nodes, if nothing else is in the state folder: a run that begins now does not find it. Returns the
+/// new path.
 fn set_aside(state: &Path) -> Option<PathBuf> {
     let aside = state.join(format!("{HOSTS}.plan-{}", std::process::id()));
     let is_all = has_only(state, HOSTS);
@@ -215,7 +216,7 @@ fn reach_nodes(
     Ok(reached.map(|r| r.cluster().clone()))
 }
 
-/// Runs the engine in virtual time to its end: the outcome, and what it has decided.
+/// Runs the engine in virtual time to its end: the outcome, and its decisions.
 fn simulate(start: &Start, world: &mut Simulation) -> CliResult<(Outcome, Vec<Record>)> {
     let mut journal = PlanJournal(Vec::new());
     let mut alive = SignOfLife::new();
@@ -351,7 +352,7 @@ struct PlanRow {
     at_ns: Nanos,
     step: String,
     nodes: Vec<String>,
-    /// Its partitions: what each takes of which tier.
+    /// Its partitions: the space that each takes, and the tier.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     partitions: Vec<String>,
     why: String,
@@ -360,7 +361,7 @@ struct PlanRow {
     reused: Option<InstanceId>,
 }
 
-/// What the records of a plan show.
+/// The summary of a plan's records.
 #[derive(Default)]
 struct PlanSummary {
     history: History,

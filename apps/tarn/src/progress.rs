@@ -1,4 +1,4 @@
-//! What a person sees of a run that is active: bars on a terminal, plain lines elsewhere, events as JSON.
+//! The display of an active run: bars on a terminal, plain lines elsewhere, events as JSON.
 
 use crate::print::{self, say};
 use crate::run::changes::StepChanges;
@@ -31,7 +31,7 @@ pub(crate) struct Watcher {
     bars: Option<Bars>,
     changes: StepChanges,
     dropped: Dropped,
-    /// Steps of which it was said why they run again.
+    /// Steps whose reason to run again was printed.
     explained: BTreeSet<StepId>,
 }
 
@@ -42,7 +42,7 @@ struct Bars {
 }
 
 impl Watcher {
-    /// `history`: what the log of a resumed run tells already.
+    /// `history`: the history in the log of a resumed run.
     pub(crate) fn new(json: bool, start: &Start, history: History, progress: Progress) -> Self {
         let names: Vec<String> = start.workflow.data.iter().map(|d| d.name.clone()).collect();
         let bars = (!json && std::io::stderr().is_terminal()).then(|| Bars::new(progress, names));
@@ -56,7 +56,7 @@ impl Watcher {
         }
     }
 
-    /// When a step runs, why it runs again is told.
+    /// When a step runs, prints why it runs again.
     pub(crate) fn report_changes(&mut self, changes: StepChanges, w: &Workflow) {
         if !self.json {
             for note in changes.notes(w, &BTreeSet::new()) {
@@ -76,7 +76,7 @@ impl Watcher {
             .apply(record.now, &record.event, &record.actions);
         run_log::log_record(&self.history, record);
         if self.json {
-            // What cannot be printed does not stop the run; its end tells.
+            // A record that cannot be printed does not stop the run; the error appears at its end.
             let _ = print::json(record);
             return;
         }
@@ -226,7 +226,7 @@ impl Watcher {
         }
     }
 
-    /// Nothing for images that are taken and copied every so often: `tarn status` and the report tell of them.
+    /// Nothing for images that are taken and copied at intervals: `tarn status` and the report show them.
     fn image_line(&self, instance: InstanceId, what: &Imaged) -> Option<String> {
         let name = self.history.instance_name(instance);
         Some(match what {
@@ -245,7 +245,7 @@ impl Watcher {
         })
     }
 
-    /// What a lost node had: by name what was nowhere else, and can be made again.
+    /// The data that a lost node had: by name if it was nowhere else and can be made again.
     fn name_lost_data(&self, lost: &NodeLoss) -> String {
         /// So many names, then how many more.
         const NAMED: usize = 5;
@@ -328,7 +328,7 @@ fn is_of_those(what: &Do, again: &BTreeSet<InstanceId>) -> bool {
     }
 }
 
-/// What an event says of a failure: the engine gives the same as its reason to go no further.
+/// The failure message of an event: the engine gives the same as its reason to go no further.
 fn failure_of(event: &Event) -> Option<&str> {
     match event {
         Event::Ended {

@@ -1,5 +1,5 @@
-//! `tarn run` and `tarn resume`: everything around the loop. What a run begins with is in `begin.rs` and `resume.rs`, the loop in
-//! `prepared.rs`.
+//! `tarn run` and `tarn resume`: everything around the loop. `begin.rs` and `resume.rs` prepare a run, `prepared.rs` has the
+//! loop.
 
 pub(crate) mod allocation;
 mod begin;

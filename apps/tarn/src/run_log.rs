@@ -1,4 +1,4 @@
-//! The structured log of a run (`--log`): each line is what a record of the event log tells, once it is durable. Nothing is
+//! The structured log of a run (`--log`): each line shows a record of the event log, once it is durable. Nothing is
 //! logged elsewhere, so that the two never differ.
 
 use crate::error::{CliResult, ExitWith};
@@ -24,7 +24,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The log's name in a run's folder.
 const NAME: &str = "tarn.log";
 
-/// Begins to log, if that is asked for.
+/// Begins to log, if that is requested.
 pub(crate) fn start(globals: &Globals, state: &StateDir, run: &str) -> CliResult<()> {
     let Some(logged) = globals.logged() else {
         return Ok(());
@@ -49,7 +49,7 @@ fn log<W: for<'a> MakeWriter<'a> + Send + Sync + 'static>(logged: Logged, to: W)
         .with_target(false)
         .with_ansi(false)
         .with_writer(to);
-    // What libraries say of themselves is for their developers.
+    // Messages of libraries are for their developers.
     let own = Targets::new()
         .with_target("tarn", logged.level)
         .with_default(logged.level.min(Level::WARN));
@@ -152,7 +152,7 @@ fn attempt_end(at: f64, step: &str, attempt: u32, ended: &AttemptOutcome, wall: 
     }
 }
 
-/// What became of an image of a step's processes.
+/// Logs the fate of an image of a step's processes.
 fn image(history: &History, at: f64, step: &str, attempt: u32, what: &Imaged) {
     match what {
         Imaged::Taken {

@@ -29,7 +29,7 @@ use tarn_types::site::{Machine, SiteAction, SiteResult, Workload};
 /// Events between two strokes of the progress bar.
 const STROKE: u64 = 1 << 12;
 
-/// What `--json` prints.
+/// The object that `--json` prints.
 #[derive(Serialize)]
 struct SimOutput<'a> {
     schema: u32,
@@ -173,7 +173,7 @@ fn print_rejected_jobs(summary: &SiteSummary) {
     }
 }
 
-/// What is simulated.
+/// The inputs of a simulation.
 struct Simulated<'a> {
     machine: &'a Machine,
     workload: &'a Arc<Workload>,
@@ -182,7 +182,7 @@ struct Simulated<'a> {
 }
 
 impl<'a> Simulated<'a> {
-    /// What happens under a policy, and the seconds that simulating it took.
+    /// Simulates a policy; returns the result, and the seconds that the simulation took.
     fn run(&self, policy: Policy) -> CliResult<(SiteResult, f64)> {
         let started = Instant::now();
         let result = self.simulate(policy);

@@ -1,4 +1,4 @@
-//! `tarn slurm`: what Slurm's scripts call (`plugins/slurm`), and what becomes of jobs' data. docs/admin/site.md.
+//! `tarn slurm`: the commands that Slurm's scripts call (`plugins/slurm`), and the state of jobs' data. docs/admin/site.md.
 
 mod chain;
 mod command;
@@ -218,7 +218,7 @@ pub(crate) fn check(args: &CheckArgs) -> CliResult {
     Ok(Exit::Success)
 }
 
-/// What the `#TARN` lines of a job's script declare.
+/// The declarations of the `#TARN` lines of a job's script.
 fn found(workflow: &Workflow) -> String {
     let mut parts = vec![format!("workflow `{}`", workflow.name)];
     for step in &workflow.steps {
@@ -306,7 +306,7 @@ pub(crate) fn unexpected(reply: &ControllerReply) -> CliError {
     )
 }
 
-/// What a node draws and how warm it is, as far as that is known, and who says so.
+/// A node's power draw and temperature, as far as they are known, with their sources.
 fn drawn(draw: &Draw) -> String {
     let watts = draw.power.map(|p| {
         let watts = (p.milliwatts + 500) / 1000;

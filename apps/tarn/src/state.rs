@@ -48,8 +48,8 @@ pub(crate) fn here(globals: &Globals) -> CliResult<StateDir> {
     Err(CliError::new(Exit::NotFound, text))
 }
 
-/// Root works in a user's state folder with that user's rights: what its owner has put there, such as links, leads to nothing that is
-/// not theirs, and they can change and remove what is written.
+/// Root works in a user's state folder with that user's rights: entries of its owner, such as links, lead to nothing that is
+/// not theirs, and they can change and remove the written files.
 fn be_owner(dir: &StateDir) -> CliResult<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -133,7 +133,7 @@ pub(crate) fn records_of(log: &Path) -> CliResult<Vec<Record>> {
     reader.collect::<Result<_, _>>().exit(Exit::State)
 }
 
-/// The first record of a run: what it was asked to do.
+/// The first record of a run: its workflow and options.
 pub(crate) fn started(state: &StateDir, run: &str) -> CliResult<Start> {
     let mut reader = tarn_journal::LogReader::open(&state.log(run)).exit(Exit::State)?;
     match reader.next() {
@@ -161,7 +161,7 @@ pub(crate) fn open_catalogue(state: &StateDir) -> CliResult<Catalogue> {
     Ok(catalogue)
 }
 
-/// The history that records tell.
+/// The history that results from records.
 pub(crate) fn history_of(records: &[Record]) -> History {
     let mut history = History::new();
     for r in records {

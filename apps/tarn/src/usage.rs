@@ -1,4 +1,4 @@
-//! `tarn usage`: what users and projects have used of a site. docs/guide/on-a-site.md, "Usage".
+//! `tarn usage`: the use of a site by users and projects. docs/guide/on-a-site.md, "Usage".
 
 use crate::argument::ArgumentError;
 use crate::clock::now;

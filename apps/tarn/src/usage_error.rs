@@ -1,4 +1,4 @@
-//! What a wrong command line is about, where it is about runs.
+//! The subject of a wrong command line, if it is about runs.
 
 use crate::args::Cli;
 use clap::CommandFactory;

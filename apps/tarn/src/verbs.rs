@@ -22,7 +22,7 @@ const PLUGIN: Plugin = Plugin {
 };
 /// The storage peer, in the same folder.
 const SERVE: &str = "verbs-serve";
-/// Who may reach the memory of another process: peers do.
+/// The kernel's limit on access to the memory of another process, which peers need.
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
 #[derive(Debug, Subcommand)]
@@ -99,7 +99,7 @@ pub(crate) fn verbs(command: &VerbsCommand) -> CliResult {
     }
 }
 
-/// What `tarn doctor` says.
+/// The finding for `tarn doctor`.
 pub(crate) fn finding() -> crate::finding::CheckFinding {
     let found = folder().map(|folder| {
         format!(

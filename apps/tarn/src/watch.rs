@@ -1,4 +1,4 @@
-//! `tarn status`, once or until the run ends: from its log and what it says of itself, which any node with the state folder
+//! `tarn status`, once or until the run ends: from its log and its status file, which any node with the state folder
 //! can read.
 
 use crate::error::{CliResult, ExitWith};
@@ -56,7 +56,7 @@ struct WatchedRun {
     log: LogFollower,
     live: LiveReader,
     live_status: LiveStatus,
-    /// The run's time as it has said it last, and when.
+    /// The run's time in its last status, and when that was.
     last_status: Option<(Time, Instant)>,
 }
 
@@ -106,7 +106,7 @@ impl WatchedRun {
         Ok(newest.is_some_and(|n| n.name == self.run))
     }
 
-    /// The run's time now: as it has said, else by the clocks of its node and this one.
+    /// The run's time now: from its last status, else by the clocks of its node and this one.
     fn now(&self) -> Time {
         match self.last_status {
             Some((now, since)) => {

@@ -19,7 +19,8 @@ pub(crate) fn load(paths: &[PathBuf]) -> CliResult<Parsed> {
     load_with_files(paths, None).map(|(parsed, _)| parsed)
 }
 
-/// The same, with what the file and the scripts that it names held when they were read. Scripts run in `folder`, or where tarn was started.
+/// The same, with the content of the file and of the scripts that it names when they were read. Scripts run in `folder`, or where
+/// tarn was started.
 pub(crate) fn load_with_files(
     paths: &[PathBuf],
     folder: Option<&Path>,

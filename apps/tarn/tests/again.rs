@@ -1,10 +1,10 @@
-//! What runs again and what does not, what is said of it, and whether `tarn plan` says the same before.
+//! Steps that run again and steps that do not, the messages about them, and whether `tarn plan` says the same before.
 
 mod common;
 use common::Site;
 use common::workflows::{makes, reads};
 
-/// What ran, as steps write it themselves beside their outputs.
+/// The instances that ran, as steps write it themselves beside their outputs.
 fn ran(site: &Site) -> String {
     let mut lines: Vec<String> = match site.path("ran").exists() {
         true => site.read("ran").lines().map(str::to_owned).collect(),
@@ -216,7 +216,7 @@ fn a_new_sample_leaves_the_results_of_the_others() {
     assert_eq!(ran(&site), "one.d two.d");
     assert_eq!(site.read("all/all"), "abcd");
     assert_eq!(site.read("per/a"), "a");
-    // One that changes, too; what its result was is not taken for what it is.
+    // One that changes, too; its old result is not taken for the new one.
     site.write("in/b", "B");
     site.run().exits(0);
     assert_eq!(ran(&site), "one.b two.b");
@@ -242,7 +242,7 @@ fn a_result_of_which_a_file_was_removed_is_put_there_again() {
         .says("per/a, which an earlier run put there, is not there any more");
     assert_eq!(site.read("per/a"), "a");
     assert_eq!(ran(&site), "one.a two.a");
-    // What somebody has changed or added is nobody else's to replace.
+    // Data that somebody has changed or added is not replaced.
     site.write("per/b", "mine");
     std::fs::remove_file(site.path("per/a")).unwrap();
     site.run().exits(3).says("per");
@@ -348,7 +348,7 @@ fn what_runs_only_because_its_data_is_gone_is_told_before() {
     assert_not_unchanged(&planned.out, &run.err, "first");
 }
 
-/// What runs is called unchanged neither before nor while it does.
+/// A step that runs is not called unchanged, neither before nor while it runs.
 fn assert_not_unchanged(planned: &str, run: &str, step: &str) {
     let lines = planned.lines().filter(|l| !l.starts_with("note"));
     let lines: Vec<_> = lines.filter(|l| l.contains(&format!(" {step} "))).collect();

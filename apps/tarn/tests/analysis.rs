@@ -1,4 +1,5 @@
-//! examples/analysis: xarray and dask on the nodes where a simulation's output lies give what they give without tarn, to the last byte.
+//! examples/analysis: xarray and dask on the nodes that store a simulation's output give the same as without tarn, to the last
+//! byte.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a step or its data, and what tarn says and leaves behind.
+//! Failures of steps and of their data, tarn's messages about them, and the state that tarn leaves.
 
 mod common;
 use common::workflows::reads;
@@ -273,7 +273,7 @@ out = ["r"]
     let ran = common::Ran::end(run);
     assert!(!ran.err.contains("intact"), "{}", ran.err);
     let told = "somebody has removed or changed its input `mid`";
-    // Without namespaces it cannot be told from what the step itself does.
+    // Without namespaces it cannot be distinguished from changes by the step itself.
     let told = ran.err.contains(told) || ran.err.contains("it changed `a` of its input");
     assert!(told, "{}", ran.err);
     if ran.code != Some(0) {

@@ -1,4 +1,4 @@
-//! `tarn block serve`, asked by real clients: nbdinfo, nbdcopy, nbdfuse, qemu-io, fio, the kernel.
+//! `tarn block serve` with real clients: nbdinfo, nbdcopy, nbdfuse, qemu-io, fio, the kernel.
 
 #[path = "nbd/far.rs"]
 mod far;
@@ -298,7 +298,7 @@ fn a_file_made_shorter_by_force_is_an_error_of_the_client_and_no_end_of_the_serv
     file.set_len(3 << 20).unwrap();
     let told = client.rest("read 12M 4k\nread 8M 4k\n");
     assert_eq!(told.matches("Input/output error").count(), 2, "{told}");
-    // Who comes anew is not let in, and told why by the server.
+    // The server refuses a new client, and gives the reason.
     fails(Command::new("nbdinfo").args(["--size", &served.uri]));
     assert!(served.is_there());
 }
@@ -323,7 +323,7 @@ fn attack_another_users_partition_is_refused() {
         return;
     }
     let partition = fixture.partition("disk");
-    // Where nobody can go, with all that it needs.
+    // A folder that nobody can enter, with all that it needs.
     let folder = fixture.path("theirs");
     fs::create_dir(&folder).unwrap();
     for open in [fixture.path(""), folder.clone()] {

@@ -1,4 +1,4 @@
-//! What no step reads any more stays as cache: a later run uses it, and whoever needs its room gets it.
+//! Data that no step reads any more stays as cache: a later run uses it, and anybody who needs its space gets it.
 
 mod common;
 use common::{Ran, Site, files, send, until};
@@ -70,7 +70,7 @@ fn plan(site: &Site) -> Ran {
     tarn(site, &arguments)
 }
 
-/// What has run since this was asked last.
+/// The steps that have run since the last call.
 fn ran(site: &Site) -> Vec<String> {
     let text = std::fs::read_to_string(site.path("ran")).unwrap_or_default();
     site.write("ran", "");
@@ -114,7 +114,7 @@ fn left(tier: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What the ledger of a tier says of all workspaces together.
+/// The sum of a key over all workspaces in the ledger of a tier.
 fn ledger(tier: &Path, key: &str) -> u64 {
     let text = std::fs::read_to_string(tier.join("ledger")).unwrap_or_default();
     let page: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
@@ -161,7 +161,7 @@ fn a_change_of_the_last_step_runs_that_step_alone() {
         assert_eq!(names(&site), ["a", "b"]);
         is_exact(&site.path("tier"), &[&site]);
     }
-    // What a step that has changed made is of no use any more.
+    // The old output of a step that has changed is of no use any more.
     change(&site, "cp $TARN_raw/f", "true; cp $TARN_raw/f");
     run(&site).exits(0);
     // `second` reads the same as before.
@@ -279,7 +279,7 @@ fn what_an_ended_run_has_cached_makes_way_for_another_workflow() {
     assert!(names(&first).is_empty());
     is_exact(tier.path(), &[&first, &second]);
     assert!(left(tier.path()).is_empty(), "{:?}", left(tier.path()));
-    // It is made again, and nobody is told that something was lost.
+    // It is made again, and no message says that something was lost.
     ran(&first);
     change_last(&first);
     let done = run(&first).exits(0);
@@ -302,7 +302,7 @@ fn what_a_live_run_has_cached_makes_way_for_another_workflow() {
     let child = begun.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("tarn starts");
     until("a is cached", || ledger(tier.path(), "cached") >= 2 * MIB);
-    // What is left beside `b`, `o` and what is cached would not do.
+    // The space beside `b`, `o` and the cached data would not be enough.
     let text = "name = \"large\"\n[data.big]\nsize = \"11 MiB\"\ndest = \"big\"\n[[step]]\nname = \"fill\"\nout = [\"big\"]\n\
                 run = \"head -c 11000000 /dev/zero > $TARN_big/f\"\n";
     let second = on(Site::new(text), tier.path(), 16 * MIB);
@@ -455,7 +455,7 @@ fn what_a_failed_run_has_cached_is_pinned_for_good() {
     assert!(x >= 1_000_000, "the failed run has cached `x`");
     tarn(&site, &["data", "pin", "x"]).exits(0);
     assert_eq!(ledger(tier.path(), "cached"), 0);
-    // Another workflow needs its room, and does not get it.
+    // Another workflow needs its space, and does not get it.
     let kept = ledger(tier.path(), "used");
     let other = fill(tier.path(), kept - x);
     run(&other)
@@ -550,7 +550,7 @@ fn what_was_dropped_before_a_failure_is_named() {
     run(&site).exits(1).says("copied `a` to");
     let rescued = site.path("ext/rescued-chain-2/a");
     assert!(rescued.join("f").exists());
-    // It has no `dest`: the copy is named as what it is.
+    // It has no `dest`: the copy is named as a copy outside.
     tarn(&site, &["data", "rm", "a"]).exits(0);
     let there = format!("chain/a (only outside, in {})", rescued.display());
     tarn(&site, &["data", "get", "none", "got"])
@@ -628,7 +628,7 @@ fn what_is_to_be_kept_only_after_it_has_gone_is_named_with_its_remedy() {
     tarn(&site, &["data", "get", "b", "got"])
         .exits(7)
         .says("To make `b` again: set `keep = \"7d\"` in [data.b], add `env = { AGAIN = \"1\" }` to step `second`");
-    // What is nowhere but in its `dest` is named so.
+    // A dataset that is only in its `dest` is named so.
     let there = format!(
         "Datasets here: chain/o (in its `dest` {})",
         site.path("out").display()
@@ -650,7 +650,7 @@ fn what_is_to_be_kept_only_after_it_has_gone_is_named_with_its_remedy() {
     assert!(!unchanged.err.contains(gone), "{}", unchanged.err);
 }
 
-/// What `tarn run` says of a dataset that is to be kept and is gone.
+/// The note of `tarn run` on a dataset that is to be kept and is gone.
 const KEPT_AND_GONE: &str = "[data.a] has `keep`";
 
 #[test]

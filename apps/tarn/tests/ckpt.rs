@@ -1,4 +1,4 @@
-//! `tarn ckpt` by the real binary, on arenas made here: tables, JSON, exit codes, and what is damaged, lacking or not readable.
+//! `tarn ckpt` by the real binary, on arenas made here: tables, JSON, exit codes, and files that are damaged, lacking or not readable.
 
 mod common;
 
@@ -20,7 +20,7 @@ use tarn_types::block::{self, BlockKind};
 use tarn_types::crc::crc;
 
 const SIZE: u64 = 4 << 20;
-/// Where staged pieces begin.
+/// The offset of staged pieces.
 const STAGED: u64 = 64 << 10;
 /// Of which all versions of these tests are.
 const START: ProgramStart = ProgramStart {
@@ -100,7 +100,7 @@ impl Kept {
         path
     }
 
-    /// What waits of a rank's version, in memory.
+    /// Writes the staged data of a rank's version to memory.
     fn memory(&self, run: &str, rank: u32, number: u64, what: &str) -> PathBuf {
         let user = format!("tarn-phx-{}", rustix::process::getuid().as_raw());
         let folder = self.site.path("memory").join(user).join(run);
@@ -113,7 +113,7 @@ impl Kept {
         path
     }
 
-    /// What is told of what is staged and not there.
+    /// The message about staged data that is not there.
     fn is_not_in_memory(&self) -> String {
         format!(
             "is not in {}: if the program uses another folder in memory, give that as --memory",
@@ -565,7 +565,7 @@ fn models_print_the_published_values_and_their_assumptions() {
     let energy = &value["energy"];
     assert_eq!(energy["power_w"], energy["calibrated_power_w"]);
     let cases = energy["cases"].as_array().unwrap();
-    // Two networks, three ratios, one or two switches; and what was given.
+    // Two networks, three ratios, one or two switches; and the given case.
     assert_eq!(cases.len(), 13);
     assert!((number(&cases[0]["break_even_bytes"]) - 750e6).abs() < 1.0);
     assert!(number(&cases[1]["break_even_bytes"]) < 750e6);
@@ -602,7 +602,7 @@ fn the_page_shows_what_is_printed() {
         assert!(page.contains(line), "{line}");
         compared += 1;
     }
-    // Two tables, of 4 numbers of replicas and 19 ways, and what is above and below them.
+    // Two tables, of 4 numbers of replicas and 19 ways, and the lines above and below them.
     assert_eq!(compared, 12 + 1 + (1 + 4) + (1 + 19) + 1);
 }
 

@@ -1,4 +1,4 @@
-//! `tarn ckpt destage` by the real binary: what programs that died have left in memory goes to their arenas.
+//! `tarn ckpt destage` by the real binary: it brings the data that dead programs have left in memory to their arenas.
 
 mod common;
 
@@ -77,7 +77,7 @@ fn what_waits_in_memory_is_brought_to_the_tier_once_and_outlives_memory() {
     drop(node.begin("heat", None));
     drop(node.begin("other", None));
     node.tarn(&["ls", "heat"]).exits(0).says("1.1 committed ");
-    // Where it is not looked for it is not damaged.
+    // In another memory folder it is missing, not damaged.
     for (command, exit) in [("ls", 0), ("show", 0), ("verify", 1), ("destage", 1)] {
         let elsewhere = node.tarn_in("elsewhere", &[command, "heat"]).exits(exit);
         elsewhere.says(&node.is_not_in("elsewhere"));
@@ -110,7 +110,7 @@ fn what_waits_in_memory_is_brought_to_the_tier_once_and_outlives_memory() {
     drop(alive);
     node.loses_its_memory();
     drop(node.begin("heat", Some(1)));
-    // What memory has lost is told, and stays what it is.
+    // tarn reports staged data that memory has lost, and leaves the version as it is.
     node.loses_its_memory();
     let lost = node.tarn(&["destage", "heat"]).exits(1);
     let lost = lost.says("version 2.1 of heat, rank 0: its staged data is damaged, or ");

@@ -1,4 +1,4 @@
-//! `tarn ckpt drain` by the real binary: what a program that was killed has left goes to an external store, and outlives its nodes.
+//! `tarn ckpt drain` by the real binary: the versions that a killed program has left go to an external store, and outlive its nodes.
 
 mod common;
 
@@ -60,8 +60,8 @@ impl Program {
         session
     }
 
-    /// A start: all ranks go on from what there is, if that is this version, and commit so many steps; then `each`. A session that is
-    /// dropped ends as if it was killed.
+    /// A start: all ranks continue from the newest version, if it is this one, and commit so many steps; then `each`. A session
+    /// that is dropped ends as if it was killed.
     fn start(
         &self,
         ranks: u32,
@@ -119,7 +119,7 @@ impl Program {
         ExternalFolder::there(&self.site.path("store"), Path::new("heat"))
     }
 
-    /// What `latest` names is whole, all of it.
+    /// The version that `latest` names, all of which is whole.
     fn latest(&self) -> Result<Option<VersionId>, CheckpointError> {
         let store = self.store();
         let Some(latest) = flush::latest(&store)? else {
@@ -181,11 +181,11 @@ fn what_a_killed_program_had_staged_goes_on_on_other_nodes_and_other_numbers_of_
     let listed = program.tarn(&["ls"]).exits(0);
     listed.says("1.3 flushed         0 of 2").says(" yes\n");
     program.start(2, Some(id(1, 3)), 1, drop);
-    // What only the store has is there; what nobody has is not.
+    // A version that only the store has is there; a version that nobody has is not.
     let there = program.tarn(&["drain", "heat", "1.3"]).exits(0);
     there.says("has version 1.3 already");
     program.tarn(&["drain", "heat", "1.2"]).exits(7);
-    // What memory had is gone: nothing is brought there that is not whole.
+    // The staged data in memory is gone: an incomplete version does not get to the store.
     for staging in ["0.staging", "1.staging"] {
         let all = files(&program.site.path("memory"));
         let file = all.iter().find(|f| f.ends_with(staging)).unwrap();

@@ -1,4 +1,4 @@
-//! The commands around `run`: what they print, to whom, and what they refuse. Real processes.
+//! The commands around `run`: their output, its readers, and their refusals. Real processes.
 
 mod common;
 use common::workflows::makes;
@@ -91,7 +91,7 @@ fn a_run_goes_on_when_nobody_reads() {
 
 /// Starts a run of a step that waits, and sends it SIGHUP once it runs.
 fn hung_up(site: &Site, shell: &str) -> Child {
-    // Whoever runs the tests may have been told to ignore SIGHUP.
+    // The process that runs the tests may ignore SIGHUP.
     let mut command = Command::new("env");
     command
         .args(["--default-signal=HUP", "/bin/sh", "-c", shell])
@@ -169,7 +169,7 @@ fn an_incomplete_version_is_not_given_out_as_a_whole_one() {
         .says(why)
         .says("nothing was copied");
     assert!(!site.path("copy").exists());
-    // What the other instances have made can be had, and is not taken for the whole.
+    // The output of the other instances can be had, and is not taken for the whole.
     for _ in 0..2 {
         let had = site.tarn(&["data", "get", "r", "some"]).exits(1).says(why);
         assert!(had.err.contains("; its output was copied"), "{}", had.err);
@@ -177,7 +177,7 @@ fn an_incomplete_version_is_not_given_out_as_a_whole_one() {
     }
     site.write("go", "");
     site.tarn(&["resume"]).exits(0);
-    // A later run that has made half of it: the earlier one's is there for who asks.
+    // A later run that has made half of it: the earlier one's is there on request.
     let text = site.read("workflow.toml");
     let newer = text.replace("TARN_ITEM > ", "TARN_ITEM new > ");
     fs::remove_file(site.path("go")).expect("remove");
@@ -224,7 +224,7 @@ fn a_step_copies_by_itself_whole_or_not_at_all() {
         .collect();
     names.sort();
     assert_eq!(names, ["b", "c", "own", "raw"]);
-    // What is there is exchanged only when that is asked for, and never a file for a folder.
+    // An existing target is exchanged only on request, and a file never for a folder.
     site.write("raw/b", "three\n");
     for (from, to) in [("raw", "grid"), ("raw/b", "grid/c")] {
         copy(&[from, to]).exits(2).says("--replace");
@@ -241,7 +241,7 @@ fn a_step_copies_by_itself_whole_or_not_at_all() {
         .exits(2)
         .says("contains the other");
     copy(&["nothing", "grid"]).exits(2).says("is not there");
-    // A destination that has no room, or that cannot be written, is as it was.
+    // A destination that has no space, or that cannot be written, is as it was.
     copy(&["raw", "/proc/tarn"]).exits(1);
     copy(&["raw/b", "/proc/tarn"]).exits(1);
 }

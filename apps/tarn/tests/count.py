@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """count.py STEPS PAUSE [wait|tcp|alone PORT [daemon]|daemon|hold BYTES|ghost BYTES]: counts, with files, pipes, a child, a thread, a timer and clocks, and
-knows nothing of images. Whatever of these does not go on where it was, it stops, or its results are wrong. When it is alone, so do connections,
-shared memory and a terminal, and it reaches nobody else. With `wait` or `alone PORT` it counts beyond STEPS until the file `go` is there: however slow
+knows nothing of images. If one of these does not resume where it was, it stops, or its results are wrong. When it is alone, the same holds for
+connections, shared memory and a terminal, and it reaches nobody else. With `wait` or `alone PORT` it counts beyond STEPS until the file `go` is there: however slow
 the machine is, it has not ended before its test lets it."""
 import itertools
 import mmap
@@ -41,7 +41,7 @@ if alone:
         worker(end, os.dup(end))
     connection = listening.accept()[0].detach()
     ask, answer = os.fdopen(os.dup(connection), "w", buffering=1), os.fdopen(connection)
-    # What is on its way stays so until the end.
+    # Data on its way stays so until the end.
     sends = socket.create_connection(listening.getsockname())
     unread = listening.accept()[0].makefile()
     kept = open("/dev/shm/tarn-test-count", "w+")

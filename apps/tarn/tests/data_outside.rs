@@ -67,7 +67,7 @@ fn trees_and_files_are_copied_to_a_store_and_from_it() {
     assert_eq!(site.read("folder/tree/a"), "one\n");
     let again = copy(&tree, "folder").exits(2);
     assert!(again.err.contains("exists already"), "{}", again.err);
-    // A file becomes an object of that name, or lies in a tree under its own.
+    // A file becomes an object of that name, or of its own name in a tree.
     copy("in/a", &at(&bucket, "one/file")).exits(0);
     copy("in/a", &at(&bucket, "one/")).exits(0);
     assert_eq!(bucket.keys("one/"), ["one/a", "one/file"]);
@@ -79,7 +79,7 @@ fn trees_and_files_are_copied_to_a_store_and_from_it() {
     );
     copy(&at(&bucket, "one/file"), &at(&bucket, "two/")).exits(0);
     assert_eq!(bucket.read("two/file"), b"one\n");
-    // What is there stays, unless it is to be replaced.
+    // An existing object stays, unless it is to be replaced.
     for to in ["one/file", "tree/"] {
         let from = if to == "tree/" { "in/sub" } else { "in/sub/b" };
         let refused = copy(from, &at(&bucket, to)).exits(1);
@@ -92,7 +92,7 @@ fn trees_and_files_are_copied_to_a_store_and_from_it() {
     }
     assert_eq!(bucket.read("one/file"), b"two\n");
     assert_eq!(bucket.keys("tree/"), ["tree/.tarn-manifest", "tree/b"]);
-    // What makes no sense.
+    // Requests that make no sense.
     let missing = copy(&at(&bucket, "none"), "x").exits(1);
     assert!(
         missing.err.contains("there is no object"),
@@ -152,7 +152,7 @@ fn a_dataset_goes_from_the_nodes_to_a_store_and_comes_onto_them() {
     tarn(&site, &["data", "get", "d", &out]).exits(0);
     let keys = ["got/.tarn-manifest", "got/a", "got/sub/b"];
     assert_eq!(bucket.keys("got/"), keys);
-    // What is whole there stays.
+    // A complete copy stays.
     let again = tarn(&site, &["data", "get", "d", &out]).exits(1);
     assert!(again.err.contains("exists already"), "{}", again.err);
     bucket.put("mine/x", b"mine");
@@ -247,7 +247,7 @@ fn what_is_rescued_goes_to_a_store() {
     }
 }
 
-/// `a` and `b` have no room on the tier together, and `a` is read when `b` is over.
+/// `a` and `b` have no space on the tier together, and `a` is read when `b` is over.
 const CROWDED: &str = r#"
 name = "w"
 external = "EXTERNAL"
@@ -280,7 +280,7 @@ in = ["a", "c"]
 out = ["r"]
 "#;
 
-/// The site; the external store lies below `ext/` of the bucket.
+/// The site; the external store is below `ext/` of the bucket.
 fn crowded(bucket: &Bucket, of_a: &str, at_b: &str) -> Site {
     let text = CROWDED
         .replace("EXTERNAL", &at(bucket, "ext/"))
@@ -338,7 +338,7 @@ fn a_run_whose_tier_is_too_small_overflows_to_a_store() {
     tarn(&site, &site.run_arguments()).exits(0);
     let (out, back) = outside(&site);
     assert!(out > 12_000_000 && back >= 12_000_000, "{out} {back}");
-    // What others have there stays.
+    // Objects of others stay.
     assert_eq!(bucket.keys("ext/"), ["ext/theirs"]);
     let at = bucket.at("ext/theirs");
     bucket
@@ -387,7 +387,7 @@ fn a_run_that_was_killed_reads_what_it_had_drained_to_a_store() {
     let bucket = Bucket::new("resumes");
     let site = crowded(&bucket, "", WAITS);
     let there = killed_when_drained(&site, &bucket);
-    // It waits for who goes on.
+    // It stays for a resumed run.
     tarn(&site, &["data", "rm", "--orphans"]).exits(0);
     assert_eq!(bucket.keys("ext/"), there);
     site.write("go", "");
@@ -419,7 +419,7 @@ fn what_a_store_does_not_tell_of_is_not_taken_for_lost() {
         refused.err
     );
     assert_eq!(bucket.keys("ext/"), there);
-    // It is tried before anything goes on.
+    // It is tried before anything resumes.
     let refused = resume(&["PUT", ".tarn-probe"]).exits(3);
     assert!(refused.err.contains("`external`"), "{}", refused.err);
     assert_eq!(bucket.keys("ext/"), there);

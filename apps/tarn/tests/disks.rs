@@ -41,7 +41,7 @@ fn with_small_disk(site: &Site, folder: &str, size: &str, arguments: &[&str]) ->
 
 #[test]
 fn a_step_that_fills_its_tier_says_so_and_goes_on_with_more_room() {
-    // What it promises fits; the disk below is smaller than it seemed.
+    // Its promised output fits; the disk below is smaller than it seemed.
     let site = site(&reads(
         "fill",
         "head -c 5000000 /dev/zero > $TARN_WORKFLOW_DIR/tier/stolen; head -c 5000000 /dev/zero > $TARN_o/f",
@@ -76,7 +76,7 @@ fn a_step_that_fills_its_tier_says_so_and_goes_on_with_more_room() {
 
 #[test]
 fn a_transfer_that_fills_its_tier_fails_whole_and_goes_on_with_more_room() {
-    // The first step takes the tier's room behind tarn's back: no account can know of it.
+    // The first step takes the tier's space behind tarn's back: no account can know of it.
     let site = site(&reads(
         "read",
         "cp $TARN_i/x $TARN_o/x",
@@ -190,7 +190,7 @@ fn a_source_that_changes_while_it_is_copied_fails_the_transfer_whole() {
         ran.err
     );
     assert!(!site.path("out").exists());
-    // It is listed anew, and what it holds now counts.
+    // It is listed again, and its content now counts.
     site.run().exits(0);
     assert_eq!(
         site.read("out/n").trim(),

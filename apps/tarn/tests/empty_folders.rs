@@ -1,4 +1,4 @@
-//! An empty folder is data: whatever is tidied on a tier, what lies in a replica stays as it was made.
+//! An empty folder is data: whatever is tidied on a tier, a replica stays as it was made.
 
 mod common;
 use common::Site;

@@ -83,7 +83,7 @@ fn the_result_is_right_and_what_stays_is_sealed() {
     assert_eq!(site.read("result/words"), "2\n");
     assert!(nothing_in_clear(&site) > 2);
     assert_eq!(keys(&site), 2, "of the parts that are kept");
-    // Again: nothing has changed, and what is kept is believed.
+    // Again: nothing has changed, and kept data is believed.
     let again = site.run().exits(0);
     assert!(!again.err.contains("done in"), "{}", again.err);
     site.tarn(&["data", "get", "counts", "got"]).exits(0);
@@ -116,7 +116,7 @@ fn keys_are_not_forgotten_before_all_is_wrapped_anew() {
         site.tarn(&["key", "rotate"]).exits(0);
     }
     site.tarn(&["key", "rotate"]).exits(5).says("--drop");
-    // What was being forgotten when the machine stopped is gone.
+    // Key files that were being forgotten when the machine stopped are removed.
     let mut all = Vec::new();
     files(&site.path(".tarn/keys"), &mut all);
     let forgotten = all[0].clone();

@@ -1,4 +1,4 @@
-//! What a machine draws, played by a folder in the form of the kernel's: shown, and recorded with the step that drew it.
+//! The power draw of a machine, emulated by a folder in the form of the kernel's: shown, and recorded with the step that drew it.
 
 mod common;
 use common::{Ran, Site};

@@ -1,4 +1,4 @@
-//! Workflows with `erase`, by the real binary: what tarn removes from a tier is overwritten, whoever removes it.
+//! Workflows with `erase`, by the real binary: every process of tarn that removes data from a tier overwrites it.
 
 mod common;
 use common::{Ran, Site};
@@ -50,7 +50,7 @@ fn held(site: &Site, word: &str) -> File {
     }
 }
 
-/// Whether it has no name any more, and what it holds now.
+/// Whether it has no name any more, and its content now.
 fn now(mut file: &File) -> (bool, String) {
     let mut text = String::new();
     std::io::Seek::rewind(&mut file).unwrap();
@@ -91,7 +91,7 @@ fn what_is_removed_from_a_tier_is_overwritten() {
     }
 }
 
-/// A run that was killed leaves a mark too: whoever cleans up after it does so as it was asked.
+/// A run that was killed leaves a mark too: the clean-up after it overwrites as its workflow requires.
 #[test]
 fn what_a_dead_run_has_left_is_overwritten_by_who_removes_it() {
     let site = Site::new("");

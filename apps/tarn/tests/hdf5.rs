@@ -1,4 +1,4 @@
-//! Unmodified programs with HDF5 whose files are partitions: what they write is what they would write to files.
+//! Unmodified programs with HDF5 whose files are partitions: they write the same as to files.
 
 #[path = "hdf5/days.rs"]
 mod days;
@@ -21,7 +21,7 @@ use fixture::{Fixture, plugin};
 use linked::{said, source};
 use std::process::Command;
 
-/// What writes and reads all kinds of things.
+/// A script that writes and reads all kinds of HDF5 objects.
 const RICH: &str = include_str!("hdf5/rich.py");
 
 /// [`RICH`], whose file has this name.
@@ -199,7 +199,7 @@ with h5py.File('x', 'w') as file:
     fixture.run("old", &["folder", "--set", "keep=no"], text);
     assert_eq!(fixture.names(), [""; 0]);
     fixture.run("old", &["folder", "--set", "size=64K"], text);
-    // No more room than it needs.
+    // No more space than it needs.
     let size = std::fs::metadata(fixture.path("x.partition"))
         .unwrap()
         .len();

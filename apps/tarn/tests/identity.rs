@@ -1,4 +1,4 @@
-//! What a step is said to have been is what has run: scripts and workflow files that change between runs, while one
+//! A step's recorded identity is that of the files that have run: scripts and workflow files that change between runs, while one
 //! runs, and before it is resumed.
 
 mod common;
@@ -37,7 +37,7 @@ fn a_script_that_was_edited_is_not_run_by_a_resume_and_never_taken_for_the_old_o
     );
     site.run().exits(0).says("1 unchanged");
     assert_eq!(site.read("out/out"), "v2\n");
-    // As it was when the first run began: it can be gone on with, or run, and is never v2.
+    // As it was when the first run began: the run can resume, or run again, and it is never v2.
     site.write("script.sh", "echo v1");
     site.run().exits(0);
     assert_eq!(site.read("out/out"), "v1\n");
@@ -129,7 +129,7 @@ fn a_source_that_only_looks_other_is_read_before_anything_runs_again() {
     // It was written a moment before the first run: its time stamps say nothing.
     site.run().exits(0).says("unchanged");
     assert_eq!(runs(), (1, 1));
-    // Written anew with the same content.
+    // Written again with the same content.
     site.write("s/a", "content");
     site.run().exits(0).says("unchanged");
     assert_eq!(runs(), (1, 1));
@@ -150,7 +150,7 @@ fn an_input_that_was_mended_is_noticed_by_a_resume() {
     site.write("s/a", "bad\n");
     site.write("s/b", "more\n");
     site.run().exits(1);
-    // Written anew with the same content, it is the same.
+    // Written again with the same content, it is the same.
     site.write("s/b", "more\n");
     site.tarn(&["resume"]).exits(1);
     site.write("s/a", "good\n");
@@ -211,7 +211,7 @@ fn a_resume_goes_on_with_what_was_made_of_an_input_that_has_changed_since() {
     assert_eq!(site.read("o/o"), "new\n");
 }
 
-/// What a failed run has left on its tier is gone.
+/// Removes the data that a failed run has left on its tier.
 fn empty_tier(site: &Site) {
     fs::remove_dir_all(site.path("tier")).expect("removed");
     fs::create_dir(site.path("tier")).expect("mkdir");
@@ -267,7 +267,7 @@ fn a_resume_refuses_when_what_was_made_of_a_changed_input_is_gone() {
         .says("make.sh, which step `slow` names, has changed since this run began. Step `slow` must run again, because");
     site.run().exits(0);
     assert_eq!(site.read("o/o"), "old\nold\n");
-    // What nobody needs any more may be gone.
+    // Data that nobody needs any more may be gone.
     let site = Site::new(&text);
     site.write("s/a", "old\n");
     site.run().exits(1);

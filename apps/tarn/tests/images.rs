@@ -1,4 +1,4 @@
-//! Steps that go on from images of their processes: a program that knows nothing of it, really killed, with the real CRIU.
+//! Steps that resume from images of their processes: a program that knows nothing of it, really killed, with the real CRIU.
 
 mod common;
 
@@ -47,7 +47,7 @@ struct Counting {
     site: Site,
     criu: PathBuf,
     steps: u64,
-    /// What its program is called in command lines.
+    /// The path of its program in command lines.
     program: PathBuf,
     /// A tier in memory, where it is not the site's.
     tier: Option<TempDir>,
@@ -84,7 +84,7 @@ impl Counting {
         })
     }
 
-    /// Two ranks of MPI of this kind, with no settings but what root needs, and `more`.
+    /// Two ranks of MPI of this kind, with only the settings that root needs, and `more`.
     fn of_mpi(kind: &str, steps: u64, images: &str, more: &str) -> Option<Self> {
         let compiler = format!("mpicc.{kind}");
         let Ok(version) = Command::new(&compiler).arg("--version").output() else {
@@ -199,7 +199,7 @@ impl Counting {
         self.site.read(".tarn/runs/counts-1/report.html")
     }
 
-    /// What this attempt has printed: numbers.
+    /// The numbers that this attempt has printed.
     fn printed(&self, attempt: u64) -> Vec<u64> {
         let mut all = Vec::new();
         files(&self.site.path(".tarn/runs"), &mut all);
@@ -213,7 +213,7 @@ impl Counting {
         text.lines().filter_map(|l| l.parse().ok()).collect()
     }
 
-    /// Waits until this attempt has gone on for some steps after its newest image.
+    /// Waits until this attempt has done some steps after its newest image.
     fn goes_on(&self, attempt: u64) {
         let count = || self.printed(attempt).last().copied().unwrap_or(0);
         let enough = count() + 3;
@@ -245,7 +245,7 @@ impl Counting {
         self.site.write("go", "");
     }
 
-    /// What the step and tarn have written last, and what is left of its processes: why a test has failed.
+    /// Prints the last lines of the step and of tarn, and the rest of its processes: why a test has failed.
     fn tell(&self) {
         let mut all = Vec::new();
         files(&self.site.path(".tarn/runs"), &mut all);
@@ -313,7 +313,7 @@ impl Counting {
         let mut before = self.printed(1);
         assert_eq!(before.first(), Some(&0));
         for attempt in 2..=attempts {
-            // It goes on in the middle: nothing is left out, and less is done again than was done.
+            // It resumes in the middle: nothing is left out, and less is done again than was done.
             let printed = self.printed(attempt);
             let (first, last) = (printed[0], *before.last().expect("a number"));
             assert!(
@@ -386,7 +386,7 @@ fn a_program_that_is_killed_twice_goes_on_from_its_images() {
     counting.site.leaves_nothing_on_its_tier();
 }
 
-/// Its clocks must go on too: the machine is one that has just been started.
+/// Its clocks must continue too: the machine is one that has just been started.
 #[test]
 fn after_kill_9_of_tarn_it_goes_on_though_the_machines_clock_has_gone_back() {
     let Some(counting) = Counting::new(40, "200ms", "wait") else {
@@ -495,8 +495,8 @@ fn kill_criu(child: &Child) {
         });
         parent.is_some_and(|words| String::from_utf8_lossy(&words).contains("\0__image"))
     };
-    // Stopped before that: what is ending already takes a signal without a trace. All of it: without one of the children by which it
-    // finds out what the kernel can do, it continues.
+    // Stopped before that: a process that is ending already takes a signal without a trace. All of it: without one of the
+    // children by which it finds out what the kernel can do, it continues.
     until("CRIU", || {
         let stopped: Vec<_> = criu().into_iter().filter(|pid| stop(*pid)).collect();
         stopped.iter().any(is_first) && stopped.len() == criu().len()
@@ -520,7 +520,7 @@ fn stop(pid: Pid) -> bool {
     }
 }
 
-/// CRIU is gone while it holds the processes: whatever becomes of them, the result is right.
+/// CRIU is gone while it holds the processes: the result is right whether they survive or not.
 #[test]
 fn a_kill_of_criu_does_no_harm() {
     let Some(counting) = Counting::new(40, "200ms", "wait") else {
@@ -536,7 +536,7 @@ fn a_kill_of_criu_does_no_harm() {
     counting.counted();
 }
 
-/// Connections that it held would never be heard of again.
+/// The connections that it held would be lost.
 #[test]
 fn a_kill_of_criu_ends_a_step_that_is_alone() {
     let Some((counting, _port)) = alone(40, "200ms") else {
@@ -560,7 +560,7 @@ fn alone(steps: u64, images: &str) -> Option<(Counting, std::net::TcpListener)> 
     Some((counting, other))
 }
 
-/// What it has with itself by TCP, in shared memory and at a terminal is as it was, and nothing of it is this machine's.
+/// Its own connections by TCP, its shared memory and its terminal are as they were, and none of them is this machine's.
 #[test]
 fn a_step_that_is_alone_goes_on_with_its_connections_and_shared_memory() {
     let Some((counting, _port)) = alone(40, "200ms") else {
@@ -617,7 +617,7 @@ fn ranks_of_mpich_that_are_killed_go_on_from_their_image() {
     mpi_goes_on("mpich");
 }
 
-/// A step of which no image can be taken goes on without, and it is said why.
+/// A step of which no image can be taken continues without, and tarn says why.
 fn without(more: &str, tier: Option<(&str, &str)>, why: &str) {
     // Long enough for the program to have what it says before the first one, however slow the machine is.
     let Some(counting) = Counting::new(300, "2s", more) else {
@@ -649,7 +649,7 @@ fn without(more: &str, tier: Option<(&str, &str)>, why: &str) {
     assert!(counting.page().contains(why), "the report says why");
 }
 
-/// CRIU 4.1 says no on Linux 6.18 by an option that such sockets have no more; else, by what they are.
+/// CRIU 4.1 refuses on Linux 6.18 because of an option that such sockets have no more; elsewhere because of the sockets.
 #[test]
 fn a_program_with_a_tcp_connection_goes_on_without_images() {
     let why = match criu(true) {
@@ -763,7 +763,8 @@ fn an_ordinary_user_has_images_of_openmpi() {
     counting.flatten().into_iter().for_each(as_nobody);
 }
 
-/// What MPICH shares by nameless files CRIU cannot open for others than root; by TCP it goes: docs/guide/restart.md.
+/// MPICH shares memory by nameless files, which CRIU cannot open for users other than root; with TCP it works:
+/// docs/guide/restart.md.
 #[test]
 fn an_ordinary_user_has_images_of_mpich_by_tcp() {
     let settings = "env = { UCX_TLS = \"tcp,self\", MPIR_CVAR_NOLOCAL = \"1\" }\n";

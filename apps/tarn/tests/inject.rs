@@ -1,5 +1,5 @@
-//! Each call by which tarn changes files is failed, or the process killed in it, one at a time: what a command says of
-//! itself is true then, nothing that was there is lost, and the next command goes on.
+//! Each call by which tarn changes files is failed, or the process killed in it, one at a time: all that a command says of
+//! itself is true then, nothing that was there is lost, and the next command succeeds.
 
 #[path = "inject/calls.rs"]
 mod calls;

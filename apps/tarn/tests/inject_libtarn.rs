@@ -1,5 +1,6 @@
-//! Each call by which libtarn, or the tarnd that a program asks, changes files is failed, or the process killed in it, one at a time: what a
-//! call says of itself is true then, nothing that was there is lost, and the same call succeeds when it is made again.
+//! Each call by which libtarn, or the tarnd that a program asks, changes files is failed, or the process killed in it, one at a
+//! time: all that a call says of itself is true then, nothing that was there is lost, and the same call succeeds when it is made
+//! again.
 
 #[path = "inject/calls.rs"]
 #[allow(dead_code)]

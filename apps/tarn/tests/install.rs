@@ -1,4 +1,4 @@
-//! `tarn slurm install` in folders as administrators have them: what is written, what is refused, what is left when it is taken out.
+//! `tarn slurm install` in folders as administrators have them: written files, refusals, and the rest when it is taken out.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -106,7 +106,7 @@ fn what_is_written_can_be_taken_out() {
     well(&host.install(&["--check"]));
     let again = host.install(&[]);
     assert!(!stdout(&again).contains("written"), "{}", stdout(&again));
-    // What the site writes meanwhile stays.
+    // Lines that the site writes meanwhile stay.
     host.write("slurm.conf", &format!("{slurm}More=1\n"));
     well(&host.install(&["--remove"]));
     assert_eq!(host.read("slurm.conf"), format!("{SLURM_CONF}More=1\n"));

@@ -1,11 +1,11 @@
-//! What does not need what has failed goes on, and is not run again.
+//! Steps that do not need a failed one continue, and are not run again.
 
 mod common;
 
 use common::{Ran, Site};
 
-/// Three samples, of which the second fails as long as there is no `ok`; what adds them up; and a step that needs none of them, and begins
-/// when the failure is in the log.
+/// Three samples, of which the second fails as long as there is no `ok`; a step that adds them up; and one that needs none of
+/// them, and begins when the failure is in the log.
 fn independent() -> Site {
     Site::new(
         "name = \"w\"\n[data.part]\n[data.sum]\ndest = \"sum\"\n[data.side]\ndest = \"side\"\n\
@@ -17,7 +17,7 @@ fn independent() -> Site {
     )
 }
 
-/// What ran, in the order of its names.
+/// The steps that ran, sorted by their names.
 fn ran(site: &Site) -> Vec<String> {
     let mut all: Vec<String> = site.read("ran").lines().map(str::to_owned).collect();
     all.sort();
@@ -205,7 +205,7 @@ fn a_sample_is_called_while_another_is_still_aligned() {
     site.leaves_nothing_on_its_tier();
 }
 
-/// What `tarn status` and the summary of the run count, as JSON: done, failed, not run, and steps whose instances are not known.
+/// The counts of `tarn status` and of the run's summary, as JSON: done, failed, not run, and steps whose instances are not known.
 fn counted(site: &Site, run: &Ran) -> [[u64; 4]; 2] {
     let status = site.tarn(&["status", "--json"]).exits(0);
     let status: serde_json::Value = serde_json::from_str(&status.out).expect("JSON");

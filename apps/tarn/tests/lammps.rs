@@ -1,4 +1,4 @@
-//! examples/lammps: LAMMPS is killed, and goes on from its own restart files with what it would have computed.
+//! examples/lammps: LAMMPS is killed, and continues from its own restart files with the results that it would have had.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn thermo(log: &str) -> BTreeMap<u64, Vec<String>> {
     lines.collect()
 }
 
-/// Whether numbers differ by no more than what round-off has become in so many steps.
+/// Whether numbers differ by no more than the round-off of so many steps.
 fn close(one: &[String], other: &[String]) -> bool {
     let number = |text: &String| text.parse::<f64>().expect("a number");
     let mut pairs = one.iter().map(number).zip(other.iter().map(number));
@@ -96,7 +96,7 @@ fn lammps_goes_on_from_its_restart_files_as_if_it_had_not_been_killed() {
     site.leaves_nothing_on_its_tier();
 }
 
-/// A LAMMPS that reads every file but those that say `torn`, and says what it goes on from.
+/// A LAMMPS that reads every file but those that say `torn`, and prints the file from which it continues.
 const STUB: &str = r#"#!/bin/sh
 case $1 in
 -restart2data) ! grep -q torn "$2" ;;
@@ -107,7 +107,7 @@ esac
 #[test]
 fn an_attempt_writes_first_over_the_file_that_it_does_not_go_on_from_and_removes_none() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/lammps/melt.sh");
-    // What is there, older first; what it goes on from, and what is there then.
+    // The files that are there, older first; the file from which the attempt continues, and the files that are there then.
     let cases = [
         (vec![("b", "8"), ("a", "9")], "restart_b", "restart_b=9"),
         (

@@ -1,4 +1,4 @@
-//! What earlier forms of a workflow have left on a tier: what is to be kept takes its room, everything else makes way.
+//! Data that earlier forms of a workflow have left on a tier: data that is to be kept takes its space, everything else makes way.
 
 mod common;
 use common::Site;
@@ -75,14 +75,14 @@ fn what_is_kept_of_the_same_step_is_counted_and_named_where_there_is_no_room_bes
     let text = workflow("/dev/zero", "keep = \"forever\"", "true");
     let site = site(&text);
     site.run().exits(0);
-    // Unchanged, it is used; its room is the run's own.
+    // Unchanged, it is used; its space is the run's own.
     site.write(
         "workflow.toml",
         &text.replace("; true", "; echo more >> $TARN_r/n"),
     );
     site.run().exits(0);
     assert_eq!(site.read("out/n"), "1\nmore\n");
-    // From another source the same step makes another, for which there is no room.
+    // From another source the same step makes another, for which there is no space.
     site.write("in/n", "2");
     let refused = site.run();
     assert_ne!(refused.code, Some(0), "{}", refused.err);
@@ -92,7 +92,7 @@ fn what_is_kept_of_the_same_step_is_counted_and_named_where_there_is_no_room_bes
     assert_eq!(site.read("out/n"), "1\nmore\n");
 }
 
-/// What a rescue that failed has copied half is of no use once a resumed run has ended well.
+/// A half copy of a rescue that failed is of no use once a resumed run has ended well.
 #[test]
 fn half_a_rescue_goes_when_the_run_ends_well() {
     let text = r#"name = "w"
@@ -127,14 +127,14 @@ out = ["r"]
     assert!(!rescued.exists(), "half a rescue stays");
 }
 
-/// What a failed run has left is found on the tier that it used, whatever tiers later runs used.
+/// Data of a failed run is found on the tier that the run used, whatever tiers later runs used.
 #[test]
 fn orphans_are_found_on_tiers_of_older_runs() {
     let mut site = site(&workflow("/dev/zero", "", "exit 1"));
     site.run().exits(1);
     let left = site.left_on_tier();
     assert!(!left.is_empty());
-    // The run can be gone on with.
+    // The run can be resumed.
     let orphans = site.tarn(&["data", "rm", "--orphans"]).exits(0);
     orphans.says("0 replicas removed").says("`tarn resume`");
     assert_eq!(site.left_on_tier(), left);

@@ -23,7 +23,7 @@ fn site(workflow: &str) -> Site {
     site
 }
 
-/// What an attempt of a step of the newest run has printed.
+/// The output of an attempt of a step of the newest run.
 fn printed(site: &Site, step: &str, attempt: u32) -> String {
     let mut runs: Vec<PathBuf> = fs::read_dir(site.path(".tarn/runs"))
         .expect("runs")
@@ -79,7 +79,7 @@ lent read $TARN_PARTITION_journal 100
 fn what_one_step_writes_the_next_one_reads_and_each_has_its_own_beside_it() {
     let site = site(SHARED).with(&["--nodes", "3"]);
     site.run().exits(0);
-    // What was added before is there too: 1 by the first step.
+    // Earlier additions are there too: 1 by the first step.
     assert_eq!(site.read("result/field"), "hello of 1048576 by 0\nwas 1\n");
     assert_eq!(
         printed(&site, "write", 1),
@@ -89,7 +89,7 @@ fn what_one_step_writes_the_next_one_reads_and_each_has_its_own_beside_it() {
     let why = site.tarn(&["why", "read"]).exits(0);
     why.says("has its partition field");
     site.leaves_nothing_on_its_tier();
-    // What lies in it is no input that tarn knows: both run again.
+    // Data in the partition is no input that tarn knows: both run again.
     site.run().exits(0).says("write");
     assert_eq!(site.read("result/field"), "hello of 1048576 by 0\nwas 1\n");
     site.leaves_nothing_on_its_tier();
@@ -156,7 +156,7 @@ fn what_does_not_fit_is_refused_or_waits_and_what_fills_the_tier_fails_with_the_
         .run()
         .exits(4)
         .says("wants tier `slow`, which no node has");
-    // Together with what it writes.
+    // Together with its output.
     let site =
         Site::new(&(one("40 MiB", "") + "out = [\"made\"]\n[data.made]\nsize = \"40 MiB\"\n"));
     site.run()
@@ -271,7 +271,7 @@ run = "lent add $TARN_PARTITION_field 0; exit 3"
     site.run().exits(1);
     assert_eq!(there(&site), ["field"]);
     assert_eq!(printed(&site, "fail", 1), "was 1\n");
-    // Who removes it behind tarn's back is told what that means.
+    // If somebody removes it behind tarn's back, tarn says what that means.
     let mut all = Vec::new();
     files(&site.path("tier"), &mut all);
     for path in all
@@ -355,7 +355,7 @@ fn every_crash_point_leaves_what_committed_steps_wrote_and_nothing_else() {
         let field = site.read("result/field");
         let (first, second) = field.split_once('\n').expect("two lines");
         assert_eq!(first, "hello of 1048576 by 0", "crash at {at}");
-        // As often as attempts have added before: what failed attempts wrote stays.
+        // As often as attempts have added before: the data of failed attempts stays.
         let before: u32 = second
             .trim()
             .trim_start_matches("was ")

@@ -92,7 +92,7 @@ fn start(folder: &Path) -> Start {
     }
 }
 
-/// Plays a run that loses `node1`, with the first part that was made there and what runs there, and has it back.
+/// Simulates a run that loses `node1`, with the first part that was made there and the steps that run there, and has it back.
 fn played(site: &Site, keeps: Keeps) {
     let start = start(&site.path(""));
     let estimates = Estimates {

@@ -1,4 +1,4 @@
-//! `tarn mode` as people and Slurm call it. The tools are played (services/memory-modes/tests/played), what uses devices is real.
+//! `tarn mode` as people and Slurm call it. The tools are emulated (services/memory-modes/tests/played), the users of devices are real.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A node with modules: the tools that are played, and what they keep.
+/// A node with modules: the emulated tools, and their state.
 struct Node {
     site: Site,
 }
@@ -72,7 +72,7 @@ impl Node {
         assert!(played.is_ok_and(|s| s.success()));
     }
 
-    /// What was called to change something.
+    /// The calls that change something.
     fn changes(&self) -> Vec<String> {
         let log = self.site.read("state/log");
         let changes = log.lines().filter(|l| {
@@ -401,7 +401,7 @@ fn tools_that_misbehave_are_survived() {
             plan.out
         );
     }
-    // One that needs root says so, and the kernel is asked.
+    // One that needs root says so, and tarn queries the kernel.
     node.tool(
         "ipmctl",
         "echo 'The ipmctl command you have attempted to execute requires root privileges.'; exit 1",
@@ -415,7 +415,7 @@ fn tools_that_misbehave_are_survived() {
     );
 }
 
-/// What a plan says in full, for people.
+/// A plan in full, for people.
 const PLAN: &str = "\
 1lm -> 2lm
 destroys    namespace0.0, 1.00 GiB: nobody uses it

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What raw data a solver of four ranks starts from.
+/// The raw data from which a solver of four ranks starts.
 const CASE: &[(&str, &str)] = &[
     ("processor0/state", "state of 0\n"),
     ("processor1/state", "state of 1\n"),
@@ -113,7 +113,7 @@ fn tree(site: &Site, folder: &str) -> BTreeMap<String, String> {
     all.iter().map(read).collect()
 }
 
-/// What `SOLVE` makes of `CASE`, but for the files that name nodes.
+/// The output of `SOLVE` from `CASE`, but for the files that name nodes.
 fn solved() -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> = CASE
         .iter()
@@ -186,7 +186,7 @@ fn mpirun_changes_a_scattered_tree_and_the_next_step_gathers_it() {
     let states = (0..4).map(|r| format!("state of {r}\nchanged by {r}\n"));
     assert_eq!(site.read("result/states"), states.collect::<String>());
 
-    // One node made everything: the other gets two ranks and what is common, nothing else.
+    // One node made everything: the other gets two ranks and the common files, nothing else.
     let common = sizes(&["common/settings", "common/gone", "common/stays", "top"]);
     let ranks = sizes(&[
         "processor2/state",
@@ -336,7 +336,7 @@ inout = ["raw:scatter"]
             .map(|(_, b)| b)
             .sum()
     };
-    // Each rank is read once; what is common goes to both nodes, from outside or from the other.
+    // Each rank is read once; common files go to both nodes, from outside or from the other.
     assert_eq!(
         within("external-in") + within("peer"),
         all + common,

@@ -1,4 +1,4 @@
-//! What was put, kept or delivered is there afterwards, whatever is asked for next.
+//! Data that was put, kept or delivered is there afterwards, whatever is requested next.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn what_is_put_again_is_what_the_folder_holds_now() {
     let site = Site::new("");
     site.write("in/f", "one\n");
     put(&site).exits(0);
-    // Of the same size and time: only its content tells.
+    // Of the same size and time: only its content differs.
     let time = fs::metadata(site.path("in/f")).and_then(|m| m.modified());
     site.write("in/f", "two\n");
     let file = fs::File::options().write(true).open(site.path("in/f"));
@@ -132,7 +132,7 @@ fn what_is_listed_of_a_dest_is_what_lies_there_now() {
     }
 }
 
-/// What is recorded of the only `dest`.
+/// The record of the only `dest`.
 fn record(site: &Site) -> std::path::PathBuf {
     let only = |folder: &std::path::Path| {
         let mut all = fs::read_dir(folder).expect("it is there");
@@ -164,7 +164,7 @@ fn a_result_whose_record_was_not_written_any_more_is_known_as_tarns_own() {
         if let Some(before) = before {
             fs::write(&known, before).expect("write");
         }
-        // What is to be put there now is something else.
+        // The next delivery there is something else.
         for text in ["three\n", "four\n"] {
             site.write("in/f", text);
             site.run().exits(0);
@@ -178,7 +178,7 @@ fn a_result_whose_record_was_not_written_any_more_is_known_as_tarns_own() {
     }
 }
 
-/// A dataset that is kept, and what further steps say.
+/// A dataset that is kept, and the text of further steps.
 fn keeps(more: &str) -> String {
     format!(
         "name = \"w\"\n[data.k]\nkeep = \"forever\"\n[[step]]\nname = \"make\"\nout = [\"k\"]\nrun = \"echo right > $TARN_k/f\"\n{more}"
@@ -215,7 +215,7 @@ fn a_kept_replica_that_was_changed_is_read_again_before_it_is_used() {
     site.write("workflow.toml", &reads);
     site.run().exits(0).says("changed or damaged");
     assert_eq!(site.read("out/f"), "right\n");
-    // What was only touched is as it was: nothing runs again.
+    // A file that was only touched counts as unchanged.
     site.tarn(&["data", "get", "k", "got"]).exits(0);
     assert_eq!(site.read("got/f"), "right\n");
 }
@@ -366,7 +366,7 @@ fn what_the_other_samples_have_made_is_rescued_when_one_fails() {
     assert_eq!(fs::read(rescued("1")).expect("rescued"), b"1\n");
     assert_eq!(fs::read(rescued("2")).expect("rescued"), b"2\n");
     assert!(!rescued("3").exists());
-    // It is a copy: the run goes on from what lies on the nodes.
+    // It is a copy: the run resumes from the data on the nodes.
     site.write("go", "");
     site.tarn(&["resume"]).exits(0);
     for item in ["1", "2", "3"] {

@@ -85,7 +85,7 @@ fn a_run_reads_from_a_store_and_delivers_there() {
             .sum::<u64>(),
         2
     );
-    // Nothing has changed: nothing runs. An object that has: what reads it runs.
+    // Nothing has changed: nothing runs. An object that has: the step that reads it runs.
     let second = ran(&site, endpoint, &arguments).exits(0);
     assert_eq!(steps(&second), 0, "{}", second.err);
     bucket.put("books/three", b"e\n");

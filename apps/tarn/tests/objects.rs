@@ -54,7 +54,7 @@ fn what_is_encrypted_is_had_with_its_key_alone() {
     fs::write(&path, damaged).unwrap();
     let refused = tarn("data get s damaged.dat --object").err;
     assert!(refused.contains("was changed"), "{refused}");
-    // What is neither on nor off leaves nothing in clear.
+    // A value that is neither on nor off leaves nothing in clear.
     let mut command = site.command(&["data", "put", "secret.dat", "t", "--object"]);
     command.env("TARN_OBJECTS", site.path("store"));
     command.env("TARN_OBJECTS_ENCRYPT", "yes");
@@ -63,7 +63,7 @@ fn what_is_encrypted_is_had_with_its_key_alone() {
     assert!(!site.path("store/t").exists());
 }
 
-/// Checksums of trailers are made by whoever likes; its key opens for what it was made with alone.
+/// Anybody can make checksums of trailers; a key opens only for the data with which it was made.
 #[test]
 fn attack_an_encrypted_object_is_what_its_trailer_said() {
     let site = Site::new("");
@@ -245,7 +245,7 @@ out = ["seen"]
         words(&site.read("inodes")),
         words(&site.read("seen/inodes"))
     );
-    // What is delivered is a store too.
+    // A delivered folder is a store too.
     let delivered = site.tarn(&["data", "get", "part/b", "--object", "--store", "fields"]);
     delivered.exits(0).says("fields/part/b/1.obj");
     let inode = |name: &str| site.path(name).metadata().unwrap().ino();

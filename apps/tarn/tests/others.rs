@@ -126,12 +126,12 @@ fn nobody_removes_or_replaces_it_while_a_run_reads_it() {
     }
     site.write("ref/genome", "TTTT\n");
     put(&site, "genome").exits(6);
-    // Who only reads is not in the way.
+    // Commands that do not change the dataset are not refused.
     site.tarn(&["data", "where", "genome"]).exits(0);
     site.tarn(&["data", "get", "genome", "got"]).exits(0);
     site.tarn(&["data", "rm", "--orphans"]).exits(0);
     assert_eq!(site.read("got/genome"), "ACGT\n");
-    // What `run` refuses, `plan` does.
+    // `plan` refuses the same as `run`.
     plan(&site).exits(6).says("a run of workflow use is active");
     site.write("go", "");
     Ran::end(run).exits(0);
@@ -233,7 +233,7 @@ fn a_damaged_one_is_not_used() {
     let site = site("genome", "");
     put(&site, "genome").exits(0);
     let file = replica(&site, "genome");
-    // Of the same size: its time tells.
+    // Of the same size: its time differs.
     fs::write(&file, "XXXX\n").expect("its owner may");
     site.run()
         .exits(5)
@@ -405,7 +405,7 @@ fn a_resumed_run_has_as_much_space_as_before() {
 fn what_its_workflow_has_cached_makes_way() {
     let site = writes_beside("true");
     site.write("owner.toml", &owner(30 * 1024));
-    // Here, as users have it, what nobody keeps stays as cache.
+    // Here, as users have it, data that nobody keeps stays as cache.
     let with_cache = |arguments: &[&str]| {
         let mut command = site.command(arguments);
         command.env("TARN_CACHE", "100");

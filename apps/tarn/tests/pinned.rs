@@ -1,4 +1,4 @@
-//! What a user has pinned stays, whatever runs of its workflow do afterwards.
+//! Data that a user has pinned stays, whatever runs of its workflow do afterwards.
 
 mod common;
 
@@ -204,7 +204,7 @@ fn an_older_version_that_is_pinned_stays_wherever_the_run_moves_it() {
             site.run().exits(0);
             assert_eq!(pinned_of_version(&site, 1), 1, "{option:?}");
         }
-        // It is where it is said to be, and what it was.
+        // It is at its listed place, and unchanged.
         let listed = site.tarn(&["data", "where", "x", "--json"]).exits(0).out;
         let firsts: Vec<serde_json::Value> = listed
             .lines()

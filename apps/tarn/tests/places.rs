@@ -1,4 +1,4 @@
-//! Places that cannot be used, or that lie in each other's way by whatever links, are refused before anything starts.
+//! Places that cannot be used, or that overlap through links, are refused before anything starts.
 
 mod common;
 use common::workflows::reads;
@@ -46,7 +46,7 @@ fn a_plan_refuses_what_its_run_refuses() {
     for ran in [site.plan(), site.run()] {
         ran.exits(1).says("has size 0 but is not empty");
     }
-    // What can be run is planned, and the plan leaves nothing behind.
+    // A workflow that can be run can be planned, and the plan leaves nothing behind.
     let site = Site::new(&copies("in", "out"));
     site.write("in/x", "1");
     site.write("in/empty", "");

@@ -1,5 +1,6 @@
-//! What `tarn` has said to be done is there when the power goes right afterwards. A loop device is copied as its disk has it at that moment,
-//! without what the kernel still had in memory; the copy is mounted, under another boot id. Only root can; elsewhere the tests say so.
+//! Results that `tarn` has reported as done are there if the power fails right afterwards. A loop device is copied as its disk
+//! has it at that moment, without the data that the kernel still had in memory; the copy is mounted, under another boot id. Only
+//! root can; elsewhere the tests say so.
 
 use std::path::Path;
 use std::process::Command;

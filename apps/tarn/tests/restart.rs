@@ -1,4 +1,4 @@
-//! Steps that go on from their checkpoints, with real programs that are really killed.
+//! Steps that resume from their checkpoints, with real programs that are really killed.
 
 mod common;
 #[path = "../../../bindings/c/tests/common/mod.rs"]
@@ -34,7 +34,7 @@ fn compile(to: &Path) {
     ));
 }
 
-/// What the attempts of the newest run have printed.
+/// The output of the attempts of the newest run.
 fn printed(site: &Site) -> Vec<String> {
     let mut runs: Vec<PathBuf> = fs::read_dir(site.path(".tarn/runs"))
         .expect("runs")
@@ -46,7 +46,7 @@ fn printed(site: &Site) -> Vec<String> {
     (1..).map_while(attempt).collect()
 }
 
-/// What is staged in memory of a site's runs: those that fail leave it for `tarn resume`, and no test does.
+/// The staged data of a site's runs in memory: failed runs leave it for `tarn resume`, and no test does.
 struct Staged(PathBuf);
 
 impl Drop for Staged {
@@ -66,7 +66,7 @@ fn staged(site: &Site) -> Staged {
     Staged(memory.join(found.expect("a workspace")))
 }
 
-/// What the attempts of the newest run said they began with.
+/// The first lines that the attempts of the newest run printed.
 fn begun(site: &Site) -> Vec<String> {
     let first = |text: String| text.lines().next().unwrap_or_default().to_owned();
     printed(site).into_iter().map(first).collect()
@@ -97,7 +97,7 @@ fn attempts_that_come_no_further_use_up_the_retries() {
     assert!(memory.0.is_dir(), "they stay for `tarn resume`");
     site.tarn(&["resume"]).exits(1);
     assert_eq!(begun(&site)[3..], ["from step 20", "from step 20"]);
-    // Another run begins anew, and has the room.
+    // Another run begins again, and has the space.
     site.run().exits(1);
     assert_eq!(begun(&site), tries);
     let runs = fs::read_dir(&memory.0).expect("the workspace").count();
@@ -178,7 +178,7 @@ exit $code
     site.leaves_nothing_on_its_tier();
 }
 
-/// A program with restart files of its own: what it writes at `$TARN_CHECKPOINTS` outlives its attempts, each of which counts.
+/// A program with restart files of its own: its files at `$TARN_CHECKPOINTS` outlive its attempts, each of which counts.
 #[test]
 fn restart_files_outlive_attempts() {
     let site = Site::new(

@@ -1,4 +1,4 @@
-//! `tarn run` on real files and processes: results, reruns, what is printed.
+//! `tarn run` on real files and processes: results, reruns, output.
 
 mod common;
 use common::Site;

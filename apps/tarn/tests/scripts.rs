@@ -3,7 +3,7 @@
 mod common;
 use common::Site;
 
-/// An array that counts words, and what sums them; in folders of their own.
+/// An array that counts words, and a script that sums them; in folders of their own.
 const SCRIPTS: [(&str, &str); 2] = [
     (
         "jobs/count.sh",
@@ -51,7 +51,7 @@ fn scripts_are_planned_and_run_as_one_workflow() {
     site.tarn(&arguments(&site, "run", &NAMES)).exits(0);
     assert_eq!(site.read("result/words"), "6\n");
     site.leaves_nothing_on_its_tier();
-    // Whatever they are called by.
+    // Absolute paths name the same scripts.
     let absolute = NAMES.map(|name| site.path(name).display().to_string());
     let absolute = absolute.each_ref().map(String::as_str);
     let again = site.tarn(&arguments(&site, "run", &absolute)).exits(0);

@@ -83,7 +83,7 @@ fn taken(folder: &Path) -> u64 {
     seen.values().sum()
 }
 
-/// What the ledger at the tier's root says under these keys.
+/// The sum of these keys in the ledger at the tier's root.
 fn accounted(tier: &Path, keys: &[&str]) -> u64 {
     let text = std::fs::read_to_string(tier.join("ledger")).unwrap_or_default();
     let page: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
@@ -223,7 +223,7 @@ fn the_data_of_a_killed_run_blocks_nobody_for_ever() {
     for text in ["holds-", "tarn resume", "tarn data rm"] {
         assert!(refused.err.contains(text), "no {text:?} in {}", refused.err);
     }
-    // Its owner can remove the data as well as go on with it: it is made again.
+    // Its owner can remove the data as well as resume with it: it is made again.
     holds.tarn(&["data", "rm", "big"]).exits(0);
     other.tarn(&["resume"]).exits(0);
     holds.write("go", "");

@@ -1,4 +1,4 @@
-//! `tarn sim` by the real binary: what it prints, and how it refuses.
+//! `tarn sim` by the real binary: its output, and its refusals.
 
 #[path = "../../../workflow/report/tests/common/chromium.rs"]
 mod chromium;
@@ -177,7 +177,7 @@ fn json_has_every_agreed_key() {
         for key in ["external_in", "external_out", "peer", "retained"] {
             assert!(run["bytes"][key].is_u64(), "{key}");
         }
-        // What is kept goes out, what is outside comes in, whatever the policy.
+        // Kept data goes out and outside data comes in, whatever the policy.
         assert!(number(&run["bytes"]["external_out"]) >= 5e9, "{run}");
         assert!(number(&run["bytes"]["external_in"]) >= 8e9, "{run}");
         assert!(number(&run["energy_j"]) > 4.0 * 100.0 * number(&run["makespan_s"]));
@@ -267,7 +267,7 @@ fn the_page_holds_the_figures_and_opens() {
     assert_eq!(summary.as_array(), Some(&runs(&ran)));
     let Some(browser) = browser() else { return };
     let dom = opened(browser, &site.path("sim.html"));
-    // Six jobs under two policies; those of several nodes may lie on nodes that are not neighbours.
+    // Six jobs under two policies; those of several nodes may use nodes that are not neighbours.
     assert!(dom.matches("class=\"job\"").count() >= 12);
     assert!(dom.contains("id=\"chart-1\""));
 }

@@ -1,5 +1,5 @@
-//! Processor sockets that hwloc is told of (`HWLOC_SYNTHETIC`), each of one real processor: where the real `tarn` runs steps,
-//! what it shows, and that a machine without several pays for none of it.
+//! Processor sockets that `HWLOC_SYNTHETIC` describes to hwloc, each of one real processor: where the real `tarn` runs steps,
+//! its output, and that a machine without several pays for none of it.
 
 mod common;
 use common::Site;
@@ -56,7 +56,7 @@ grep Cpus_allowed_list /proc/self/status > $TARN_cpus/$TARN_ITEM
 out = ["cpus"]
 "#;
 
-/// What the files of `cpus` say, sorted.
+/// The last words of the files of `cpus`, sorted.
 fn said(site: &Site) -> Vec<String> {
     let files = std::fs::read_dir(site.path("cpus"))
         .expect("a result")
@@ -131,7 +131,7 @@ out = ["cpus:single"]
     assert_eq!(said(&site), each);
 }
 
-/// A tmpfs that is bound to NUMA node 0 lies on the second socket: steps go there, and it is shown.
+/// A tmpfs that is bound to NUMA node 0 is on the second socket: steps go there, and it is shown.
 #[test]
 fn a_step_goes_to_the_socket_of_its_tier() {
     let Some(cpus) = two() else { return };

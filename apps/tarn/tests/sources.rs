@@ -1,4 +1,5 @@
-//! What may be a source: links, what links lead to, what only looks like a file; and what a step may leave in an output.
+//! Possible sources: links, their targets, and things that only look like files; and the files that a step may leave in an
+//! output.
 
 mod common;
 use common::Site;
@@ -21,7 +22,7 @@ fn a_link_to_a_file_is_found_under_the_name_that_was_said() {
         (site.read("out/names"), site.read("out/x")),
         ("sample.fastq\n".into(), "reads".into())
     );
-    // What the link leads to is what counts.
+    // The target of the link counts.
     site.run().exits(0).says("unchanged");
     site.write("store/000123.dat", "other");
     site.run().exits(0).says("a done");
@@ -57,7 +58,7 @@ fn a_farm_of_links_is_what_they_lead_to() {
             assert_eq!(site.read(&format!("out/{file}")), content, "{file}");
         }
         site.run().exits(0).says("unchanged");
-        // What is behind a link is looked at too.
+        // Changes behind a link are noticed too.
         site.write("store/folder/deep/x", "changed");
         site.run().exits(0);
         assert_eq!(site.read("out/linked/deep/x"), "changed");

@@ -1,4 +1,4 @@
-//! What tarn keeps between runs: nobody's data is lost, and nothing that has changed is taken for what it was.
+//! The state that tarn keeps between runs: nobody's data is lost, and changed data is never taken for the old data.
 
 mod common;
 use common::workflows::makes;
@@ -22,7 +22,7 @@ fn replicas(tier: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Whether a destination's staging folder has grown, which lies beside it.
+/// Whether a destination's staging folder, which is beside it, has grown.
 fn staged(site: &Site) -> bool {
     let entries = fs::read_dir(site.dir.path()).expect("the site").flatten();
     let mut staging = entries.filter(|e| e.file_name().to_string_lossy().starts_with(".out.tarn-"));
@@ -47,7 +47,7 @@ fn what_appears_in_a_dest_while_it_was_being_written_is_never_replaced() {
         let resumed = site.tarn(&["resume"]);
         assert_ne!(resumed.code, Some(0), "{}", resumed.err);
         assert_eq!(site.read("out/thesis"), "years of work");
-        // What is asked for is done as soon as it may be.
+        // The delivery is made as soon as it may be.
         fs::rename(site.path("out"), site.path("mine")).expect("rename");
         site.run().exits(0);
         assert_eq!(site.read("out/a").len(), 3_000_000);
@@ -120,7 +120,7 @@ fn a_dest_is_remembered_by_its_folder() {
         site.run().exits(0);
         assert_eq!(site.read(&format!("{dest}/a")), format!("{n}\n"));
     }
-    // What another workflow has put there is not this one's to replace.
+    // A workflow does not replace data that another one has put there.
     site.write("workflow.toml", &text("r2", 4).replace("\"w\"", "\"v\""));
     site.run().exits(3).says("did not put there");
     assert_eq!(site.read("r2/a"), "2\n");
@@ -186,7 +186,7 @@ fn what_is_to_be_kept_stays_whatever_the_nodes() {
     for folder in &before {
         assert!(folder.is_dir(), "{} is gone", folder.display());
     }
-    // An edit makes new data; what was asked to be kept is not for this run to remove either.
+    // An edit makes new data; this run does not remove data that is to be kept either.
     site.write("workflow.toml", &text.replace("sleep 0.3", "sleep 0.1"));
     site.run().exits(0);
     site.write("workflow.toml", text);
@@ -365,7 +365,7 @@ fn a_step_that_writes_more_than_its_tier_holds_fails_and_says_so() {
     files(&site.path("tier"), &mut left);
     let big = |p: &&PathBuf| fs::metadata(p).is_ok_and(|m| m.len() > 1_000_000);
     assert_eq!(left.iter().find(big), None);
-    // With a retry and a slower tier that has the room, it goes on there.
+    // With a retry and a slower tier that has the space, it continues there.
     let retried = site.read("workflow.toml") + "retries = 1\n";
     site.write("workflow.toml", &retried);
     fs::create_dir(site.path("slow")).expect("mkdir");

@@ -1,4 +1,4 @@
-//! `/tmp`, `/var/tmp` and `/dev/shm` are a step's own: what scripts write there by the number of their process meets nobody else's.
+//! `/tmp`, `/var/tmp` and `/dev/shm` are a step's own: files that scripts write there by their process number meet nobody else's.
 
 mod common;
 
@@ -69,7 +69,8 @@ run = "tool > $TARN_o/x; tarn data ls --state $TARN_WORKFLOW_DIR/.tarn > /tmp/li
     site.leaves_nothing_on_its_tier();
 }
 
-/// What is started outside of a step cannot write to where the step's folders are, whoever it belongs to: nobody would find that again.
+/// A process that is started outside of a step cannot write to the step's folders, whatever its owner: nobody would find that
+/// again.
 #[test]
 fn nothing_is_written_to_the_folders_of_a_step_from_outside() {
     let site = Site::new(

@@ -30,7 +30,7 @@ fn a_script_that_a_step_names_has_a_number_of_its_own_where_there_is_no_slurm() 
     assert_eq!(site.read("scratch/other/data"), "precious");
     let first = ids(&site);
     assert!(first.len() == 1 && first[0] >= 1_000_000_000, "{first:?}");
-    // Another run has another; so has each instance; what is read nowhere is not set.
+    // Another run has another; so has each instance; a variable that is read nowhere is not set.
     std::fs::remove_file(site.path("ids")).expect("it is there");
     let text = site.read("workflow.toml");
     let each = "name = \"a\"\nforeach = [\"a\", \"b\"]";
@@ -105,7 +105,7 @@ fn variables_that_nobody_sets_are_named_before_anything_runs() {
     );
     site.write("workflow.toml", &text);
     site.plan().exits(0).says("`TARN_ouf` (`run`, line 2)");
-    // What is set around the run is set.
+    // Variables that are set around the run are set.
     let mut arguments = site.run_arguments();
     arguments[0] = "plan";
     let mut command = site.command(&arguments);

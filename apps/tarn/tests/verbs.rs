@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// What libibverbs has beside functions that are given an object of a device: strings and rates, libraries of other devices, and processes.
+/// The functions of libibverbs that take no object of a device: strings and rates, libraries of other devices, and processes.
 const NO_DEVICE: [&str; 17] = [
     "ibv_rate_to_mult",
     "mult_to_ibv_rate",
@@ -61,7 +61,7 @@ const NEVER_MADE: [&str; 17] = [
     "ibv_query_gid_type",
 ];
 
-/// What `days` has; but strangers, who need another user.
+/// The tests of `days`, without the one that needs another user.
 const DAYS: [&str; 14] = [
     "target",
     "writer",
@@ -79,7 +79,7 @@ const DAYS: [&str; 14] = [
     "nonsense-shared",
 ];
 
-/// `VERSION NAME` of what a library defines (`asks`: of what a program asks for).
+/// `VERSION NAME` of the symbols that a library defines (`asks`: that a program requests).
 fn symbols(file: &str, asks: bool) -> BTreeSet<String> {
     let told = said(Command::new("objdump").args(["-T", file]));
     let lines = told.lines().filter(|line| line.contains("*UND*") == asks);
@@ -114,7 +114,7 @@ fn the_device_is_shown() {
     let doctor = said(&mut fixture.tarn(&["doctor"]));
     let line = doctor.lines().find(|line| line.contains("RDMA verbs"));
     assert!(line.is_some_and(|line| line.starts_with("yes")), "{doctor}");
-    // Without the launcher there is none; without the plug-in, or with one of another version, that is said.
+    // Without the launcher there is none; without the plug-in, or with one of another version, the launcher says so.
     let told = Command::new("ibv_devices").output().unwrap().stdout;
     let told = String::from_utf8_lossy(&told);
     assert!(!told.contains("tarn0"), "{told}");
@@ -304,7 +304,7 @@ fn queue_pairs_share_receive_requests() {
     assert!(fixture.is_tidy());
 }
 
-/// A peer that is killed, memory that is given back, nonsense in what is shared, a child.
+/// A peer that is killed, memory that is given back, nonsense in shared memory, a child.
 #[test]
 fn bad_days_end_requests_and_nobody_else() {
     let Some(fixture) = Fixture::new() else {
@@ -313,7 +313,7 @@ fn bad_days_end_requests_and_nobody_else() {
     let days = fixture.program("days", "");
     for day in DAYS {
         assert_eq!(said(&mut fixture.exec(&[&days, day])), "ok\n", "{day}");
-        // What the killed have left goes when the next one comes.
+        // The next program removes the leftovers of killed ones.
         said(&mut fixture.exec(&["ibv_devinfo"]));
         assert!(fixture.is_tidy(), "{day}");
     }

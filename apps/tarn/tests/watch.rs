@@ -1,4 +1,4 @@
-//! `tarn status --watch`: a run as it goes on, from its state folder alone.
+//! `tarn status --watch`: a run in progress, from its state folder alone.
 
 mod common;
 use common::{Ran, Site, send, until};
@@ -29,7 +29,7 @@ fn slow() -> Site {
     site
 }
 
-/// What `tarn status --watch` prints until it ends by itself.
+/// A `tarn status --watch` of a site, which ends by itself.
 fn watched(site: &Site, more: &[&str]) -> std::process::Child {
     let mut command = site.command(&[&["status", "--watch"], more].concat());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -12,7 +12,7 @@ use tarn_sys::fdpass::send_packet;
 /// Which connection; never used twice.
 pub(crate) type ProgramConnectionId = u64;
 
-/// Bytes of replies that a program has not read, beyond what its socket holds; with more, it is not listened to.
+/// Bytes of replies that a program has not read, beyond those in its socket; with more, its requests are not read.
 const MAX_UNREAD: usize = 256 << 10;
 /// Regions of one connection: each holds a descriptor.
 const MAX_REGIONS: usize = 64;
@@ -25,7 +25,7 @@ pub(crate) struct ProgramRegion {
     pub(crate) length: u64,
 }
 
-/// A reply that waits: for what is in the journal before it, or for the program to read.
+/// A reply that waits: for the records in the journal before it, or for the program to read.
 #[derive(Debug)]
 pub(crate) struct PendingReply {
     /// Records that must be durable first.
@@ -54,7 +54,7 @@ pub(crate) struct ProgramConnection {
     next_region: RegionId,
     unread: VecDeque<PendingReply>,
     unread_bytes: usize,
-    /// What the server waits for here: (readable, writable).
+    /// The events that the server waits for here: (readable, writable).
     pub(crate) interest: (bool, bool),
 }
 
@@ -114,7 +114,7 @@ impl ProgramConnection {
         Ok(())
     }
 
-    /// Sends what waits and may go.
+    /// Sends waiting replies that may go.
     pub(crate) fn flush(&mut self, durable: u64) -> io::Result<()> {
         while let Some(reply) = self.unread.pop_front() {
             if reply.after > durable || !self.try_send(&reply)? {
@@ -127,7 +127,7 @@ impl ProgramConnection {
         Ok(())
     }
 
-    /// Whether what waits first only waits for the program.
+    /// Whether the first waiting reply only waits for the program.
     pub(crate) fn is_stuck(&self, durable: u64) -> bool {
         self.unread.front().is_some_and(|r| r.after <= durable)
     }
@@ -149,7 +149,7 @@ impl ProgramConnection {
     ) -> Result<RegionId, RequestError> {
         let invalid = |text: &str| RequestError::new(Code::Invalid, text);
         let fd = fd.ok_or_else(|| invalid("no descriptor came with the request: pass a memfd"))?;
-        // Only what the kernel keeps in memory and nobody can unlink or mount over has seals.
+        // Only memory of the kernel that nobody can unlink or mount over has seals.
         rustix::fs::fcntl_get_seals(&fd)
             .map_err(|_| invalid("the descriptor is no memfd (see memfd_create(2))"))?;
         let size = fstat(&fd).map_or(0, |s| u64::try_from(s.st_size).unwrap_or(0));

@@ -1,7 +1,7 @@
 //! `tarnd --controller`: the site's core behind its log, its clients and its nodes. docs/internals/site.md.
 //!
-//! One thread has the core and the log. What has happened meanwhile is made durable together, then the core decides, then its actions
-//! leave: so nothing is done that a controller after this one would not know of.
+//! One thread has the core and the log. It makes the inputs since the last round durable together, then the core decides, then its
+//! actions leave: so nothing is done that a controller after this one would not know of.
 
 mod clients;
 mod keys;
@@ -34,7 +34,7 @@ use tarn_types::units::{Time, parse_size, parse_time};
 
 /// Inputs that are made durable together.
 const MAX_BATCH: usize = 1024;
-/// How often leases are looked at; and while somebody waits, who may be told that a node does not answer.
+/// How often leases are checked; and while a client waits, which may get the reply that a node does not answer.
 const SELDOM: Duration = Duration::from_secs(60);
 const OFTEN: Duration = Duration::from_secs(5);
 /// And while jobs arrive.
@@ -60,7 +60,7 @@ pub(crate) struct Options {
     /// The site's configuration: docs/admin/site.md, "Configuration"
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where this host's munged listens, if not at munge's own place
+    /// The socket of this host's munged, if not munge's own
     #[arg(long, value_name = "PATH")]
     munge_socket: Option<PathBuf>,
     /// The level of the log on standard error: error, warn, info, debug
@@ -77,11 +77,11 @@ pub(crate) struct Options {
 struct ControllerConfigFile {
     /// The nodes, if not all that Slurm knows.
     nodes: Option<Vec<String>>,
-    /// Whether Slurm is told what room nodes have.
+    /// Whether Slurm gets the free space of nodes.
     sinfo: Option<bool>,
-    /// Whether what jobs read is brought before they have nodes.
+    /// Whether jobs' input is brought before they have nodes.
     ahead: Option<bool>,
-    /// After what time without a job and without data nodes sleep.
+    /// The time without a job and without data after which nodes sleep.
     sleep: Option<String>,
     /// Of these so many stay awake.
     awake: usize,
@@ -93,7 +93,7 @@ struct ControllerConfigFile {
     slurm_user: Option<String>,
     /// How long data stays after its last use.
     lease: Option<String>,
-    /// How long before its end a lease is said to end soon.
+    /// How long before its end a lease is reported to end soon.
     warning: Option<String>,
     /// Bytes that a user may have on all nodes together.
     quota: Option<String>,
@@ -105,9 +105,9 @@ struct ControllerConfigFile {
     project_quotas: BTreeMap<String, String>,
 }
 
-/// What happens to the controller.
+/// An input of the controller.
 pub(crate) enum ControllerInput {
-    /// Somebody asks.
+    /// A request of a client.
     Asked {
         user: Uid,
         groups: Vec<u32>,
@@ -119,9 +119,9 @@ pub(crate) enum ControllerInput {
     Opened(Box<OpenedNode>),
     /// A session is over.
     Closed { node: String, session: u64 },
-    /// Slurm says what nodes draw, in thousandths of a watt.
+    /// The power that nodes draw as Slurm reports it, in thousandths of a watt.
     Drawn(BTreeMap<String, u64>),
-    /// A node says something of an order.
+    /// A node's report on an order.
     Reported {
         node: String,
         session: u64,
@@ -141,7 +141,7 @@ pub(crate) struct OpenedNode {
     orders: Sender<NumberedOrder>,
 }
 
-/// What a node has when its session begins.
+/// The inventory of a node when its session begins.
 pub(crate) struct ReadyNode {
     /// Keys there may be wrapped with an older secret.
     is_behind: bool,
@@ -230,14 +230,14 @@ struct Controller {
     rooms: SlurmNotifier<Vec<NodeInfo>>,
     exclusions: SlurmNotifier<Vec<WaitingJob>>,
     sleepers: SlurmNotifier<Vec<String>>,
-    /// What Slurm has said last that nodes draw.
+    /// The power that nodes draw, as Slurm reported it last.
     drawn: BTreeMap<String, u64>,
 }
 
 impl Controller {
     fn serve(&mut self, inputs: &Receiver<ControllerInput>) -> anyhow::Result<()> {
         let mut looked = Instant::now();
-        // Slurm is not told yet of what there is now.
+        // Slurm does not have the present state yet.
         let mut is_behind = false;
         loop {
             let is_soon = self.site.is_waited_for() || is_behind;
@@ -273,7 +273,7 @@ impl Controller {
         }
     }
 
-    /// What the log is to hold of an input. What changes nothing is answered at once.
+    /// The event that the log is to hold of an input. An input that changes nothing is answered at once.
     fn event(&mut self, input: ControllerInput) -> Option<SiteServiceEvent> {
         match input {
             ControllerInput::Asked {
@@ -375,7 +375,7 @@ impl Controller {
         }
     }
 
-    /// What a node says that it draws; where it does not know, what Slurm says of it.
+    /// Records the power that a node draws; if the node does not know it, as Slurm reported it.
     fn measured(&mut self, node: &str, mut draw: Draw, cores: u32) {
         let slurm = |milliwatts: &u64| Power {
             milliwatts: *milliwatts,
@@ -385,7 +385,7 @@ impl Controller {
         self.site.measured(node, draw, cores);
     }
 
-    /// The keys of encrypted data get another secret, and the older ones are forgotten if that is asked for and loses nothing.
+    /// The keys of encrypted data get another secret, and the older ones are forgotten on request, if that loses nothing.
     fn rotate_key(&mut self, user: Uid, drop: bool, force: bool) -> Result<(), RequestError> {
         let failed = |e: anyhow::Error| RequestError::new(Code::Io, format!("{e:#}"));
         if user != 0 {
@@ -420,7 +420,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Events become durable, then what is to be done about them is done.
+    /// Makes events durable, then performs the core's actions on them.
     fn happened(&mut self, events: Vec<SiteServiceEvent>) -> anyhow::Result<()> {
         let events: Vec<(Time, SiteServiceEvent)> = events
             .into_iter()
@@ -446,7 +446,7 @@ impl Controller {
                 }
             }
         }
-        // Who asked about a job that somebody else asks about now is told so by the end of its channel.
+        // A client whose job another client asks about now learns so by the end of its channel.
         let awaited = self.site.awaited();
         self.replies.retain(|token, _| awaited.contains(token));
         for name in self.site.nodes() {
@@ -478,7 +478,7 @@ impl ControllerClock {
     }
 }
 
-/// What the site wants; nothing of its own without a file.
+/// The site's configuration; the defaults without a file.
 fn read(options: &Options) -> anyhow::Result<(Config, ControllerConfigFile, Option<slurm::Sleep>)> {
     let path = options.config.as_deref();
     let place = path.map_or_else(String::new, |path| path.display().to_string());

@@ -1,6 +1,6 @@
-//! What programs with checkpoints that died have left in memory goes to their tiers: `--checkpoints`. By a thread that does nothing
-//! else, one arena at a time; where nothing has changed since, it looks at names and sizes alone. It ends with the process, wherever it
-//! is: who goes on finds what was there, or what it had published.
+//! Brings the data that dead programs with checkpoints left in memory to their tiers: `--checkpoints`. A thread that does nothing
+//! else handles one arena at a time; where nothing has changed since, it looks at names and sizes alone. It ends with the process
+//! at any point: the next thread finds the old data, or the data that it had published.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,11 +1,11 @@
-//! What a list of files is known by, to tell later whether they are still the same.
+//! The fingerprint of a list of files, to tell later whether they are still the same.
 
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{EntryKind, Manifest};
 
-/// What tells whether something is still what was listed, and nothing has been written since: which file or folder it is, names (not
-/// that of a single file), kinds, sizes, modes and times. What has taken its name meanwhile may look the same, and be its own copy,
-/// where two nodes or names lead to one place.
+/// A hash that shows whether an object is still the listed one, and nothing has been written since: of its device and inode, names
+/// (not that of a single file), kinds, sizes, modes and times. An object that has taken its name meanwhile may look the same, and
+/// be its own copy, where two nodes or names lead to one place.
 pub(crate) fn fingerprint(list: &Manifest, (device, inode): (u64, u64)) -> u128 {
     let mut hasher = tarn_types::hash::Hasher::new();
     hasher.field(b"tarn list 2").number(device).number(inode);

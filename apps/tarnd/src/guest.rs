@@ -64,7 +64,7 @@ impl ChildProgram {
         Ok(Some(Self { pid, ended }))
     }
 
-    /// How it has ended, as a shell tells it.
+    /// How it has ended, as a shell reports it.
     pub(crate) fn code(&self) -> Option<u8> {
         let status = self.ended.get()?;
         let code = status.code().or_else(|| Some(128 + status.signal()?));
@@ -151,7 +151,7 @@ fn make(folder: &Path) -> anyhow::Result<()> {
     made.with_context(|| format!("cannot make {}", folder.display()))
 }
 
-/// A folder of the step: what is mounted read-only can be read only; what can be written holds what it holds already and what is
+/// A folder of the step: one mounted read-only can be read only; a writable one has as capacity its content and the space that is
 /// free on its file system now.
 fn space(path: &Path) -> anyhow::Result<SpaceSpec> {
     let about = statvfs(path).with_context(|| format!("cannot examine {}", path.display()))?;

@@ -13,15 +13,15 @@ use tarn_tasks::TaskLogRecord;
 
 /// Name and version of the format: the first line.
 const FORMAT: &str = "tarn-tasks 1";
-/// Bytes after which a new journal with only what still counts takes the place of the old one.
+/// Bytes after which a new journal with only valid records takes the place of the old one.
 const MAX_JOURNAL_BYTES: u64 = 64 << 20;
 
-/// What the thread is asked to do.
+/// The work of the journal's thread.
 #[derive(Default)]
 struct JournalQueue {
     /// Records that wait, as text.
     lines: Vec<Vec<u8>>,
-    /// What a new journal begins with, in place of all that came before.
+    /// The records that a new journal begins with, in place of all that came before.
     anew: Option<Vec<Vec<u8>>>,
     /// Records handed over, those that a rewrite has replaced included.
     handed: u64,
@@ -45,7 +45,7 @@ pub(crate) struct TaskJournal {
     shared: Arc<JournalWriterState>,
     handed: u64,
     thread: Option<JoinHandle<()>>,
-    /// A rewrite was asked for at this length.
+    /// A rewrite was requested at this length.
     rewritten: u64,
 }
 
@@ -155,7 +155,7 @@ impl TaskJournal {
         &self.shared.wake
     }
 
-    /// Whether so much was appended that it should be written anew.
+    /// Whether so much was appended that it should be rewritten.
     pub(crate) fn is_long(&self) -> bool {
         let bytes = self.shared.bytes.load(Ordering::Relaxed);
         bytes > MAX_JOURNAL_BYTES.max(2 * self.rewritten)
@@ -165,7 +165,7 @@ impl TaskJournal {
     pub(crate) fn rewrite(&mut self, snapshot: &[TaskLogRecord]) -> anyhow::Result<()> {
         let lines = encode(snapshot)?;
         self.rewritten = lines.iter().map(|l| l.len() as u64).sum();
-        // Not asked for again before this is done.
+        // Not requested again before this is done.
         self.shared.bytes.store(0, Ordering::Relaxed);
         let mut queue = lock(&self.shared.queue);
         queue.lines.clear();
@@ -176,7 +176,7 @@ impl TaskJournal {
 }
 
 impl Drop for TaskJournal {
-    /// Writes what waits.
+    /// Writes waiting records.
     fn drop(&mut self) {
         lock(&self.shared.queue).over = true;
         self.shared.more.notify_one();

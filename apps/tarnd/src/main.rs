@@ -1,4 +1,4 @@
-//! `tarnd`: serves the programs of a node. Glue: what runs when is decided in `tarn-tasks`, bytes are moved by
+//! `tarnd`: serves the programs of a node. Glue: `tarn-tasks` decides when tasks run, bytes are moved by
 //! `tarn-mover`.
 //!
 //! One thread ([`server`]) has the socket, the core and all its state; [`work`] has the threads that touch files;
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     {
         return tarn_manual::main(Options::command(), 8, words);
     }
-    // What serves a site has options of its own.
+    // The services of a site have options of their own.
     let ended = match std::env::args_os().nth(1) {
         Some(word) if word == "--controller" => {
             parsed().and_then(|options: controller::Options| {
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
             log_exit_error(site::work().map(|()| Exit::Success as u8))
         }
         _ => parsed().and_then(|options: Options| {
-            // What the nodes of a run say comes together in one file.
+            // The messages of a run's nodes come together in one file.
             let node = options.node.then(|| options.node_name.clone()).flatten();
             start_logs(options.log_level, options.log_format, node);
             log_exit_error(run(options))
@@ -119,7 +119,7 @@ fn start_logs(level: Level, format: DaemonLogFormat, node: Option<String>) {
             node: node.clone(),
             format,
         });
-    // What libraries say of themselves is for their developers.
+    // Messages of libraries are for their developers.
     let own = Targets::new()
         .with_target("tarn", level)
         .with_default(level.min(Level::WARN));
@@ -136,7 +136,7 @@ struct PrefixedStderr {
 }
 
 impl Write for PrefixedStderr {
-    /// Is given whole lines. What others have worded in them forges none.
+    /// Gets whole lines. Text of others in them forges none.
     fn write(&mut self, whole: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(whole.strip_suffix(b"\n").unwrap_or(whole));
         let mut line = match self.format {

@@ -1,4 +1,4 @@
-//! A mover's error as programs and other nodes are told it.
+//! A mover's error as programs and other nodes get it.
 
 use tarn_ports::{MoverError, ObjectStoreError};
 use tarn_proto::local::{Code, RequestError};

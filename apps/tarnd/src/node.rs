@@ -1,7 +1,7 @@
-//! `tarnd --node`: a node's half of a run. docs/internals/cluster.md tells what it is asked and how it ends.
+//! `tarnd --node`: a node's half of a run. docs/internals/cluster.md has its requests and how it ends.
 //!
-//! [`talk`] has the sessions, [`drive`] the one thread that has the node's world, [`measure`] what the node has, [`replicas`] what
-//! peers read here and what is read of them, [`step_sender`] and [`step_inbox`] what nodes send each other about steps. This
+//! [`talk`] has the sessions, [`drive`] the one thread that has the node's world, [`measure`] the node's resources, [`replicas`]
+//! the reads of peers here and the reads from them, [`step_sender`] and [`step_inbox`] the messages between nodes about steps. This
 //! thread only waits for the end.
 
 mod drive;
@@ -34,14 +34,14 @@ use tarn_types::codes::Exit;
 
 /// Bytes of the line that starts a run: keys take a few thousand.
 const MAX_START: u64 = 64 << 10;
-/// Why tarnd ends when it is told to by a signal.
+/// The reason when a signal ends tarnd.
 const SIGNALLED: &str = "a signal came";
-/// For the run to take leave of a tarnd that was told to end.
+/// For the run to take leave of a tarnd that a signal ends.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Every address of this node: who has no key gets no answer.
+/// Every address of this node: a client without the key gets no answer.
 const EVERYWHERE: &str = "0.0.0.0:0";
 
-/// What may end the wait.
+/// An event that may end the wait.
 #[derive(Debug)]
 enum Notice {
     /// A session has begun.
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
 fn read_start(from: impl BufRead) -> anyhow::Result<NodeStartInput> {
     let mut line = Vec::new();
     from.take(MAX_START).read_until(b'\n', &mut line)?;
-    // What serde_json says may quote the keys.
+    // The error of serde_json may quote the keys.
     serde_json::from_slice(&line).map_err(|e| {
         anyhow!(
             "the first line on standard input is no start of a run ({:?} error in column {}); tarnd --node is started by `tarn run`",
@@ -115,7 +115,7 @@ fn serve(options: &Options, start: NodeStartInput) -> anyhow::Result<()> {
     std::thread::Builder::new()
         .name("tarn-stdin".into())
         .spawn(move || {
-            // Nothing more is said there; it is closed when srun has gone.
+            // Nothing more comes there; it is closed when srun has gone.
             let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
             let _ = notify.send(Notice::End("standard input was closed"));
         })
@@ -130,7 +130,7 @@ fn serve(options: &Options, start: NodeStartInput) -> anyhow::Result<()> {
         refused = sent.refused,
         "tarnd ends: {why}"
     );
-    // Not every tarnd that ends is a lost node: whoever cancels a job tells all of them to.
+    // Not every tarnd that ends is a lost node: a cancelled job ends all of them.
     let heard = why == SIGNALLED && host.notify_ending();
     let stopped = host.stop();
     if heard {

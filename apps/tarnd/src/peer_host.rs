@@ -1,6 +1,6 @@
-//! What this node answers to other nodes' tarnds: files of its dataspaces, memory of its programs' tasks, and calls.
+//! This node's replies to other nodes' tarnds: files of its dataspaces, memory of its programs' tasks, and calls.
 //!
-//! Tasks that they hand over go through this tarnd's own socket, like any program's: rights, room, quotas, shares and the
+//! Tasks that they hand over go through this tarnd's own socket, like any program's: rights, space, quotas, shares and the
 //! journal are the same for them.
 
 use crate::connection::ProgramRegion;
@@ -30,7 +30,7 @@ use tarn_types::manifest::{Entry, EntryKind, Manifest};
 /// Permissions of a file that memory becomes.
 const MODE: u32 = 0o644;
 
-/// What is shown to other nodes: kept by the server's thread, read by those that answer.
+/// Objects shown to other nodes: kept by the server's thread, read by those that answer.
 #[derive(Debug, Default)]
 struct PeerExports {
     /// Root of each dataspace that may be read.
@@ -92,7 +92,7 @@ impl PeerHost {
         lock(&self.shown).memory.remove(&task);
     }
 
-    /// tarnd ends: nothing is asked of it any more.
+    /// tarnd ends: it gets no more requests.
     pub(crate) fn end(&self) {
         *lock(&self.client) = Err(());
     }
@@ -103,7 +103,7 @@ impl PeerHost {
         if let Some(client) = known.map_err(|()| ends())? {
             return Ok(client);
         }
-        // Not under the lock: the server's thread, which answers, must be able to say that it ends.
+        // Not under the lock: the server's thread, which answers, must be able to take it in `end`.
         // It listens, or ends.
         let made = Arc::new(Client::connect_running(&self.socket)?);
         let mut client = lock(&self.client);
@@ -112,7 +112,7 @@ impl PeerHost {
         Ok(made)
     }
 
-    /// Asks this tarnd; a connection that is lost is made anew the next time.
+    /// Sends a request to this tarnd; a lost connection is made again the next time.
     fn own<T>(&self, ask: impl Fn(&Client) -> Result<T, RequestError>) -> Result<T, RequestError> {
         let client = self.client()?;
         ask(&client).inspect_err(|why| {
@@ -178,7 +178,7 @@ impl PeerHost {
                 hashes,
             } => {
                 let (single, list, print) = match self.memory(&space) {
-                    // It stays: there is nothing to tell it by.
+                    // It stays: it has no fingerprint.
                     Some(memory) => (true, memory_list(&memory, hashes, control)?, 0),
                     None => self.list(&space, &path.0, hashes, control)?,
                 };

@@ -1,4 +1,4 @@
-//! Other nodes' tarnds: who they are (the file of `--peers`), and what is asked of them. What this node answers them is in
+//! Other nodes' tarnds: their addresses (the file of `--peers`), and requests to them. This node's replies to them are in
 //! `peer_host`.
 
 mod handed;
@@ -38,7 +38,7 @@ const MAX_PEERS: usize = 16_384;
 const DIGITS: usize = 64;
 /// Nodes up to which a stream is kept to each one whose tasks are followed: half of those that a node serves.
 const KEPT_LINES: usize = 32;
-/// Tasks at a time over a link whose entry does not say otherwise.
+/// Tasks at a time over a link, by default.
 const SLOTS: u32 = 4;
 
 /// The file, as it is written.
@@ -63,12 +63,12 @@ struct PeerNode {
     /// Host name or address, and port.
     address: String,
     slots: u32,
-    /// What holds the link to it back: all that is taken from there together.
+    /// Limits the rate of the link to it: of all that is taken from there together.
     link: Option<Arc<Limiter>>,
     calls: Arc<Mutex<Calls>>,
 }
 
-/// A stream to another node for what is asked of it, while this node follows tasks there.
+/// A stream for requests to another node, while this node follows tasks there.
 #[derive(Debug, Default)]
 struct Calls {
     followed: usize,
@@ -146,7 +146,7 @@ impl PeerTable {
     }
 
     pub(crate) fn parse(text: &str, own: &str) -> anyhow::Result<Self> {
-        // What toml says of an error quotes the line, which may be the key's.
+        // An error of toml quotes the line, which may be the key's.
         let written: PeersFile = toml::from_str(text).map_err(|e| {
             let line = e.span().map_or(0, |s| 1 + text[..s.start].matches('\n').count());
             anyhow::anyhow!("line {line}: {}; it needs `key` and a table `[nodes.NAME]` with `address` for each node", e.message())
@@ -218,12 +218,12 @@ impl PeerTable {
         slots.collect()
     }
 
-    /// What holds the link to a node back.
+    /// The limiter of the link to a node.
     pub(crate) fn link(&self, node: &str) -> Option<Arc<Limiter>> {
         self.others.get(node)?.link.clone()
     }
 
-    /// Answers other nodes, on all addresses: who has no key gets no answer.
+    /// Answers other nodes, on all addresses: a node without the key gets no answer.
     pub(crate) fn serve(&self, registry: Arc<dyn Registry>) -> std::io::Result<DataServer> {
         let limits = Limits::default();
         // Both kinds of addresses where the kernel has both.
@@ -276,7 +276,7 @@ impl PeerTable {
         decode_reply(node, &self.call(node, &body, watch)?)
     }
 
-    /// Has a node open a partition: what it says of it, and the stream that it has given over to that.
+    /// Has a node open a partition: its reply, and the stream that it has given over to that.
     pub(crate) fn open_partition(
         &self,
         node: &str,
@@ -323,7 +323,7 @@ impl PeerTable {
         reply.map_err(|e| request_error_of(&e))
     }
 
-    /// What a place of another node holds.
+    /// Lists a place of another node.
     pub(crate) fn list(
         &self,
         (node, space, path): (&str, &str, &[u8]),
@@ -366,7 +366,7 @@ impl PeerTable {
         })
     }
 
-    /// Removes what was moved from a node, unless it has changed.
+    /// Removes a moved source from a node, unless it has changed.
     pub(crate) fn release(
         &self,
         (node, space, path): (&str, &str, &[u8]),
@@ -387,7 +387,7 @@ impl PeerTable {
     }
 }
 
-/// Has a node open a partition: what it says of it, how it is used, and the stream that it has given over to that.
+/// Has a node open a partition: its reply, how it is used, and the stream that it has given over to that.
 pub(crate) fn open_partition_at(
     client: &DataClient,
     way: &ContentTransport,
@@ -419,12 +419,12 @@ pub(crate) struct PeerEndpoint {
     /// Whether it is a single file or link, whose name is in the list.
     pub(crate) single: bool,
     pub(crate) list: Manifest,
-    /// What it is known by when it is to be removed.
+    /// Its fingerprint, for its removal.
     pub(crate) print: u128,
     pub(crate) tree: RemoteTree,
 }
 
-/// What a node has answered.
+/// Decodes a node's reply.
 fn decode_reply(node: &str, reply: &[u8]) -> Result<PeerTarndReply, RequestError> {
     let said = unpack(reply)
         .map_err(|why| RequestError::new(Code::Version, format!("node {node}: {why}")));

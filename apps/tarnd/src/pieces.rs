@@ -1,5 +1,6 @@
-//! Pieces of partitions that lie over the nodes of a step, or of a site's job: those of this node for the programs of its other nodes, and
-//! those of the other nodes for the programs here. docs/internals/cluster.md, "Partitions over the nodes of a step"; docs/internals/site.md, "Partitions of jobs".
+//! Pieces of partitions that are spread over the nodes of a step, or of a site's job: those of this node for the programs of its
+//! other nodes, and those of the other nodes for the programs here. docs/internals/cluster.md, "Partitions over the nodes of a
+//! step"; docs/internals/site.md, "Partitions of jobs".
 
 mod piece_listener;
 
@@ -33,7 +34,7 @@ pub(crate) trait PiecePeers: std::fmt::Debug + Send + Sync {
     /// This node's name.
     fn own(&self) -> String;
 
-    /// One of them, as who asks it for its pieces.
+    /// One of them, for requests for its pieces.
     ///
     /// # Errors
     /// When it is none of them, or cannot be asked now.
@@ -43,8 +44,8 @@ pub(crate) trait PiecePeers: std::fmt::Debug + Send + Sync {
     fn way(&self) -> &ContentTransport;
 }
 
-/// What this node lends, by the name that it has between nodes, where tarnds of tasks name a dataspace: `@` and more, as none of these is
-/// called.
+/// The pieces that this node exports, by their name between nodes, where tarnds of tasks name a dataspace: `@` and more, as no
+/// dataspace is called.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExportedPieces(Arc<Mutex<BTreeMap<String, Arc<StepPieces>>>>);
 
@@ -155,7 +156,7 @@ impl ExportedPieces {
         Ok((said, Box::new(make)))
     }
 
-    /// What another node's tarnd calls.
+    /// Handles a call of another node's tarnd.
     pub(crate) fn called(&self, body: &[u8]) -> Result<Called, NotServed> {
         let refused = |why| Ok::<_, NotServed>((PeerTarndReply::Refused(why), None));
         let (said, make) = match unpack(body)? {
@@ -176,12 +177,12 @@ impl ExportedPieces {
     }
 }
 
-/// What is lent, until it is dropped.
+/// An export of pieces, until it is dropped.
 pub(crate) struct PieceExport {
     lent: ExportedPieces,
     name: String,
     step: Arc<StepPieces>,
-    /// Dropped last of all: who is being answered waits for others.
+    /// Dropped last of all: a program that is being answered waits for others.
     _door: PieceListener,
 }
 
@@ -193,8 +194,8 @@ impl Drop for PieceExport {
 }
 
 impl ExportedPieces {
-    /// Lends the pieces in these folders, by their partitions' names, to who knows `name` on other nodes, and opens those and the other nodes' to
-    /// this user's programs by a socket, in a folder that is there.
+    /// Exports the pieces in these folders, by their partitions' names, to nodes that know `name`. Opens those and the other nodes'
+    /// to this user's programs by a socket, in a folder that is there.
     ///
     /// # Errors
     /// When the socket cannot be made.
@@ -226,7 +227,7 @@ impl ExportedPieces {
     }
 }
 
-/// What answers the programs of a step on this node.
+/// Answers the programs of a step on this node.
 #[derive(Debug)]
 struct PieceHandler {
     others: Arc<dyn PiecePeers>,

@@ -26,7 +26,7 @@ pub(crate) struct RunningTask {
 }
 
 impl RunningTask {
-    /// `keep` tells the threads whether what is half done stays when they are stopped.
+    /// `keep` determines whether half-done work stays when the threads are stopped.
     pub(crate) fn new(now: Time, control: Arc<Control>, keep: Arc<AtomicBool>) -> Self {
         let none = (now, 0);
         let samples = RefCell::new(Samples {

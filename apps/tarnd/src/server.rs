@@ -1,4 +1,4 @@
-//! The thread that has everything: socket, core, connections. It waits for events, and does what the core says.
+//! The thread that has everything: socket, core, connections. It waits for events, and performs the core's actions.
 
 mod accept;
 mod requests;
@@ -46,7 +46,7 @@ use tarn_types::units::{Elapsed, SECOND, Time};
 /// Connections at a time: each takes a descriptor and may hold 64 more for memory. Nodes have some hundred cores, and a program
 /// for each.
 const MAX_CONNECTIONS: usize = 1024;
-/// Of these, kept for tarnd itself: what other nodes ask comes over connections of its own.
+/// Of these, kept for tarnd itself: requests of other nodes come over connections of its own.
 const RESERVED: usize = 8;
 /// Those of other users than tarnd's, and of each of them.
 const MAX_GUESTS: usize = 256;
@@ -84,7 +84,7 @@ impl Clock {
     }
 }
 
-/// A request whose answer the core gives.
+/// A request that the core answers.
 struct PendingRequest {
     connection: ProgramConnectionId,
     number: u32,
@@ -94,7 +94,7 @@ struct PendingRequest {
 
 struct TarndServer {
     node: String,
-    /// What other nodes see of this one.
+    /// This node, as other nodes see it.
     host: Option<Arc<PeerHost>>,
     /// The program that this tarnd is for, and whether it has ended well: how many tasks had failed by then.
     guest: Option<ChildProgram>,
@@ -318,8 +318,8 @@ impl TarndServer {
         }
     }
 
-    /// Whether tarnd ends now: after a signal, unless it is for a program, which is told first; and when that has ended. What it
-    /// had asked for is done first, if it has ended well.
+    /// Whether tarnd ends now: after a signal, unless it is for a program, which is terminated first; and when that has ended.
+    /// Tasks that it had requested are done first, if it has ended well.
     fn is_over(&mut self) -> bool {
         if let Some(signals) = &mut self.signals {
             let _ = std::io::Read::read(signals, &mut [0; 64]);
@@ -382,9 +382,9 @@ impl TarndServer {
         self.perform()
     }
 
-    /// Does what the core says: first records are handed to the journal, so that replies can wait for them.
+    /// Performs the core's actions: first records are handed to the journal, so that replies can wait for them.
     fn perform(&mut self) -> anyhow::Result<()> {
-        // What is done here may have further consequences.
+        // Actions may have further consequences.
         while !self.actions.is_empty() {
             let actions = std::mem::take(&mut self.actions);
             let mut records = Vec::new();
@@ -426,7 +426,7 @@ impl TarndServer {
             }
             TaskAction::Discard(task) => {
                 let memory = TaskMemory::default();
-                // What it named may be gone: then there is nothing to remove.
+                // A space that it named may be gone: then there is nothing to remove.
                 if let Ok(Some(plan)) =
                     TaskPlan::of(&task, memory, &self.node, |name| self.root(name))
                 {
@@ -532,7 +532,7 @@ impl TarndServer {
         }
     }
 
-    /// What the workers have done.
+    /// Handles the outcomes of the workers' jobs.
     fn collect(&mut self) -> anyhow::Result<()> {
         drain(self.workers.wake());
         for done in self.workers.done() {
@@ -584,7 +584,7 @@ impl TarndServer {
         Ok(())
     }
 
-    /// Reads what a program asks, some requests at a time.
+    /// Reads a program's requests, some at a time.
     fn listen_to(&mut self, key: ProgramConnectionId) -> anyhow::Result<()> {
         for _ in 0..MAX_TURN {
             let Some(connection) = self.connections.get(&key).filter(|c| c.listens()) else {
@@ -653,7 +653,7 @@ impl TarndServer {
         }
     }
 
-    /// What is waited for at a connection follows from what it has not read.
+    /// Sets the events to wait for at a connection, from the replies that it has not read.
     fn set_interest(&mut self, key: ProgramConnectionId) {
         let durable = self.journal.durable();
         let Some(connection) = self.connections.get_mut(&key) else {
@@ -676,7 +676,7 @@ impl TarndServer {
         }
     }
 
-    /// Ends: no new requests, tasks are stopped (durable ones go on with the next tarnd), records are written.
+    /// Ends: no new requests, tasks are stopped (durable ones resume with the next tarnd), records are written.
     fn end(&mut self) {
         self.workers.ending();
         if let Some(host) = &self.host {

@@ -1,5 +1,5 @@
 //! `tarnd --site`: the node's half of a site. It runs as root, and opens no file of a user: it takes the controller's orders, has
-//! workers with users' rights carry them out, and says which jobs may see what. docs/internals/site.md.
+//! workers with users' rights carry them out, and decides which data jobs may see. docs/internals/site.md.
 
 mod admit;
 mod audit;
@@ -42,11 +42,11 @@ use tarn_types::codes::Exit;
 
 /// Below `--run-dir`: a lock for each user, which the user's worker has as long as it runs.
 const WORKERS: &str = "workers";
-/// Connections of those who have not proven who they are: at a time, and of one address.
+/// Pending connections, which have not proven who they are: at a time, and of one address.
 pub(crate) const MAX_PENDING: usize = 1024;
 pub(crate) const MAX_PENDING_OF_ONE: usize = 256;
 
-/// After somebody could not be accepted.
+/// After a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Serves a site's controller on a node, as root: keeps users' data, with their rights; docs/admin/site.md.
@@ -95,7 +95,7 @@ pub(crate) struct Options {
     /// This node's name [default: Slurm's, or the host's]
     #[arg(long, value_name = "NAME", env = "SLURMD_NODENAME")]
     node_name: Option<String>,
-    /// Where this host's munged listens, if not at munge's own place
+    /// The socket of this host's munged, if not munge's own
     #[arg(long, value_name = "PATH")]
     munge_socket: Option<PathBuf>,
     /// The level of the log on standard error: error, warn, info, debug
@@ -107,7 +107,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// What each worker is told.
+    /// The configuration of each worker.
     fn worker_config(&self) -> WorkerConfig {
         WorkerConfig {
             sealed: self.transport == Transport::Sealed,
@@ -136,7 +136,7 @@ fn endpoint(text: &str) -> anyhow::Result<String> {
     }
 }
 
-/// What all sessions share.
+/// The state that all sessions share.
 struct SiteNodeService {
     node: String,
     stores: Arc<NodeStores>,
@@ -150,7 +150,7 @@ struct SiteNodeService {
     term: Mutex<Term>,
 }
 
-/// Who gives orders.
+/// The controller that gives orders.
 #[derive(Default)]
 struct Term {
     epoch: Epoch,
@@ -158,7 +158,7 @@ struct Term {
     current: Option<Arc<TcpStream>>,
 }
 
-/// Runs until it is killed: what workers have half done is found by the next ones.
+/// Runs until it is killed: the next workers find half-done work.
 pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     let state = |e: anyhow::Error| TarndError::new(Exit::State, e);
     if !rustix::process::geteuid().is_root() {
@@ -186,7 +186,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     accept_sessions(&listener, &Arc::new(site))
 }
 
-/// Serves everybody who connects, each on a thread.
+/// Serves each client that connects, on a thread of its own.
 fn accept_sessions(listener: &TcpListener, site: &Arc<SiteNodeService>) -> ! {
     let pending = PendingConnections::new(MAX_PENDING, MAX_PENDING_OF_ONE);
     loop {
@@ -253,7 +253,7 @@ impl SiteNodeService {
         })
     }
 
-    /// Somebody connects, who may be the controller.
+    /// A client connects, which may be the controller.
     fn meet(&self, stream: TcpStream, from: SocketAddr, place: PendingConnection) {
         let own = rustix::process::geteuid().as_raw();
         let refused = |why: &str| self.audit.turned_away(from.ip(), "session", why);

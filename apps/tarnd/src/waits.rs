@@ -1,4 +1,4 @@
-//! Who waits for which tasks.
+//! Requests that wait for tasks.
 
 use crate::connection::ProgramConnectionId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,11 +8,10 @@ use tarn_types::units::Time;
 /// A request that is answered later.
 #[derive(Debug)]
 pub(crate) struct TaskWait {
-    /// Whose it is.
     pub(crate) connection: ProgramConnectionId,
     /// The request's number.
     pub(crate) number: u32,
-    /// What it asked for.
+    /// The requested tasks.
     pub(crate) ids: Vec<TaskId>,
     any: bool,
     /// Tasks that have not ended.
@@ -106,7 +105,7 @@ impl TaskWaitTable {
         );
     }
 
-    /// Those whose time is over.
+    /// Requests whose time is over.
     pub(crate) fn expired(&mut self, now: Time) -> Vec<TaskWait> {
         let mut ready = Vec::new();
         while let Some((at, key)) = self.by_time.first().copied() {

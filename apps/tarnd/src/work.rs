@@ -67,7 +67,7 @@ pub(crate) enum TaskEndpoint {
     },
 }
 
-/// What a task does, with everything that it names found.
+/// A task, with everything that it names resolved.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskPlan {
     pub(crate) id: TaskId,
@@ -79,7 +79,7 @@ pub(crate) struct TaskPlan {
     pub(crate) allocation: Option<(u64, Allocation)>,
     /// Names and roots of the dataspaces, which a destination outside must have nothing to do with.
     pub(crate) spaces: Vec<(String, PathBuf)>,
-    /// The node that does it for this one, and what it is asked for.
+    /// The node that does it for this one, and the task that it gets.
     pub(crate) handed: Option<(String, TaskSpec)>,
     pub(crate) verify: CopyVerification,
     pub(crate) rate: u64,
@@ -87,15 +87,14 @@ pub(crate) struct TaskPlan {
     pub(crate) replace: bool,
     /// Whether an earlier tarnd may have begun it.
     pub(crate) resumed: bool,
-    /// What was reserved for it.
+    /// The space reserved for it.
     pub(crate) room: u64,
-    /// What it has half done stays when it is stopped: it will go on.
+    /// Its half-done work stays when it is stopped: it will resume.
     pub(crate) keep: Arc<AtomicBool>,
     /// Another node that it needs has not answered, or not as it should.
     pub(crate) peer_failed: Arc<AtomicBool>,
 }
 
-/// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TaskVerb {
     Copy,
@@ -108,7 +107,7 @@ pub(crate) enum TaskVerb {
 pub(crate) type TaskMemory = (Option<ProgramRegion>, Option<ProgramRegion>);
 
 impl TaskPlan {
-    /// Finds what a task names. `None` for a task that touches nothing.
+    /// Resolves the names of a task. `None` for a task that touches nothing.
     pub(crate) fn of(
         task: &Task,
         memory: TaskMemory,
@@ -190,7 +189,7 @@ impl TaskPlan {
         passes && self.peer_failed.load(Ordering::Relaxed)
     }
 
-    /// What is told of one: of a durable task, the core decides when it goes on.
+    /// The event for a node that did not answer: of a durable task, the core decides when it resumes.
     fn unreachable(&self, why: RequestError) -> TaskEvent {
         let task = self.id;
         if self.durable {
@@ -210,7 +209,7 @@ impl TaskPlan {
         }
     }
 
-    /// Where it puts something outside.
+    /// The path outside that it writes to.
     pub(crate) fn fills_outside(&self) -> Option<&[u8]> {
         match &self.to {
             Some(TaskEndpoint::Path { space: None, path }) if self.handed.is_none() => Some(path),
@@ -234,29 +233,29 @@ impl TaskPlan {
 pub(crate) struct LiveLeftovers {
     /// Tasks from this id on are this tarnd's own.
     pub(crate) own: TaskId,
-    /// Earlier ones that go on.
+    /// Earlier ones that resume.
     pub(crate) live: BTreeSet<TaskId>,
 }
 
 /// Something to do.
 pub(crate) enum FileJob {
-    /// Find out what a task would move.
+    /// Find the size of the data that a task would move.
     Measure(TaskPlan, Arc<Control>),
     /// Carry out a task.
     Run(TaskPlan, Arc<Control>),
-    /// Remove what a task has half done that does not go on.
+    /// Remove the half-done work of a task that does not resume.
     Discard(TaskPlan),
     /// Open or list partitions for a program.
     Lend(PartitionRequest),
-    /// Find out what is in a space. With `Some`, leftovers of earlier tarnds are removed.
+    /// Survey the usage of a space. With `Some`, leftovers of earlier tarnds are removed.
     Survey(String, PathBuf, Option<LiveLeftovers>),
 }
 
-/// What became of something.
+/// The outcome of a job.
 pub(crate) enum FileJobOutcome {
-    /// The core is to hear of it.
+    /// For the core.
     Event(TaskEvent),
-    /// A program is.
+    /// For a program.
     Lent(PartitionReply),
 }
 
@@ -268,11 +267,11 @@ struct FilePoolState {
     mover: Trees,
     external: Option<Arc<Limiter>>,
     peers: Option<PeerTable>,
-    /// Tasks that other nodes have taken for this one's, by these: they are asked after, not handed over again.
+    /// Tasks that other nodes have taken for this one's, by these: their status is queried, they are not handed over again.
     taken: Mutex<BTreeMap<TaskId, delegate::DelegatedTask>>,
-    /// Where threads go to be near the spaces that they work in, if there are several.
+    /// Sockets where threads go to be near the spaces that they work in, if there are several.
     sockets: Vec<Socket>,
-    /// tarnd ends: what is durable is kept for the next one.
+    /// tarnd ends: durable work is kept for the next one.
     ending: AtomicBool,
 }
 
@@ -327,7 +326,7 @@ impl Workers {
         Ok(())
     }
 
-    /// What has been done since the last call.
+    /// The outcomes since the last call.
     pub(crate) fn done(&self) -> Vec<FileJobOutcome> {
         std::mem::take(&mut *lock(&self.0.done))
     }
@@ -450,7 +449,7 @@ impl FilePoolState {
         }
     }
 
-    /// What holds a task back: its own rate, that of its link, and that of outside.
+    /// The limiter of a task: of its own rate, that of its link, and that of outside.
     fn limiter(&self, plan: &TaskPlan) -> Option<Arc<Limiter>> {
         let outside = self.external.clone().filter(|_| plan.is_outside());
         let link = plan.link().and_then(|n| self.peers.as_ref()?.link(n));
@@ -469,7 +468,7 @@ impl FilePoolState {
         })
     }
 
-    /// Whether what a task has half done stays when it has failed so: for its next try, or the next tarnd.
+    /// Whether half-done work of a task stays when it has failed so: for its next try, or the next tarnd.
     fn keeps(&self, plan: &TaskPlan, why: &RequestError) -> bool {
         let goes_on = || self.ending.load(Ordering::Relaxed) || plan.lacks_peer(why);
         plan.keep.load(Ordering::Relaxed) || plan.durable && goes_on()

@@ -33,7 +33,7 @@ fn packet(request: &LocalRequest) -> Vec<u8> {
     bytes
 }
 
-/// Garbage costs whoever sends it the connection, with a text; others notice nothing.
+/// Garbage costs its sender the connection, with a text; others notice nothing.
 #[test]
 fn garbage_and_rudeness() {
     let daemon = Daemon::start(&[]);
@@ -83,7 +83,8 @@ fn garbage_and_rudeness() {
     assert!(submit(&client, TaskSpec::new(TaskOperation::Nothing)).is_ok());
 }
 
-/// Every rank of a large node has its connection. Who comes when all are taken waits for one, and other nodes are served meanwhile.
+/// Every rank of a large node has its connection. A program that comes when all are taken waits for one, and other nodes are served
+/// meanwhile.
 #[test]
 fn all_connections_taken() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -101,7 +102,7 @@ fn all_connections_taken() {
         let fd = raw(&b);
         match ask(&fd, &hello) {
             Some(Reply::Welcome { .. }) => crowd.push(fd),
-            // It says so before it is asked.
+            // The refusal may come before the request.
             None => continue,
             Some(other) => break other,
         }
@@ -112,7 +113,7 @@ fn all_connections_taken() {
         "{refused:?}"
     );
     assert_eq!(crowd.len(), 1016);
-    // What another node hands over needs a connection as well: there is one.
+    // A task that another node hands over needs a connection as well: there is one.
     std::fs::write(a.path("f"), b"handed over").unwrap();
     let there = TaskLocation::Node {
         node: "b".into(),
@@ -131,7 +132,7 @@ fn all_connections_taken() {
     assert!(leaving.join().unwrap() <= came);
 }
 
-/// Without a descriptor for another connection tarnd neither spins nor ends, and goes on when there are some again.
+/// Without a descriptor for another connection tarnd neither spins nor ends, and continues when there are some again.
 #[test]
 fn out_of_descriptors() {
     use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -176,7 +177,7 @@ fn out_of_descriptors() {
     }
 }
 
-/// Who asks and never reads is not listened to any more: memory stays bounded, others are served.
+/// tarnd reads no more requests of a program that never reads its replies: memory stays bounded, others are served.
 #[test]
 fn a_program_that_never_reads() {
     let daemon = Daemon::start(&[]);
@@ -192,7 +193,7 @@ fn a_program_that_never_reads() {
     let tasks = LocalRequest::Submit(vec![TaskSpec::new(TaskOperation::Nothing); MAX_BATCH]);
     let request = packet(&tasks);
     // Some hundred replies fit into the socket and the bound; then nothing more is taken, though others are answered and all that
-    // was taken is done. What was sent beyond the bound stays in the socket.
+    // was taken is done. Requests beyond the bound stay in the socket.
     let client = daemon.client();
     let end = Instant::now() + 2 * LONG;
     let (mut sent, mut done, mut quiet) = (0, 0, 0);
@@ -309,8 +310,8 @@ fn a_client_killed_in_the_middle() {
     }
 }
 
-/// `kill -9` with durable tasks under way: the next tarnd goes on with them, under their ids; a copy goes on from
-/// where it was. Tasks that were not durable are forgotten, and what they had half done is gone.
+/// `kill -9` with durable tasks under way: the next tarnd resumes them, under their ids; a copy continues from
+/// where it was. Tasks that were not durable are forgotten, and their half-done work is gone.
 #[test]
 fn killed_with_durable_tasks() {
     let mut daemon = Daemon::start(&["--external-rate", "16 MB/s"]);
@@ -419,7 +420,7 @@ fn killed_again_and_again() {
     }
 }
 
-/// SIGTERM with tasks under way: it ends soon and cleanly, and durable tasks go on.
+/// SIGTERM with tasks under way: it ends soon and cleanly, and durable tasks resume.
 #[test]
 fn terminated_with_tasks_under_way() {
     let mut daemon = Daemon::start(&["--external-rate", "2 MB/s"]);
@@ -477,7 +478,7 @@ fn the_source_vanishes_or_changes() {
     assert!(!daemon.path("fast/in").exists() && daemon.leftovers().is_empty());
 }
 
-/// The file system is full before the space's capacity is: told with figures, nothing is left.
+/// The file system is full before the space's capacity is: the error has figures, nothing is left.
 #[test]
 fn a_file_system_full_in_the_middle() {
     if !rustix::process::geteuid().is_root() {
@@ -592,7 +593,7 @@ fn idle_it_sleeps() {
             })
             .sum()
     };
-    // What it has begun ends sooner or later, as the machine is busy or not; then it sleeps on.
+    // Its pending work ends sooner or later, as the machine is busy or not; then it sleeps on.
     let until = Instant::now() + LONG;
     let mut before = switches();
     loop {
@@ -639,7 +640,7 @@ fn the_terminal_goes() {
     use rustix::process::{Pid, Signal, kill_process};
     let mut daemon = Daemon::start(&[]);
     daemon.terminate();
-    // Whatever these tests were started with.
+    // Independent of the way in which these tests were started.
     let start = |daemon: &mut Daemon, by: &[&str]| {
         let command = daemon.command();
         let mut through = Command::new(by[0]);

@@ -98,7 +98,7 @@ fn a_node_without_any_dataspace_uses_the_partitions_of_another() {
     assert_eq!(there.client().partitions(None, "fast", b"").unwrap(), []);
 }
 
-/// What libtarn's tests do with partitions of a folder, by names of one's own node and of another one.
+/// libtarn's tests use partitions of a folder, by names of one's own node and of another one.
 #[test]
 fn programs_of_two_nodes_change_neighbours_in_a_unit_of_their_own_choice() {
     // Their streams are sealed.
@@ -145,7 +145,7 @@ fn attack_other_users_change_neighbours_in_a_unit_that_is_lent_to_them_and_reade
     let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
     let file = ["../../bindings/c/tests/units.c"];
     said(&mut compiler("cc", &flags, &file, &program));
-    // Where they may go.
+    // The other users may enter this folder.
     std::fs::copy(library().join("libtarn.so"), daemon.path("libtarn.so")).unwrap();
     let (own, writer, reader) = (0, 65534, 65533);
     let grant = |user, write| Grant {

@@ -34,7 +34,7 @@ fn newest(dir: &Path, run: &str) -> Option<(VersionId, Is)> {
     Some((id, is))
 }
 
-/// Where that is of a version which was staged.
+/// The place of a version that was staged.
 #[derive(Debug, PartialEq)]
 enum Is {
     OnTheTier,
@@ -69,10 +69,10 @@ fn loses_memory(daemon: &Daemon) {
     fs::create_dir(daemon.path("memory")).unwrap();
 }
 
-/// What commits until it is killed, and says from which step.
+/// Starts a program that commits until it is killed; returns the step from which it does.
 fn endless(program: &Path, dir: &Path) -> (Child, u64) {
     let mut command = Command::new(program);
-    // Staged, and without a helper: what was committed last waits in memory.
+    // Staged, and without a helper: the last commit waits in memory.
     command.arg(dir).args(["endless", "8"]);
     command.env("RANK", "0").env("RANKS", "1");
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -112,7 +112,7 @@ fn a_killed_program_goes_on_from_its_newest_version_though_the_node_has_lost_its
         &["tests/phx.c"],
         &program,
     ));
-    // Nobody looks after it: the version before is what is left.
+    // No tarnd de-stages it: only the version before is left.
     daemon.kill();
     let dir = daemon.dir.path().to_owned();
     let (_, step) = killed(&program, &dir);

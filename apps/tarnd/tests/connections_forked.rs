@@ -11,8 +11,8 @@ use common::Daemon;
 use linked::{compiler, said};
 use sanitized::{each_build, goes_well};
 
-/// A child is refused every call with its parent's connection, in whatever its parent's threads are, and its parent's tasks, regions and
-/// answers are not touched by what it does.
+/// A child is refused every call with its parent's connection, in any state of its parent's threads, and does not touch its
+/// parent's tasks, regions and answers.
 #[test]
 fn attack_children_and_threads_share_a_connection() {
     let mut daemon = Daemon::start(&[]);

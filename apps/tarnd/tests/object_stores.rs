@@ -126,7 +126,7 @@ fn files_and_trees_go_to_a_store_and_come_back() {
         said(&got)
     );
     assert!(read(&daemon.path("fast/back/file")) == bytes);
-    // A tree, with what objects cannot say.
+    // A tree, with properties that objects cannot have.
     let tree = fast("tree");
     let sent = run(&client, copy(tree.clone(), there(&bucket, "b/tree/")));
     assert_eq!(
@@ -155,7 +155,7 @@ fn files_and_trees_go_to_a_store_and_come_back() {
         "{}",
         said(&across)
     );
-    // What is there stays, unless it is to be replaced.
+    // An object stays, unless it is to be replaced.
     for to in ["a/file", "c/file"] {
         let task = copy(fast("tree/sub/two"), there(&bucket, to));
         let refused = run(&client, task.clone());
@@ -189,7 +189,7 @@ fn files_and_trees_go_to_a_store_and_come_back() {
         let refused = submit(&client, task).unwrap_err();
         assert_eq!(refused.code, Code::Unsupported);
     }
-    // What is no place for it.
+    // Places that cannot be its destination.
     let wrong = [
         copy(fast("file"), there(&bucket, "e/")),
         copy(fast("back"), there(&bucket, "e")),
@@ -381,7 +381,7 @@ fn a_killed_tarnd_sends_no_part_of_an_object_twice() {
 #[test]
 fn what_a_killed_move_has_put_whole_stays_as_its_source_may_be_gone() {
     let bucket = Bucket::new("moved");
-    // It is read again: what was put is whole.
+    // It is read again: the objects are whole.
     let (proxy, reached) = holding("GET /moved-");
     let mut daemon = start(&proxy.endpoint, SECRET, &[]);
     let client = daemon.client();

@@ -36,7 +36,7 @@ fn an_object_is_brought_from_another_node_and_is_the_same_there() {
     let file = "fast/store/fields/rho/3.obj";
     assert_eq!(inode(file), inode("fast/store/fields/rho/newest.obj"));
     assert_eq!(a.path(file).metadata().unwrap().mode() & 0o333, 0);
-    // What is here stays; what was deleted here comes again.
+    // A version that is here stays; one that was deleted here is fetched again.
     assert_eq!(fetch(Some(3)).unwrap(), newest);
     assert_eq!(fetch(None).unwrap(), newest);
     here.delete("fields/rho", Some(3)).unwrap();
@@ -49,7 +49,7 @@ fn an_object_is_brought_from_another_node_and_is_the_same_there() {
     }
     assert_eq!(here.get("fields/rho", None).unwrap(), b"x");
 
-    // What was deleted there cannot be brought, whatever has its number here.
+    // A version that was deleted there cannot be fetched, even if there is one of its number here.
     there.delete("fields/rho", None).unwrap();
     for number in [None, Some(4)] {
         assert_eq!(
@@ -59,7 +59,7 @@ fn an_object_is_brought_from_another_node_and_is_the_same_there() {
     }
     here.delete("fields/rho", None).unwrap();
 
-    // What is damaged there does not arrive.
+    // A version that is damaged there does not arrive.
     there.put("k", &data(4), "").unwrap();
     let path = b.path("fast/store/k/1.obj");
     let mut bytes = fs::read(&path).unwrap();

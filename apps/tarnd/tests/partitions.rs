@@ -108,7 +108,7 @@ fn one_is_made_lent_grown_and_taken_away_and_its_room_is_counted() {
     );
     assert_eq!(client.partitions(None, "fast", b"").unwrap(), []);
 
-    // Who has it open keeps it, as large as it is at least.
+    // A program that has it open keeps it, as large as it is at least.
     let lent = open(&client, "run/field", true).unwrap();
     let busy = |result: Result<(), RequestError>| assert_eq!(result.unwrap_err().code, Code::Busy);
     busy(delete(&client, "run/field"));
@@ -150,7 +150,7 @@ fn what_it_may_hold_bounds_them_together_with_all_else() {
     assert_eq!(huge.code, Code::NoSpace, "{huge}");
     assert_eq!(client.partitions(None, "fast", b"").unwrap().len(), 1);
 
-    // A job's limit counts for what its processes make.
+    // A job's limit counts for partitions that its processes make.
     let limits = vec![Limit {
         space: "fast".into(),
         quota: 5 * MIB,
@@ -223,7 +223,7 @@ fn what_is_no_partition_is_refused() {
     assert_eq!(long.code, Code::Invalid);
     let slow = client.open_partition(None, "slow", b"a.partition", false);
     assert_eq!(slow.unwrap_err().code, Code::NotFound);
-    // A link does not lead out, and what only looks like one is none.
+    // A link does not lead out, and a file that only looks like a partition is none.
     let outside = tempfile::tempdir().unwrap();
     PartitionFolder::open(outside.path())
         .unwrap()
@@ -302,7 +302,7 @@ fn many_are_listed_in_order() {
     );
 }
 
-/// What this thread does as another user, of some groups.
+/// Runs this as another user, of some groups, in a thread.
 fn by<T: Send>(user: u32, groups: &[u32], does: impl FnOnce() -> T + Send) -> Option<T> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be another user");
@@ -347,7 +347,7 @@ fn attack_other_users_have_what_its_list_gives_them_and_nothing_else() {
         denied(open(&guest, "read", true).unwrap_err());
         denied(open(&guest, "group", false).unwrap_err());
         denied(open(&guest, "mine", false).unwrap_err());
-        // Whether there is one is not told either.
+        // Nor does the error reveal whether there is one.
         let (there, not) = (open(&guest, "mine", false), open(&guest, "none", false));
         assert_eq!(there.unwrap_err(), not.unwrap_err());
         let list = guest.partitions(None, "fast", b"").unwrap();
@@ -431,7 +431,7 @@ fn those_of_another_node_are_listed_by_the_own_one() {
     let run = client.partitions(Some("b"), "fast", b"run").unwrap();
     let names: Vec<_> = run.iter().map(|info| &*info.name).collect();
     assert_eq!(names, ["bad", "field"]);
-    // Its own it lists itself, whatever they are called by.
+    // It lists its own itself, by any name of the node.
     make(&client, "own", MIB, &[]).unwrap();
     let own = client.partitions(Some("a"), "fast", b"").unwrap();
     assert_eq!((own.len(), &*own[0].name), (1, "own"));
@@ -511,7 +511,7 @@ fn one_of_another_node_is_open_there_for_as_long_as_its_stream_is() {
         threads.map(|thread| thread.join().unwrap()).iter().sum()
     });
     assert_eq!(values, (0..1000).sum::<u64>());
-    // It grows there, and who asks learns that; what is behind the end is refused, and the stream goes on.
+    // It grows there, and a client that asks learns that; a write behind the end is refused, and the stream stays open.
     let behind = StorageRequest {
         length: 4,
         ..ask(Verb::Write, MIB, 0)
@@ -525,7 +525,7 @@ fn one_of_another_node_is_open_there_for_as_long_as_its_stream_is() {
     let hold = |stream, what| answer(stream, ask(Verb::Hold, 0, what), &[]).code;
     assert_eq!([hold(&one, 2), hold(&two, 1), hold(&one, 1)], [0, 2, 0]);
     assert_eq!([hold(&two, 2), hold(&one, 0), hold(&two, 2)], [2, 0, 0]);
-    // Who may only read cannot write.
+    // A stream that may only read cannot write.
     let (reader, _) = stream(&client, "f", false).unwrap();
     assert_eq!(answer(&reader, behind, b"none").code, 4);
     assert_eq!(answer(&reader, ask(Verb::FetchAdd, 8, 1), &[]).code, 4);

@@ -38,7 +38,7 @@ fn files_and_trees_go_to_another_node_and_back() {
     std::fs::write(a.path("fast/in/empty"), b"").unwrap();
     symlink("deep/er/file", a.path("fast/in/link")).unwrap();
 
-    // There: both ways to say it, a tree and a file.
+    // There: both notations, a tree and a file.
     let out = done(&client, copy(fast("in"), on("b", "x/tree")));
     assert_eq!(out.bytes, 20_000_000);
     assert_eq!(read(&b.path("fast/x/tree/link")), bytes);
@@ -56,7 +56,7 @@ fn files_and_trees_go_to_another_node_and_back() {
     let seen = b.client().spaces().unwrap();
     assert!(seen[0].used > 40_000_000, "{seen:?}");
 
-    // Back: what another node wrote, whole and in part, into a space and outside.
+    // Back: data that another node wrote, whole and in part, into a space and outside.
     std::fs::write(b.path("fast/one"), b"changed there").unwrap();
     let replaced = TaskSpec {
         replace: true,
@@ -93,7 +93,7 @@ fn files_and_trees_go_to_another_node_and_back() {
     assert_eq!((a.leftovers(), b.leftovers()), (Vec::new(), Vec::new()));
 }
 
-/// A move leaves either source or destination, also when somebody writes meanwhile.
+/// A move leaves either source or destination, also when others write meanwhile.
 #[test]
 fn moves_between_nodes_remove_what_was_copied_and_nothing_else() {
     let (a, b) = pair(&[]);
@@ -121,7 +121,7 @@ fn moves_between_nodes_remove_what_was_copied_and_nothing_else() {
         (on("b", "slow2"), fast("slow2"), b.path("fast/slow2")),
     ] {
         std::fs::create_dir(&source).unwrap();
-        // What is done of large files is told as it comes.
+        // Progress on large files is reported as it comes.
         for n in 0..2 {
             std::fs::write(source.join(n.to_string()), content(3_000_000, 3)).unwrap();
         }
@@ -195,7 +195,7 @@ fn memory_goes_to_another_node_and_back() {
     client.unregister(region).unwrap();
 }
 
-/// The target's room and quotas hold, its names lead nowhere else, and who is not of the nodes gets nothing.
+/// The target's space and quotas hold, its names lead nowhere else, and a client that is none of the nodes gets nothing.
 #[test]
 fn the_target_decides() {
     let (a, b) = pair(&[]);
@@ -275,7 +275,7 @@ fn the_target_decides() {
         code(&run(&client, copy(later(), fast("third")))),
         Some(Code::NotFound)
     );
-    // Another key: nothing is said, and nothing read.
+    // Another key: no reply, and no data.
     let [port] = ports();
     let text = std::fs::read_to_string(b.path("peers.toml")).unwrap();
     let of_b = text.split("[nodes.b]").nth(1).unwrap();
@@ -302,7 +302,7 @@ fn the_target_decides() {
     );
 }
 
-/// What was handed over is given up with its task, and goes on after either tarnd was killed if it is durable.
+/// A task that was handed over is given up with its original, and resumes after either tarnd was killed if it is durable.
 #[test]
 fn cancelled_paused_killed() {
     let (mut a, mut b) = pair(&[]);
@@ -331,7 +331,7 @@ fn cancelled_paused_killed() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(!b.path("fast/1").exists());
-    // Paused, it has ended there; resumed, it begins there anew.
+    // Paused, it has ended there; resumed, it begins there again.
     let id = submit(&client, slow("paused")).unwrap();
     until_moves(&client, id);
     assert_eq!(client.pause(&[id]).unwrap(), [PauseResult::Done]);
@@ -432,7 +432,7 @@ fn links_have_rates_of_their_own() {
     assert!(both >= Duration::from_millis(2900), "{both:?}");
     // 16 MB at that rate would take 32 s.
     assert!(others < Duration::from_secs(30), "{others:?}");
-    // What is handed over is held back by the node that takes it.
+    // The node that takes a task over limits its rate.
     std::fs::write(c.path("fast/g"), content(2_000_000, 7)).unwrap();
     let began = Instant::now();
     done(&b.client(), copy(fast("f"), on("c", "from-b")));
@@ -444,7 +444,7 @@ fn links_have_rates_of_their_own() {
     assert_eq!(c.path("fast/from-b").metadata().unwrap().size(), 750_000);
 }
 
-/// Who follows a task of another node asks on one connection.
+/// A node that follows a task of another node uses one connection.
 #[test]
 fn a_task_is_followed_on_one_connection() {
     let [a_port, b_port] = ports();
@@ -455,7 +455,7 @@ fn a_task_is_followed_on_one_connection() {
     let _b = start_peer("b", KEY, &nodes, &[]);
     let connections = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&connections);
-    // What `a` says to `b` goes by here; it ends with the test's process.
+    // The messages of `a` to `b` go by here; it ends with the test's process.
     std::thread::spawn(move || {
         for near in wire.incoming().map_while(Result::ok) {
             counted.fetch_add(1, Ordering::Relaxed);

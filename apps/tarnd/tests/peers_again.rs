@@ -1,4 +1,4 @@
-//! Durable tasks between two tarnds outlive what happens to the other one; others say so at once.
+//! Durable tasks between two tarnds outlive failures of the other one; others report them at once.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn until(what: &str, mut asked: impl FnMut() -> bool) {
     }
 }
 
-/// The source's tarnd is killed in the middle: what has come stays, the task waits, and ends when that tarnd is there again.
+/// The source's tarnd is killed in the middle: copied bytes stay, the task waits, and ends when that tarnd is there again.
 #[test]
 fn what_is_pulled_goes_on_after_the_source_was_killed() {
     let (a, mut b) = pair(&[]);
@@ -88,7 +88,7 @@ fn what_is_pulled_goes_on_after_the_source_was_killed() {
     assert_eq!((a.leftovers(), b.leftovers()), (Vec::new(), Vec::new()));
 }
 
-/// One that is not there when a task is handed over, or asked what there is: who waits for it may be cancelled.
+/// A node that is not there when a task is handed over, or when its content is listed: the waiting task may be cancelled.
 #[test]
 fn a_node_that_is_not_there_is_waited_for() {
     let (a, mut b) = pair(&[]);

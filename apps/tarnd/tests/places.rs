@@ -1,4 +1,5 @@
-//! Places that have several names, that lie in each other, that change while they are moved: nothing is lost, no room is had twice.
+//! Places that have several names, that contain each other, that change while they are moved: nothing is lost, no space is counted
+//! twice.
 
 mod common;
 
@@ -33,7 +34,7 @@ fn text(outcome: &TaskOutcome) -> &str {
     }
 }
 
-/// A move onto itself loses nothing, whatever its two ends are called.
+/// A move onto itself loses nothing, by any names of its two ends.
 #[test]
 fn a_move_onto_itself() {
     let (a, b) = pair(&[]);
@@ -85,8 +86,8 @@ fn a_move_onto_itself() {
     assert!(read(&a.path("fast/z")) == b"precious" && !a.path("fast/y").exists());
 }
 
-/// Nodes whose dataspaces lie in one folder of a shared file system: what is moved from one to the other is not removed after it
-/// has taken its own place.
+/// Nodes whose dataspaces are in one folder of a shared file system: data moved from one to the other is not removed after it has
+/// taken its own place.
 #[test]
 fn a_move_to_the_same_folder_of_another_node() {
     let [a, b, c] = ports();
@@ -116,7 +117,7 @@ fn a_move_to_the_same_folder_of_another_node() {
     }
 }
 
-/// What takes a file's name while the file is moved into memory stays.
+/// An object that takes a file's name while the file is moved into memory stays.
 #[test]
 fn a_file_replaced_while_it_moves_into_memory() {
     let daemon = Daemon::start(&[]);
@@ -151,7 +152,7 @@ fn a_file_replaced_while_it_moves_into_memory() {
     assert!(!daemon.path("fast/f").exists() && daemon.leftovers().is_empty());
 }
 
-/// A folder that memory replaces is gone, and its room is free.
+/// A folder that memory replaces is gone, and its space is free.
 #[test]
 fn memory_replaces_a_folder() {
     let daemon = Daemon::start(&[]);
@@ -179,7 +180,7 @@ fn memory_replaces_a_folder() {
     assert!(used < 1 << 20, "{used}");
 }
 
-/// A dataspace's folder cannot be filled by its outside name, whatever way leads there.
+/// A dataspace's folder cannot be filled by its outside name, by any path.
 #[test]
 fn a_space_is_not_filled_from_outside() {
     let daemon = Daemon::start(&[]);

@@ -1,4 +1,4 @@
-//! What tasks do to files and memory, through the socket of a real tarnd.
+//! Tasks on files and memory, through the socket of a real tarnd.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn copies_moves_and_removes_files_and_trees() {
     assert_eq!(read(&daemon.path("out/moved/deep/er/file")), bytes);
     assert!(!daemon.path("fast/a/tree").exists());
 
-    // Replacing is asked for.
+    // A replacement must be requested.
     std::fs::write(daemon.path("new"), b"new").unwrap();
     let replace = |task: TaskSpec| TaskSpec {
         replace: true,
@@ -92,7 +92,7 @@ fn copies_moves_and_removes_files_and_trees() {
     );
 }
 
-/// No link and no `..` leads out of a space, whoever makes it.
+/// No link and no `..` leads out of a space, by any user.
 #[test]
 fn nothing_leads_out_of_a_space() {
     let daemon = Daemon::start(&[]);
@@ -176,7 +176,7 @@ fn memory_goes_to_files_and_back() {
     );
 }
 
-/// Capacity and quota are enforced by what is really there, also after a restart.
+/// Capacity and quota are enforced by the real content, also after a restart.
 #[test]
 fn room_is_enforced() {
     let mut daemon = Daemon::start_in(tempfile::tempdir().unwrap(), "4MiB:3MiB", &[]);
@@ -198,7 +198,7 @@ fn room_is_enforced() {
     let full = run(&client, copy(daemon.outside("two"), fast("again")));
     assert_eq!(code(&full), Some(Code::Quota), "{full:?}");
     assert!(!daemon.path("fast/again").exists());
-    // A removal that is queued makes room for what comes after it.
+    // A queued removal frees space for later tasks.
     let ids: Vec<TaskId> = client
         .submit(&[
             remove(fast("two")),
@@ -210,7 +210,7 @@ fn room_is_enforced() {
         .collect();
     let ends = client.wait(&ids, WaitCondition::All, Some(LONG)).unwrap();
     assert!(ends.iter().all(|o| o.end == TaskEnd::Done), "{ends:?}");
-    // What somebody removes without tarnd is found.
+    // tarnd notices a file that somebody removes without it.
     std::fs::remove_file(daemon.path("fast/again")).unwrap();
     assert_eq!(
         code(&run(
@@ -234,7 +234,7 @@ fn progress_time_left_and_cancellation() {
     };
     std::fs::write(daemon.path("fast/big2"), content(10_000_000, 1)).unwrap();
     let slow = submit(&client, slow).unwrap();
-    // How soon something of both is there says more of the machine.
+    // How soon both have progress depends more on the machine.
     let status = loop {
         let status = client.status(&[id, slow, 99]).unwrap();
         if status[..2].iter().all(|s| s.done > 0) {
@@ -276,7 +276,7 @@ fn progress_time_left_and_cancellation() {
     assert!(!daemon.path("fast/big").exists() && daemon.leftovers().is_empty());
 }
 
-/// A copy that is paused stops, keeps what it has, gives its slot away, and goes on: over a restart too.
+/// A copy that is paused stops, keeps its bytes, gives its slot away, and resumes: over a restart too.
 #[test]
 fn a_paused_copy_goes_on_where_it_was() {
     let mut daemon = Daemon::start(&["--external-slots", "1"]);
@@ -337,7 +337,7 @@ fn a_paused_copy_goes_on_where_it_was() {
     for n in 0..40 {
         assert_eq!(read(&daemon.path(&format!("fast/big/{n}"))), bytes);
     }
-    // What is cancelled while it is paused leaves nothing.
+    // A task that is cancelled while it is paused leaves nothing.
     assert_eq!(code(&run(&client, remove(fast("big")))), None);
     let slow = TaskSpec {
         rate: 1_000_000,
@@ -379,7 +379,7 @@ fn spaces_are_made_changed_and_removed() {
         path: path.as_bytes().into(),
     };
     assert_eq!(code(&run(&client, copy(fast("f"), other("f")))), None);
-    // It is remembered, and what is in it is found again.
+    // It is remembered, and its content is found again.
     drop(client);
     daemon.kill();
     daemon.again();
@@ -446,7 +446,7 @@ fn processes_belong_to_jobs() {
     let add = |pid| client.change_job(JobChange::AddProcess { job: 4, pid });
     assert_eq!(add(1).unwrap_err().code, Code::Invalid);
     assert_eq!(add(i32::MAX).unwrap_err().code, Code::NotFound);
-    // This process is added: so is whatever it starts.
+    // This process is added: so are processes that it starts.
     let pid = std::process::id().cast_signed();
     client
         .change_job(JobChange::AddProcess { job: 4, pid })

@@ -151,7 +151,7 @@ fn where_one_node_wants_it_all_is_sealed() {
         assert_eq!(done(&mut far, |far| far.read(0, span, 1)), Ok(4096));
         assert_eq!(cells[0].get(), 3);
         cells.iter().for_each(|cell| cell.set(7));
-        // Who has the stream and not its keys gets nowhere.
+        // A client that has the stream and not its keys gets nowhere.
         let (stream, mut without) = open(&a.client());
         without.seal = None;
         let (mut stranger, _) = self::far((stream, without));
@@ -214,7 +214,7 @@ fn opened_grown_and_cut(transport: &str, span: MemorySpan) {
         assert_eq!(write, Ok(4096));
         assert_eq!(done(far, |far| far.read(4096, span, 1)), Ok(4096));
     }
-    // Cut under windows and mappings: who reads there is told, and the node lives.
+    // Cut under windows and mappings: a reader there gets an error, and the node lives.
     let file = std::fs::File::options();
     let file = file.clone().write(true).open(b.path("fast/f.partition"));
     file.unwrap().set_len(HEAD).unwrap();
@@ -229,7 +229,7 @@ fn opened_grown_and_cut(transport: &str, span: MemorySpan) {
         );
     }
     assert!(b.client().stats().is_ok());
-    // What it has made on the host goes with it.
+    // The files that it has made on the host are removed with it.
     drop((first, by_stream, second));
     a.terminate();
     b.terminate();
@@ -265,7 +265,7 @@ fn a_node_that_is_killed_ends_what_goes_by_its_window_only() {
             }
         }
         drop(far);
-        // What a provider makes on the host is left there by who is killed, and by nobody else.
+        // A killed provider leaves the files that it made on the host, and no other one does.
         let own = format!("{}:", std::process::id());
         assert_eq!(of_shm(&own).len(), 0, "{transport}");
         let left = of_shm(&format!("{pid}:"));

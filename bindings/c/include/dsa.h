@@ -32,14 +32,14 @@ extern "C" {
 /* An open partition. */
 struct dsa_partition;
 
-/* What a request does. */
+/* The operation of a request. */
 enum dsa_op {
     DSA_NOTHING = 0,
     DSA_READ = 1,         /* from a partition to memory */
     DSA_WRITE = 2,        /* from memory to a partition */
     DSA_FETCH_ADD = 3,    /* adds to 8 aligned bytes of a partition */
     DSA_COMPARE_SWAP = 4, /* replaces 8 aligned bytes of a partition if they are what is expected */
-    DSA_FLUSH = 5         /* what was completed before is persistent */
+    DSA_FLUSH = 5         /* earlier completed writes are persistent */
 };
 
 /* When a write is complete. */
@@ -51,7 +51,7 @@ enum dsa_level {
 
 /* Flags of a request. */
 enum dsa_sqe_flags {
-    DSA_UNSIGNALLED = 1, /* success is told by the next signalled request that was posted after it */
+    DSA_UNSIGNALLED = 1, /* the next signalled request that was posted after it reports success */
     DSA_LINKED = 2       /* the next request begins when this one has succeeded */
 };
 
@@ -62,7 +62,7 @@ enum dsa_open_flags {
     DSA_NO_GUARD = 4  /* no handler of SIGBUS: a partition whose file is made shorter by force kills who uses it */
 };
 enum dsa_queue_flags {
-    DSA_VOLATILE = 1 /* what is to be persistent may lie in memory that does not outlive a loss of power */
+    DSA_VOLATILE = 1 /* persistent requests may go to memory that does not outlive a loss of power */
 };
 enum dsa_region_flags {
     DSA_REGION_READ_ONLY = 1 /* of a partition: not written; of memory: not filled by reads */
@@ -105,7 +105,7 @@ struct dsa_queue {
     uint32_t cq_tail;
 };
 
-/* Who may have a partition besides its owner. */
+/* A user or group that may have a partition besides its owner. */
 struct dsa_grant {
     uint32_t id;   /* of a user, or of a group */
     uint8_t group; /* 1: id is that of a group */
@@ -115,13 +115,13 @@ struct dsa_grant {
 
 #define DSA_MAX_GRANTS 64
 
-/* What is left after a loss of power. */
+/* The content that remains after a loss of power. */
 enum dsa_power_fail {
     DSA_UNKNOWN = 0, /* not open */
     DSA_LOST = 1,    /* nothing: it is memory */
-    DSA_SYNCED = 2,  /* what the system has synced */
-    DSA_FLUSHED = 3, /* what was flushed from the processor's caches */
-    DSA_FENCED = 4   /* what is in them, too */
+    DSA_SYNCED = 2,  /* bytes that the system has synced */
+    DSA_FLUSHED = 3, /* bytes that were flushed from the processor's caches */
+    DSA_FENCED = 4   /* bytes in the caches, too */
 };
 
 /* Kinds of dsa_lock(). */
@@ -152,7 +152,7 @@ struct dsa_info {
  */
 int dsa_create(const char *partition, uint64_t bytes, const struct dsa_grant *grants, size_t grant_count);
 /*
- * The same, written by units of at least so many bytes, 512 to 16384, whatever the medium is; mapped if unit is 0.
+ * The same, written by units of at least so many bytes, 512 to 16384, on any medium; mapped if unit is 0.
  *
  *     must(dsa_create_units("./table", 1 << 20, 4096, NULL, 0));
  */
@@ -210,11 +210,11 @@ int dsa_open_cyclic(const char *const *partitions, size_t count, uint64_t block,
                     struct dsa_partition **opened);
 /* Its regions stay. A call of another thread with it that has begun ends before it goes. */
 int dsa_close(struct dsa_partition *partition);
-/* What is known of it, now. */
+/* Its details now. */
 int dsa_partition_info(const struct dsa_partition *partition, struct dsa_info *info);
-/* Its bytes now; what others have added can be registered from now on. */
+/* Its bytes now; bytes that others have added can be registered from now on. */
 int dsa_size(const struct dsa_partition *partition, uint64_t *bytes);
-/* Makes it larger while it is open; *now is what it has then. now may be NULL. */
+/* Makes it larger while it is open; *now is its size then. now may be NULL. */
 int dsa_grow(const struct dsa_partition *partition, uint64_t bytes, uint64_t *now);
 
 /*
@@ -278,8 +278,8 @@ int dsa_register_partition(struct dsa_queue *queue, const struct dsa_partition *
                            uint64_t length, uint32_t flags, uint32_t *region);
 /* TARN_EBUSY while requests under way name it. */
 int dsa_unregister(struct dsa_queue *queue, uint32_t region);
-/* Begins what was prepared, and takes the ends of what is under way. How many were begun: fewer than prepared when completions must be
- * reaped first. */
+/* Begins the prepared requests, and takes the ends of those under way. How many were begun: fewer than prepared when
+ * completions must be reaped first. */
 uint32_t dsa_submit(struct dsa_queue *queue);
 /* The same, and waits until there are so many completions. */
 int dsa_wait(struct dsa_queue *queue, uint32_t completions, uint64_t patience_ns);

@@ -1,15 +1,15 @@
 /*
  * phx.h: checkpoints of a simulation at the speed of its memory.
  *
- * All ranks of a program call phx_init, give names to what they want to keep (phx_create_obj for new memory,
- * phx_register_obj for memory that they have), call phx_restart once, and phx_checkpoint_commit whenever their state is
- * worth keeping. docs/guide/checkpoints.md explains the words; each call has a man page.
+ * All ranks of a program call phx_init, name the memory that they want to keep (phx_create_obj for new memory, phx_register_obj
+ * for memory that they have), call phx_restart once, and phx_checkpoint_commit whenever their state is worth keeping.
+ * docs/guide/checkpoints.md explains the words; each call has a man page.
  *
- * Link with -ltarn. Every function that returns int gives PHX_OK, PHX_DEGRADED (it was done, with a warning) or an error
- * of enum phx_code; phx_last_error() then says why and what to do, in words. Nothing here ends the program, touches a
- * signal (but PHX_MPROTECT does), or waits for ever. Calls may come from any thread, one at a time: a second one gets PHX_EBUSY (but those of readers,
- * at the end). In a child of fork() these calls give PHX_EUNSUPPORTED and do nothing: the checkpoints are the parent's. The child has its own
- * copies of what objects hold, and begins its own checkpoints where the parent had none.
+ * Link with -ltarn. Every function that returns int gives PHX_OK, PHX_DEGRADED (it was done, with a warning) or an error of enum
+ * phx_code; phx_last_error() then gives the reason and the remedy, in words. Nothing here ends the program, touches a signal (but
+ * PHX_MPROTECT does), or waits for ever. Calls may come from any thread, one at a time: a second one gets PHX_EBUSY (but those of
+ * readers, at the end). In a child of fork() these calls give PHX_EUNSUPPORTED and do nothing: the checkpoints are the parent's.
+ * The child has its own copies of the objects' content, and begins its own checkpoints where the parent had none.
  *
  * Sizes are bytes, times nanoseconds (`_ns`), rates bytes a second. The man page of a call lists its errors. In the examples must() ends the
  * program unless it is given PHX_OK or PHX_DEGRADED; those after phx_init() have an object "field" of 1000 doubles. The tests run them.
@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-/* What became of a call. The numbers never change. */
+/* The outcome of a call. The numbers never change. */
 enum phx_code {
     PHX_OK = 0,
     PHX_DEGRADED = 1,      /* done, with fewer copies than were asked for, or (once) with copies that go by TCP and not by libfabric */
@@ -34,7 +34,7 @@ enum phx_code {
     PHX_EEXISTS = 5,       /* the key is taken, or phx_init was called before */
     PHX_ENOSPACE = 6,      /* no space on the persistent tier */
     PHX_ENOMEM = 7,        /* not enough memory */
-    PHX_ECORRUPT = 8,      /* no undamaged copy is left of what was wanted */
+    PHX_ECORRUPT = 8,      /* no undamaged copy is left of the wanted data */
     PHX_EIO = 9,           /* another input or output error */
     PHX_ETIMEDOUT = 10,    /* the time was over before that */
     PHX_ELOST = 11,        /* another rank is gone */
@@ -44,23 +44,23 @@ enum phx_code {
     PHX_EINTERNAL = 15     /* an error inside tarn */
 };
 
-/* What a version survives (docs/guide/checkpoints.md, "What a version survives"). */
+/* The losses that a version survives (docs/guide/checkpoints.md, "What a version survives"). */
 enum phx_level {
     PHX_COMMITTED = 0,  /* the end of the process */
-    PHX_DURABLE = 1,    /* all of it lies on the persistent tier */
-    PHX_REPLICATED = 2, /* all of it lies on another node too */
+    PHX_DURABLE = 1,    /* all of it is on the persistent tier */
+    PHX_REPLICATED = 2, /* all of it is on another node too */
     PHX_FLUSHED = 3     /* it, or a newer one, is on the external store, verified, and named by `latest` there */
 };
 
-/* "as it is by default", where a number is asked for */
+/* "the default value", for a number */
 #define PHX_DEFAULT UINT64_MAX
 
-/* What phx_init is told. Set all to zero but `size`, `rank` and `ranks` for the defaults. */
+/* The options of phx_init. Set all to zero but `size`, `rank` and `ranks` for the defaults. */
 struct phx_options {
     uint32_t size;            /* sizeof(struct phx_options) */
     uint32_t rank;            /* which rank this is */
     uint32_t ranks;           /* how many there are: at least 1 */
-    uint32_t replicas;        /* copies of what is staged, each on another node: 1 to 3; 0: 1 if ranks are on several nodes */
+    uint32_t replicas;        /* copies of staged versions, each on another node: 1 to 3; 0: 1 if ranks are on several nodes */
     const char *run;          /* the program's name on this node; NULL: $TARN_PHX_RUN, or "phx" */
     const char *tier;         /* a folder on the persistent tier; NULL: $TARN_PHX_TIER. Not made on the node's root disk */
     const char *memory;       /* a folder in memory; NULL: $TARN_PHX_MEMORY, or /dev/shm */
@@ -83,18 +83,18 @@ struct phx_options {
 #define PHX_SAME_NODE 1u    /* a buddy on the same node will do (for tests) */
 #define PHX_NO_STAGING 2u   /* copy all to the persistent tier at once */
 #define PHX_NO_HELPER 4u    /* no helper thread: the caller copies, and de-stages in its next call */
-#define PHX_NO_REPLICAS 16u /* what is staged is on this node alone */
-#define PHX_AUDIT 8u        /* what was copied ahead is compared at the commit: finds writes that nobody sees */
+#define PHX_NO_REPLICAS 16u /* staged versions are on this node alone */
+#define PHX_AUDIT 8u        /* bytes copied ahead are compared at the commit: finds writes that nobody sees */
 /*
- * Writes are tracked by mprotect and a handler of SIGSEGV, which stays, as kernels before Linux 6.7 have nothing else. Where an object
- * is copied ahead, system calls that write into it (read, recv, MPI by CMA, io_uring) then fail with EFAULT, or come back short:
- * programs that make such calls do not ask for it, or give those objects precopy = 1. phx_init(3) has more.
+ * Writes are tracked by mprotect and a handler of SIGSEGV, which stays, as kernels before Linux 6.7 have nothing else. While an
+ * object is copied ahead, system calls that write into it (read, recv, MPI by CMA, io_uring) then fail with EFAULT, or come back
+ * short: programs that make such calls do not ask for it, or give those objects precopy = 1. phx_init(3) has more.
  */
 #define PHX_MPROTECT 32u
 /*
- * What objects hold is encrypted (AES-256-GCM) wherever versions lie: on tiers, in memory that outlives the process, on other nodes, on
- * the external store; with the user's key, which `tarn key new` makes. Names, sizes and shapes are not. $TARN_PHX_ENCRYPT=1 does the same.
- * A restart refuses versions in clear then, unless $TARN_PHX_CLEAR is 1.
+ * The content of objects is encrypted (AES-256-GCM) wherever versions are stored: on tiers, in memory that outlives the process,
+ * on other nodes, on the external store; with the user's key, which `tarn key new` makes. Names, sizes and shapes are not.
+ * $TARN_PHX_ENCRYPT=1 does the same. A restart refuses versions in clear then, unless $TARN_PHX_CLEAR is 1.
  */
 #define PHX_ENCRYPT 64u
 
@@ -117,21 +117,21 @@ struct phx_dimension {
 };
 
 /*
- * What is said of an object; all zero is "keep it in checkpoints". A version is whole or none: of versions, persistence and replicas the
- * most that an object asks for counts, for all that is committed as long as that object is there.
+ * The properties of an object; all zero is "keep it in checkpoints". A version is whole or none: of versions, persistence and
+ * replicas the most that an object asks for counts, for all that is committed as long as that object is there.
  */
 struct phx_properties {
     uint32_t size;        /* sizeof(struct phx_properties) */
     uint8_t transient;    /* 1: not part of checkpoints */
     uint8_t precopy;      /* 0: where it pays; 1: never; 2: always */
     uint8_t dma;          /* 1: devices write into it: it is never copied ahead */
-    uint8_t persistence;  /* enum phx_level: what a version has reached when its commit returns; from PHX_DURABLE on nothing is staged */
+    uint8_t persistence;  /* enum phx_level: the level of a version when its commit returns; from PHX_DURABLE on nothing is staged */
     uint32_t versions;    /* how many are kept, at most 13; 0: one */
     int32_t shape;        /* enum phx_shape_kind */
     uint32_t dimensions;  /* of a block */
     uint64_t row;         /* bytes of a row of an irregular object */
     struct phx_dimension dimension[PHX_MAX_DIMENSIONS]; /* the slowest first, as in C; a Fortran array's last first */
-    uint32_t replicas;    /* copies of what is staged, each on another node: 1 to 3; 0: as in phx_options */
+    uint32_t replicas;    /* copies of staged versions, each on another node: 1 to 3; 0: as in phx_options */
     uint32_t reserved;    /* 0 */
 };
 
@@ -149,7 +149,7 @@ struct phx_version_info {
     int32_t level;  /* enum phx_level: the least of all ranks */
 };
 
-/* What was done since phx_init, by this rank. */
+/* The work since phx_init, by this rank. */
 struct phx_stats {
     uint32_t size;              /* sizeof(struct phx_stats) */
     int32_t power_fail;         /* what the persistent tier keeps without power: 0 nothing, 1 what was synced, 2 what was flushed, 3 all */
@@ -211,7 +211,8 @@ int phx_create_obj(const char *key, size_t bytes, size_t unit, const struct phx_
 int phx_register_obj(const char *key, void *memory, size_t bytes, size_t unit, const struct phx_properties *properties);
 
 /*
- * Where a created or registered object is, and how large. Any of the results may be NULL. PHX_ENOTFOUND: there is no such object.
+ * Gives the address and the size of a created or registered object. Any of the results may be NULL. PHX_ENOTFOUND: there is no
+ * such object.
  *
  *     void *memory;
  *     size_t bytes;
@@ -221,7 +222,7 @@ int phx_register_obj(const char *key, void *memory, size_t bytes, size_t unit, c
 int phx_get_obj(const char *key, void **memory, size_t *bytes);
 
 /*
- * Gives a created object another size; what it held stays, as far as it fits. It may move.
+ * Gives a created object another size; its content stays, as far as it fits. It may move.
  *
  *     void *memory;
  *     must(phx_resize_obj("field", 2000 * sizeof(double), &memory));
@@ -236,8 +237,9 @@ int phx_resize_obj(const char *key, size_t bytes, void **memory);
 int phx_destroy_obj(const char *key);
 
 /*
- * Keeps the state of all objects. All ranks call it; none waits for the others except for space, and for the persistence that objects ask
- * for. `version` may be NULL. One that fails is counted: all ranks go on to the next, and none tries again alone.
+ * Keeps the state of all objects. All ranks call it; none waits for the others except for space, and for the persistence that
+ * objects ask for. `version` may be NULL. One that fails is counted: all ranks continue with the next, and none tries again
+ * alone.
  *
  *     struct phx_version version;
  *     int code = phx_checkpoint_commit(&version);
@@ -272,8 +274,8 @@ int phx_restart(const struct phx_version *version, struct phx_version *restored)
 int phx_versions(struct phx_version_info *versions, size_t *count);
 
 /*
- * Waits until a version has a level (enum phx_level), for all ranks; at most `timeout_ns` nanoseconds, or as long as the options say if it
- * is 0. PHX_ETIMEDOUT: it has not; PHX_EUNSUPPORTED: nothing was asked for that brings versions there.
+ * Waits until a version has a level (enum phx_level), for all ranks; at most `timeout_ns` nanoseconds, or as long as the options
+ * say if it is 0. PHX_ETIMEDOUT: it has not; PHX_EUNSUPPORTED: the options bring no versions there.
  *
  *     struct phx_version version;
  *     must(phx_checkpoint_commit(&version));
@@ -293,7 +295,7 @@ int phx_wait(const struct phx_version *version, int level, uint64_t timeout_ns);
 int phx_due(uint64_t interval_ns, int *due);
 
 /*
- * What this rank has done since phx_init.
+ * The work of this rank since phx_init.
  *
  *     struct phx_stats stats = {.size = sizeof stats};
  *     must(phx_stats(&stats));
@@ -302,16 +304,16 @@ int phx_due(uint64_t interval_ns, int *due);
 int phx_stats(struct phx_stats *stats);
 
 /*
- * Ends: what is staged is de-staged, memory of created objects is gone. The versions stay. What is being flushed is not waited for:
- * phx_wait does that.
+ * Ends: staged versions are de-staged, memory of created objects is gone. The versions stay. It does not wait for a flush under
+ * way: phx_wait does that.
  *
  *     must(phx_finalize());
  */
 int phx_finalize(void);
 
 /*
- * For other programs of the node: versions of a run, mapped where they lie, while it goes on or after it has ended. No phx_init is
- * needed, and these calls may come from any threads at once, and from forked children: each closes for itself what was open.
+ * For other programs of the node: versions of a run, mapped in place, while it runs or after it has ended. No phx_init is needed,
+ * and these calls may come from any threads at once, and from forked children: each closes for itself what was open.
  */
 
 /* A version that is pinned: it stays as it is until phx_close_version, or the end of the process. */
@@ -345,12 +347,12 @@ int phx_open_version(const char *run, const char *tier, const struct phx_version
 int phx_reader_version(const struct phx_reader *reader, struct phx_version_info *version, uint32_t *ranks,
                        size_t *count);
 
-/* Where an object of a rank can be read, nothing copied, until the reader is closed; `bytes` and `unit` may be NULL. To write there ends
- * the program. */
+/* Gives the address at which an object of a rank can be read, nothing copied, until the reader is closed; `bytes` and `unit`
+ * may be NULL. To write there ends the program. */
 int phx_map_obj(const struct phx_reader *reader, uint32_t rank, const char *key, const void **memory, size_t *bytes,
                 size_t *unit);
 
-/* Ends it: what was mapped is gone. */
+/* Ends it: its mapped memory is gone. */
 int phx_close_version(struct phx_reader *reader);
 
 /*

@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* What rank 0 tells the others. */
+/* The values that rank 0 sends to the others. */
 struct phx_mpi_told {
     char run[256];
     char meet[MPI_MAX_PROCESSOR_NAME + 8]; /* empty: on one node, or where the environment says */
@@ -49,9 +49,9 @@ static inline int phx_mpi_meet(struct phx_mpi_told *told)
 
 /*
  * phx_init by all ranks of a communicator, between MPI_Init and MPI_Finalize. Rank and number of ranks are the communicator's,
- * whatever the options say; the options may be NULL. Where the ranks are on several nodes, and neither `meet` nor
- * $TARN_PHX_MEET says where they meet, rank 0 chooses a free port of its node and a key. All ranks get PHX_EINVALID when one
- * has another run's name than rank 0, or options of another size.
+ * not those of the options; the options may be NULL. If the ranks are on several nodes, and neither `meet` nor $TARN_PHX_MEET
+ * says where they meet, rank 0 chooses a free port of its node and a key. All ranks get PHX_EINVALID when one has another
+ * run's name than rank 0, or options of another size.
  */
 static inline int phx_init_mpi(MPI_Comm communicator, const struct phx_options *options)
 {

@@ -1,6 +1,6 @@
 /*
- * tarn.h: what a program can ask of the tarnd of its node: copy, move and remove files between dataspaces, its own
- * memory and outside, while it goes on computing.
+ * tarn.h: a program's requests to the tarnd of its node: copy, move and remove files between dataspaces, its own memory and
+ * outside, while it continues to compute.
  *
  * Link with -ltarn. No threads, no signal handlers, no exit: every call does its work in the caller's thread. One
  * connection may be used by many threads at once. It belongs to the process that made it: in a child of fork() its calls
@@ -35,7 +35,7 @@ enum tarn_code {
     TARN_EQUOTA = 6,        /* the user's or the job's quota is used up */
     TARN_EEXISTS = 7,       /* the destination is there already */
     TARN_ECHANGED = 8,      /* the source changed while it was read */
-    TARN_ECORRUPT = 9,      /* what was read is not what was written */
+    TARN_ECORRUPT = 9,      /* the data read is not the data written */
     TARN_EIO = 10,          /* another input or output error */
     TARN_ECANCELLED = 11,   /* the task was cancelled */
     TARN_EDEPENDENCY = 12,  /* a task that it follows has failed */
@@ -50,7 +50,7 @@ enum tarn_code {
 /* A connection to tarnd. */
 struct tarn_connection;
 
-/* Where data is or goes. */
+/* The place that data comes from or goes to. */
 enum tarn_place_kind {
     TARN_NOWHERE = 0,
     TARN_SPACE = 1,   /* space, path: below the dataspace's root */
@@ -77,13 +77,13 @@ enum tarn_task_kind {
 };
 
 enum tarn_verify {
-    TARN_VERIFY_COPY = 0,     /* what was read was hashed, and that was written */
+    TARN_VERIFY_COPY = 0,     /* the data read was hashed, and that was written */
     TARN_VERIFY_NONE = 1,     /* nothing is proven */
     TARN_VERIFY_READBACK = 2, /* the destination was read again */
 };
 
 enum tarn_flags {
-    TARN_DURABLE = 1, /* goes on after tarnd was started again */
+    TARN_DURABLE = 1, /* resumes after tarnd was started again */
     TARN_REPLACE = 2  /* a destination that exists is replaced */
 };
 
@@ -112,7 +112,7 @@ struct tarn_outcome {
     uint8_t has_checksum; /* 1 for a single file or memory that was hashed */
     uint8_t reserved[2];
     uint8_t checksum[16]; /* docs/reference/manifest-format.md, "The hash of a file" */
-    char text[192];       /* why it failed; what does not fit ends in "..." */
+    char text[192];       /* why it failed; a text that does not fit ends in "..." */
 };
 
 enum tarn_state {
@@ -171,11 +171,11 @@ struct tarn_stats {
 int tarn_connect(const char *socket, struct tarn_connection **connection);
 /* The same for a job that is registered with tarnd. */
 int tarn_connect_job(const char *socket, uint64_t job, struct tarn_connection **connection);
-/* Closes. Tasks go on. NULL is nothing. */
+/* Closes. Tasks continue. NULL is nothing. */
 void tarn_close(struct tarn_connection *connection);
 
 /*
- * A task with nothing special asked for.
+ * A task without special options.
  *
  *     struct tarn_task task;
  *     tarn_task_init(&task);
@@ -186,9 +186,9 @@ void tarn_close(struct tarn_connection *connection);
 void tarn_task_init(struct tarn_task *task);
 
 /*
- * Submits `count` tasks. `ids` gets each one's id, 0 where it was refused; `codes`, unless NULL, why. Returns TARN_OK when all were taken,
- * otherwise the first reason. Each task is taken or refused for itself, but for what is wrong with the request: no connection, a full queue
- * (TARN_EBUSY), memory that is not registered (then nothing of that request is taken).
+ * Submits `count` tasks. `ids` gets each one's id, 0 where it was refused; `codes`, unless NULL, why. Returns TARN_OK when all
+ * were taken, otherwise the first reason. Each task is taken or refused for itself, but for errors of the request: no connection,
+ * a full queue (TARN_EBUSY), memory that is not registered (then nothing of that request is taken).
  *
  *     struct tarn_connection *tarnd;
  *     struct tarn_task copy;
@@ -210,14 +210,14 @@ int tarn_submit(struct tarn_connection *connection, const struct tarn_task *task
                 int32_t *codes);
 
 /* Waits until all (or, with `any`, at least one) of the tasks have ended, at most `timeout_ns` nanoseconds; 0 only
- * asks, a negative time waits for ever. `outcomes` has room for `count`, and `*ended` says how many were written: tasks
- * that are not known are left out. TARN_ETIMEDOUT when the time was over before; what has ended is there then too.
- * With `any`, at most 1024 tasks. */
+ * asks, a negative time waits for ever. `outcomes` has space for `count`, and `*ended` says how many were written:
+ * tasks that are not known are left out. TARN_ETIMEDOUT when the time was over before; the outcomes of tasks that
+ * have ended are there then too. With `any`, at most 1024 tasks. */
 int tarn_wait(struct tarn_connection *connection, const uint64_t *ids, size_t count, int any, int64_t timeout_ns,
               struct tarn_outcome *outcomes, size_t *ended);
 
 /*
- * How far tasks are; `status` has room for `count`. With tarnd and id as of tarn_submit:
+ * How far tasks are; `status` has space for `count`. With tarnd and id as of tarn_submit:
  *
  *     struct tarn_status status;
  *     must(tarn_status(tarnd, &id, 1, &status));
@@ -230,13 +230,13 @@ int tarn_status(struct tarn_connection *connection, const uint64_t *ids, size_t 
  * TARN_ENOTFOUND, or TARN_EEXISTS for one that is over already. */
 int tarn_cancel(struct tarn_connection *connection, const uint64_t *ids, size_t count, int32_t *codes);
 
-/* Pauses tasks: they are not started, and what is under way of them stops, gives way to others and keeps what it has done;
- * tarn_resume lets them go on from there. `codes`, unless NULL: TARN_OK, TARN_ENOTFOUND, or TARN_EEXISTS for one that is
- * over already. */
+/* Pauses tasks: they are not started, and those under way stop, give way to others and keep their progress; tarn_resume
+ * continues them from there. `codes`, unless NULL: TARN_OK, TARN_ENOTFOUND, or TARN_EEXISTS for one that is over
+ * already. */
 int tarn_pause(struct tarn_connection *connection, const uint64_t *ids, size_t count, int32_t *codes);
 int tarn_resume(struct tarn_connection *connection, const uint64_t *ids, size_t count, int32_t *codes);
-/* The same for all tasks of a job, those that it submits later too (`on`: 1 pauses, 0 resumes); and for tarnd: it starts
- * nothing any more, what is under way ends, and submissions are taken. For the user that runs tarnd. */
+/* The same for all tasks of a job, those that it submits later too (`on`: 1 pauses, 0 resumes); and for tarnd: it
+ * starts nothing any more, tasks under way end, and submissions are taken. For the user that runs tarnd. */
 int tarn_job_pause(struct tarn_connection *connection, uint64_t job, int on);
 int tarn_pause_all(struct tarn_connection *connection, int on);
 
@@ -258,7 +258,8 @@ int tarn_memory_register(struct tarn_connection *connection, int memfd, uint64_t
 int tarn_memory_unregister(struct tarn_connection *connection, uint32_t region);
 
 /*
- * The dataspaces. `*count` says for how many `spaces` has room, and then how many there are.
+ * The dataspaces. `*count` is first the number for which `spaces` has space, and then the number of
+ * dataspaces.
  *
  *     struct tarn_space spaces[16];
  *     size_t count = 16;

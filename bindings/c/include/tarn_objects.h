@@ -1,10 +1,11 @@
 /*
- * tarn_objects.h: the object store of a node. A store is a folder; each version of an object is one file in it, which never changes,
- * and which all programs of the node that may read it map where it lies. docs/guide/objects.md explains it; each call has a man page.
+ * tarn_objects.h: the object store of a node. A store is a folder; each version of an object is one file in it, which never
+ * changes, and which all programs of the node that may read it map in place. docs/guide/objects.md explains it; each call has a
+ * man page.
  *
- * Link with -ltarn. Every call gives PHX_OK or an error of enum phx_code (phx.h); phx_last_error() then says why and what to do, in
- * words. Calls may come from any number of threads at once, and from forked children: what was mapped or created before is given up by each
- * for itself.
+ * Link with -ltarn. Every call gives PHX_OK or an error of enum phx_code (phx.h); phx_last_error() then gives the reason and the
+ * remedy, in words. Calls may come from any number of threads at once, and from forked children: each gives up for itself the
+ * memory that was mapped or created before.
  *
  * `store` is the store's folder; NULL is the one that $TARN_OBJECTS names. `key` is the object's name: 1 to 255 bytes of UTF-8, parts
  * between slashes, of which none begins with '.' or ends with ".obj". `number` is which version: 1 is the first, 0 means the newest.
@@ -25,7 +26,7 @@
 extern "C" {
 #endif
 
-/* What is known of a version. */
+/* The details of a version. */
 struct tarn_object_info {
     uint64_t number; /* 0: the folder of the key may not be read */
     uint64_t bytes;

@@ -1,4 +1,4 @@
-//! The structures of `tarn.h`, and what they mean in Rust.
+//! The structures of `tarn.h`, and their values in Rust.
 
 use crate::guard::invalid;
 use std::ffi::{CStr, c_char};
@@ -218,7 +218,7 @@ impl tarn_task {
     }
 }
 
-/// What stands where a text was cut.
+/// The text that marks a cut.
 const CUT: &str = " ...";
 
 /// A text in a field of fixed size, ended by NUL; one that does not fit is cut after a word, and says so.

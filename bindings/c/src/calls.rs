@@ -143,7 +143,7 @@ pub unsafe extern "C" fn tarn_task_init(task: *mut tarn_task) {
     }
 }
 
-/// What came of each task: those that could be read were submitted, in order.
+/// The outcome of each task: those that could be read were submitted, in order.
 fn each(
     read: Vec<Result<TaskSpec, RequestError>>,
     taken: Vec<Result<u64, RequestError>>,

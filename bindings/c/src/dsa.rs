@@ -97,7 +97,7 @@ impl DerefMut for Claimed<'_> {
 /// It is there, and stays there until it is given back.
 #[inline]
 unsafe fn claim<'q>(from: *mut dsa_queue) -> Option<Claimed<'q>> {
-    // SAFETY: as the caller says; what several threads look at is atomic.
+    // SAFETY: as the caller says; the field that several threads look at is atomic.
     let is_busy = unsafe { &(*from).is_busy };
     (!is_busy.swap(true, Ordering::Acquire)).then(|| Claimed {
         // SAFETY: as the caller says; no other thread has it, as it would be busy.
@@ -438,9 +438,9 @@ pub unsafe extern "C" fn dsa_queue_destroy(from: *mut dsa_queue) -> c_int {
         if !lock(&QUEUES).remove(&from.addr()) {
             return Err(unknown());
         }
-        // A child's copy of what is its parent's stays as it is: to end it would end the parent's.
+        // A child's copy of its parent's object stays as it is: to end it would end the parent's.
         if claimed.is_here() {
-            // SAFETY: it was given, it is in the table no more, and whoever was in a call with it has left.
+            // SAFETY: it was given, it is in the table no more, and every thread that was in a call with it has left.
             drop(unsafe { Box::from_raw(from) });
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! A fork takes the thread that calls it alone into the child. The tables of what C was given are locked meanwhile, so that no other thread
-//! is in the middle of one: the child could neither end that nor wait for it.
+//! A fork takes the thread that calls it alone into the child. The tables of objects given to C are locked meanwhile, so that no
+//! other thread is in the middle of one: the child could neither end that nor wait for it.
 
 use crate::{dsa::tables, phx};
 use std::cell::RefCell;
@@ -34,10 +34,11 @@ extern "C" fn release() {
     let _ = HELD.try_with(|held| held.borrow_mut().take());
 }
 
-/// From now on it is so. Where the system has no space for that, a fork in the middle of another thread's call is the program's to avoid.
+/// From now on it is so. If the system has no space for that, the program must avoid a fork in the middle of another
+/// thread's call.
 pub(crate) fn heed() {
-    /// Not a `Once`: a child that was forked while another thread was in it would wait for ever. Threads that come at once may all do it:
-    /// whoever is second to hold or to release finds it done.
+    /// Not a `Once`: a child that was forked while another thread was in it would wait for ever. Threads that come at once may
+    /// all do it: the second one to hold or to release finds it done.
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.load(Acquire) {
         // SAFETY: the functions are there for as long as the library is, and panic on nothing.

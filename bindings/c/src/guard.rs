@@ -44,7 +44,7 @@ pub extern "C" fn tarn_last_error() -> *const c_char {
         .unwrap_or(c"".as_ptr())
 }
 
-/// What who looks into the library's file finds, without loading it.
+/// The mark that a reader of the library's file finds, without loading it.
 #[used]
 static MARK: &str = concat!("tarn-libtarn-version=", env!("CARGO_PKG_VERSION"), "\0");
 

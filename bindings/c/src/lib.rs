@@ -4,7 +4,7 @@
 //! is touched but as the headers say.
 
 #![allow(unsafe_code)]
-// What the functions and structures mean stands in the header, once.
+// The header describes the functions and structures, once.
 #![allow(missing_docs, clippy::missing_safety_doc)]
 
 mod abi;

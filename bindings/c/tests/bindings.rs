@@ -1,4 +1,4 @@
-//! What programs link beside the C header: MPI, Fortran, pkg-config, man pages, and the proxies of examples/checkpoints.
+//! Programs that link beside the C header: MPI, Fortran, pkg-config, man pages, and the proxies of examples/checkpoints.
 
 #[path = "common/mod.rs"]
 mod linked;
@@ -470,7 +470,7 @@ fn value<'a>(text: &'a str, key: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("no {key} in {text}")).1
 }
 
-/// Whatever cycle it is killed in, it ends with what it ends with undisturbed and without checkpoints.
+/// In any cycle in which it is killed, it ends with the result of an undisturbed run without checkpoints.
 fn a_killed_proxy_ends_as_if_undisturbed(name: &str) {
     let Some(proxies) = Proxies::new(name) else {
         return;
@@ -595,7 +595,7 @@ fn programs_of_the_page_go_on_where_they_ended() {
         }
     }
     assert!(!Path::new(&lost).exists() && !to("nvme").exists());
-    // What another program sees of the one in C.
+    // The values of the C program that another program sees.
     said(&mut compiler("cc", &["-std=c11"], &[&watch], &to("watch")));
     let tier = to("c").with_extension("tier");
     let text = said(Command::new(to("watch")).env("TARN_PHX_TIER", tier));

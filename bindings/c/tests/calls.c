@@ -1,4 +1,4 @@
-/* Every call of tarn.h, and what happens when it is called wrongly. */
+/* Every call of tarn.h, and the errors of wrong calls. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ int main(int argc, char **argv)
     tarn_close(NULL);
     tarn_task_init(NULL);
 
-    /* What is wrong in a task is told; the others are taken. */
+    /* A wrong task gets an error; the others are taken. */
     struct tarn_task tasks[600];
     uint64_t ids[600];
     int32_t codes[600];
@@ -178,7 +178,8 @@ int main(int argc, char **argv)
     for (int n = 0; n < 4; n++) {
         CHECK(pthread_create(&threads[n], NULL, work, &counts[n]) == 0);
     }
-    /* In the middle of that: a child is told that the connection is its parent's, gives it back without harm, and has its own. */
+    /* In the middle of that: a child gets the error that the connection is its parent's, gives it back without harm, and has
+     * its own. */
     pid_t child = fork();
     if (child == 0) {
         struct tarn_stats stats;

@@ -1,4 +1,5 @@
-/* check.h: calls that are to give a code. One that gives another is printed, with why, and the program goes on to its next. */
+/* check.h: calls that are to give a code. One that gives another is printed, with the reason, and the program continues with
+ * its next. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -6,7 +7,7 @@
 
 #include <stdio.h>
 
-/* What says why; a program of tarn.h's codes has another. */
+/* The call that gives the reason; a program of tarn.h's codes has another. */
 #ifndef WHY
 #define WHY phx_last_error()
 #endif

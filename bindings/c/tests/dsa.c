@@ -1,5 +1,5 @@
 /*
- * dsa.c: a program with direct access, and what it does wrong on purpose.
+ * dsa.c: a program with direct access, and its wrong calls on purpose.
  *
  * dsa FOLDER run: writes, reads, counts and waits. dsa FOLDER misuse: every wrong call gives its code.
  * dsa FOLDER limited: writes to a partition that is longer than files may become by this program.
@@ -65,7 +65,7 @@ static int run(const char *path)
         dsa_prep_write(sqe, region, 33 * (uint64_t)i + 1, memory, records[i], sizeof records[i]);
         dsa_sqe_set_flags(sqe, DSA_UNSIGNALLED);
     }
-    /* What was written is persistent when this completes, as far as the medium can. */
+    /* All earlier writes are persistent when this completes, as far as the medium can. */
     struct dsa_sqe *flush = next(queue);
     dsa_prep_flush(flush, region);
     dsa_sqe_set_data(flush, 42);
@@ -218,7 +218,8 @@ static int misuse(const char *folder, const char *path)
     CHECK(dsa_get_sqe(queue) == NULL, 1);
     CHECK((int)dsa_submit(queue), 4);
     CHECK((int)reaped(queue, TARN_OK), 3);
-    /* A read into memory that is not to be filled, what is not persistent, one byte too many, a freed region. */
+    /* A read into memory that is not to be filled, a flush of memory that is not persistent, one byte too many, a freed
+     * region. */
     dsa_prep_read(dsa_get_sqe(queue), region, 0, memory, data, 1);
     dsa_prep_flush(dsa_get_sqe(queue), region);
     dsa_prep_write(dsa_get_sqe(queue), region, 0, memory, data + 1, sizeof data);

@@ -29,7 +29,7 @@ fn a_program_writes_reads_counts_and_waits() {
          the request is not valid\n\
          the task was cancelled\n"
     );
-    // Who writes beyond the limit by a system call is killed.
+    // A process that writes beyond the limit by a system call is killed.
     assert_eq!(
         said(Command::new(&program).arg(folder.path()).arg("limited")),
         "written all the same\n"
@@ -56,7 +56,7 @@ fn misuse_is_told_by_codes() {
     }
 }
 
-/// What docs/guide/direct-access.md prints as C runs as it is printed.
+/// The C program in docs/guide/direct-access.md runs as it is printed.
 #[test]
 fn the_page_shows_a_program_that_works() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -65,8 +65,8 @@ fn the_page_shows_a_program_that_works() {
     assert_eq!(text, "no error, 8\nno error, 0\n");
 }
 
-/// A program forks in the middle of requests, and its threads come at once to what is one thread's: each call is done or gives its code, and
-/// nothing is corrupted, as far as sanitizers see the program's side.
+/// A program forks in the middle of requests, and its threads come at once to an object of one thread: each call is done or gives
+/// its code, and nothing is corrupted, as far as sanitizers see the program's side.
 #[test]
 fn attack_forks_and_threads_get_a_code_and_corrupt_nothing() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -75,15 +75,15 @@ fn attack_forks_and_threads_get_a_code_and_corrupt_nothing() {
     let fork = ("fork", "children are told, and their parents' go on\n");
     let churn = ("churn", "no child waits for a call of its parent's\n");
     let threads = ("threads", "each call was done or told\n");
-    // ThreadSanitizer lets no child of several threads live on, and AddressSanitizer's memory is locked in a child whose parent's other threads
-    // asked for some.
+    // ThreadSanitizer lets no child of several threads live on, and AddressSanitizer's memory is locked in a child whose parent's
+    // other threads allocated some.
     type Modes<'a> = &'a [(&'a str, &'a str)];
     let builds: [(&str, &[&str], Modes<'_>); 3] = [
         ("plain", &[], &[fork, churn, threads]),
         ("address", &address, &[fork, threads]),
         ("thread", &thread, &[threads]),
     ];
-    // It does not see how the library, which is not compiled for it, keeps its threads apart: what it looks at is the program.
+    // It does not see how the library, which is not compiled for it, keeps its threads apart: it looks at the program only.
     let ignored = folder.path().join("ignored");
     std::fs::write(&ignored, "called_from_lib:libtarn.so\n").unwrap();
     let ignored = format!("suppressions={}", ignored.display());

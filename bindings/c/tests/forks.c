@@ -29,7 +29,7 @@ struct fixture {
 
 static struct fixture fixture;
 
-/* Runs something in a child; what it gives is that it failed. */
+/* Runs a function in a child; its result says that it failed. */
 static void child(const char *what, int (*run)(void))
 {
     int status = 0;
@@ -75,7 +75,7 @@ static unsigned reaped(struct dsa_queue *queue)
     return count;
 }
 
-/* What a child does with what is its parent's: it is refused, and gives it back without harm. */
+/* A child's use of its parent's objects: it is refused, and gives them back without harm. */
 static int uses(void)
 {
     uint32_t region;
@@ -100,7 +100,7 @@ static int uses(void)
     return 0;
 }
 
-/* What it opens itself is its own. */
+/* Objects that it opens itself are its own. */
 static int opens(void)
 {
     static struct fixture own;
@@ -117,7 +117,7 @@ static int opens(void)
     return 0;
 }
 
-/* What it becomes has nothing of it. */
+/* The program that it becomes has nothing of it. */
 static int becomes(void)
 {
     execlp("sh", "sh", "-c", "for f in /proc/$$/fd/*; do readlink $f; done | grep -E 'field|eventfd|eventpoll|io_uring' && exit 1; exit 0",
@@ -125,7 +125,7 @@ static int becomes(void)
     return 1;
 }
 
-/* It ends as a program does, with what is its parent's still open. */
+/* It ends as a program does, with its parent's objects still open. */
 static int ends(void)
 {
     exit(0);
@@ -152,7 +152,7 @@ static int forks(const char *path)
     return failed;
 }
 
-/* Opens and closes until told to stop: a fork is in the middle of that. */
+/* Opens and closes until `stop` is set: a fork is in the middle of that. */
 static int stop;
 
 static void *churn(void *path)
@@ -239,7 +239,7 @@ static void *alone(void *arg)
     return NULL;
 }
 
-/* Waits for what never comes, until it is over. */
+/* Waits for an event that never comes, until it is over. */
 static void *waits(void *arg)
 {
     struct fixture *of = arg;
@@ -270,7 +270,7 @@ static int threads(const char *path)
     void *begun;
     if (unit(&fixture, path, 4096))
         return 1;
-    /* A thread that ends leaves its requests to whoever has the queue pair then. */
+    /* A thread that ends leaves its requests to the next holder of the queue pair. */
     pthread_create(&thread, NULL, leaves, &fixture);
     pthread_join(thread, &begun);
     CHECK((int)(uintptr_t)begun, 16);
@@ -283,7 +283,7 @@ static int threads(const char *path)
     CHECK(dsa_wait(fixture.queue, 16, 60000000000), TARN_OK);
     CHECK((int)reaped(fixture.queue), 16);
 
-    /* Who gives it back while another thread waits is told so, or does it. */
+    /* A thread that gives it back while another waits gets an error, or does it. */
     prepare(&fixture, 16);
     pthread_create(&thread, NULL, waits, &fixture);
     int rc;

@@ -10,7 +10,7 @@
 #define THREADS 4
 #define ROUNDS 100
 
-/* Runs something in a child; what it gives is that it failed. A child that waits for ever is ended. */
+/* Runs a function in a child; its result says that it failed. A child that waits for ever is ended. */
 static void child(const char *what, int (*run)(void))
 {
     int status = 0;
@@ -28,7 +28,7 @@ static void child(const char *what, int (*run)(void))
     }
 }
 
-/* Runs something in some threads at once; a text that one gives is what failed in it. */
+/* Runs a function in some threads at once; a text that one gives describes its failure. */
 static void all(void *(*run)(void *), void *arg)
 {
     pthread_t threads[THREADS];

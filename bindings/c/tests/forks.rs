@@ -11,8 +11,8 @@ use std::process::Command;
 /// Flags of phx.h: none; the caller copies; writes are tracked by mprotect.
 const FLAGS: [&str; 3] = ["0", "4", "32"];
 
-/// Children are refused what is their parent's, whatever its other threads are in the middle of, and spoil nothing of it; threads are served
-/// one after the other, or told; as far as sanitizers see the program's side.
+/// Children get an error for objects of their parent, at any moment of its other threads' work, and spoil nothing of it; threads
+/// are served one after the other, or get an error; as far as sanitizers see the program's side.
 #[test]
 fn attack_forks_and_threads_get_a_code_and_lose_no_version_or_object() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();

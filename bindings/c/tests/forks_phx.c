@@ -85,7 +85,7 @@ static int refused(void)
     return 0;
 }
 
-/* It has its own copies of what objects hold, and spoils them. */
+/* It has its own copies of the objects' content, and spoils them. */
 static int spoils(void)
 {
     CHECK(holds(field, step), 1);
@@ -95,13 +95,13 @@ static int spoils(void)
     return refused();
 }
 
-/* It ends as a program does, with what is its parent's still open. */
+/* It ends as a program does, with its parent's objects still open. */
 static int ends(void)
 {
     exit(failed);
 }
 
-/* What it becomes has nothing of it. */
+/* The program that it becomes has nothing of it. */
 static int becomes(void)
 {
     execlp("sh", "sh", "-c",
@@ -133,7 +133,8 @@ static int reads(void)
     return 0;
 }
 
-/* What its parent is filling is not its to publish, and to give it up does nothing to its parent's; its own are. */
+/* A child cannot publish a version that its parent is filling, and giving it up does nothing to the parent's; it can publish
+ * its own. */
 static int objects(void)
 {
     uint64_t number = 0;
@@ -201,7 +202,7 @@ static int forks(void)
 
 static int stop;
 
-/* Calls until told to stop: a fork is in the middle of one. */
+/* Calls until `stop` is set: a fork is in the middle of one. */
 static void *commits(void *arg)
 {
     (void)arg;
@@ -227,7 +228,7 @@ static void *looks(void *arg)
     return NULL;
 }
 
-/* No call waits for one of its parent's, and each is told the same as in quiet. */
+/* No call waits for one of its parent's, and each gets the same answer as in quiet. */
 static int in_between(void)
 {
     uint64_t number;
@@ -311,7 +312,7 @@ static int first(void)
 
 #define DONE_OR(code) (rc == PHX_OK || rc == (code))
 
-/* All at one session: each call is done, or told that it is busy. */
+/* All at one session: each call is done, or gets the error that it is busy. */
 static void *crowds(void *arg)
 {
     char key[32];
@@ -352,7 +353,7 @@ static void *crowds(void *arg)
     return NULL;
 }
 
-/* Who ends it while others are in calls is told so, or does it; they are told that it has ended. */
+/* A thread that ends it while others are in calls gets an error, or does it; the others learn that it has ended. */
 static void *finishes(void *arg)
 {
     int *ended = arg, rc;

@@ -111,13 +111,13 @@ static int connects_again(void)
     return 0;
 }
 
-/* It ends as a program does, with what is its parent's still open. */
+/* It ends as a program does, with its parent's objects still open. */
 static int ends(void)
 {
     exit(0);
 }
 
-/* What it becomes has nothing of it. */
+/* The program that it becomes has nothing of it. */
 static int becomes(void)
 {
     execlp("sh", "sh", "-c", "for f in /proc/$$/fd/*; do readlink $f; done | grep -E 'socket|memfd' && exit 1; exit 0", (char *)NULL);
@@ -148,7 +148,7 @@ static int forks(void)
 
 static int stop;
 
-/* Calls until told to stop: a fork is in the middle of one. */
+/* Calls until `stop` is set: a fork is in the middle of one. */
 static void *asks(void *arg)
 {
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {

@@ -6,7 +6,7 @@ use common::{compiler, said, source};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The examples of a header: what its comments show behind four spaces more than their text.
+/// The examples of a header: comment lines that are indented by four spaces more than the text.
 fn examples(header: &str) -> Vec<String> {
     let text = std::fs::read_to_string(source("include").join(header)).unwrap();
     let (mut all, mut open) = (Vec::new(), false);
@@ -26,7 +26,7 @@ fn examples(header: &str) -> Vec<String> {
     all
 }
 
-/// A program that runs the example of which it is given the number, between what `before` and `after` say.
+/// A program that runs the example of the given number, between `before` and `after`.
 fn program(
     folder: &Path,
     header: &str,

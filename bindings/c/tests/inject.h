@@ -1,6 +1,6 @@
 /*
- * inject.h: calls of which one may be failed. A program says on its output what it begins and what was done of it; on the other what
- * failed, and tries that once more: it is hit once.
+ * inject.h: calls of which one may be failed. A program prints on its output the steps that it begins and has done; on the other
+ * the failed one, and tries that once more: it is hit once.
  */
 #ifndef INJECT_H
 #define INJECT_H
@@ -10,16 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What says why a call has failed. */
+/* The call that gives the reason of an error. */
 #ifndef WHY
 #define WHY phx_last_error()
 #endif
 
-/* Whether all was tried before, by a program that was ended: what is done already is said by a code of its own. */
+/* Whether all was tried before, by a program that was ended: steps that are done already have a code of their own. */
 static int again;
 
-/* A step: the name by which it is told, a call, and the code of what was done before, if there is one; GONE: of what takes something away,
- * which may be done when the call fails, though not durably. */
+/* A step: its name in the output, a call, and the code of a step that was done before, if there is one; GONE: for a call that
+ * takes something away, which may be done when the call fails, though not durably. */
 #define STEP(name, call, done) TRY(name, call, again ? (done) : 0, 0)
 #define GONE(name, call, done) TRY(name, call, again ? (done) : 0, done)
 #define TRY(name, call, before, failed) \
@@ -34,7 +34,7 @@ static int again;
         printf("done %s\n", name); \
     } while (0)
 
-/* What must hold. */
+/* A condition that must hold. */
 #define HOLDS(what) \
     do { \
         if (!(what)) \
@@ -50,7 +50,7 @@ static int is_told(const char *how, const char *step)
     return strstr(told, line) != NULL;
 }
 
-/* Whether a step was told to be done; and whether it was not even begun. Between the two, either is right. */
+/* Whether a step was reported as done; and whether it was not even begun. Between the two, either is right. */
 static inline int was_done(const char *step)
 {
     return is_told("done", step);

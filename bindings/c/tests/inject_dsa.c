@@ -78,7 +78,7 @@ static int change(void)
     return puts("changed") < 0;
 }
 
-/* Each page is one of both; and what is there can be taken away. */
+/* Each page is one of both; and the present ones can be taken away. */
 static int look(int is_new)
 {
     if (copied(DSA_READ, 0))

@@ -1,7 +1,7 @@
 /*
- * inject_dsa_calls.c: inject_dsa_calls DIR make: a mapped partition DIR/mapped and one in units, DIR/units, with pages of 1. change: both
- * are made larger while they are open, and written behind; others are made. look TOLD: what an earlier `change` that said TOLD must have
- * left; then all of it again.
+ * inject_dsa_calls.c: inject_dsa_calls DIR make: a mapped partition DIR/mapped and one in units, DIR/units, with pages of 1.
+ * change: both are made larger while they are open, and written behind; others are made. look TOLD: checks the state that an
+ * earlier `change` that said TOLD must have left; then all of it again.
  */
 #include <dsa.h>
 #define WHY tarn_last_error()
@@ -108,7 +108,7 @@ static int left(void)
     HOLDS(size(units) == 2 * BYTES || (!was_done("grow units") && size(units) == BYTES));
     HOLDS(!was_done("write") || holds(mapped, BYTES, 2) == TARN_OK);
     HOLDS(!was_done("write units") || holds(units, BYTES, 2) == TARN_OK);
-    /* What was made is zeros, with its access list, or is not there. */
+    /* A new partition is zeros, with its access list, or is not there. */
     const char *const names[] = {"create", "create units"}, *const paths[] = {made, unit_made};
     for (int i = 0; i < 2; i++) {
         struct dsa_partition *partition;

@@ -1,6 +1,7 @@
 /*
- * inject_objects.c: inject_objects STORE make: objects a and b. change: every call of tarn_objects.h that writes (but tarn_object_fetch:
- * inject_tasks.c). look TOLD: what an earlier `change` that said TOLD must have left; then all of it again.
+ * inject_objects.c: inject_objects STORE make: objects a and b. change: every call of tarn_objects.h that writes (but
+ * tarn_object_fetch: inject_tasks.c). look TOLD: checks the state that an earlier `change` that said TOLD must have left; then
+ * all of it again.
  */
 #include <tarn_objects.h>
 

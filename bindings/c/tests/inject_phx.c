@@ -1,4 +1,5 @@
-/* inject_phx.c: inject_phx DIR STEPS: a run in DIR (DIR/tier, DIR/memory) from its newest version to step STEPS; says what was committed. */
+/* inject_phx.c: inject_phx DIR STEPS: a run in DIR (DIR/tier, DIR/memory) from its newest version to step STEPS; prints the
+ * committed versions. */
 #include <phx.h>
 #include <stdint.h>
 #include <stdio.h>

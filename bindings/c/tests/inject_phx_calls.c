@@ -26,7 +26,7 @@ static int begin(void)
     return code;
 }
 
-/* What a version of a step holds: `more` is in every second one. */
+/* The objects of a step's version: `more` is in every second one. */
 static int with_objects(uint64_t of)
 {
     void *at = NULL;
@@ -94,7 +94,7 @@ static int next(void)
     return code == PHX_ENOTFOUND ? PHX_OK : code;
 }
 
-/* A commit, and its version; what could not be kept where it is to be is committed again. */
+/* A commit, and its version; a version that could not be kept in its place is committed again. */
 static int kept(int level)
 {
     struct phx_version version;
@@ -102,7 +102,7 @@ static int kept(int level)
     return code == PHX_OK ? phx_wait(&version, level, TIMEOUT) : code;
 }
 
-/* What another program sees of it. */
+/* The version that another program sees. */
 static int is_seen(void)
 {
     struct phx_reader *reader;

@@ -1,9 +1,9 @@
 /*
- * inject_tasks.c: what a tarnd is asked for, which has the dataspaces fast, of DIR/fast, and those that are made here, in DIR/old and so on,
- * and the peer b with the object k in the store that is in its fast.
+ * inject_tasks.c: requests to a tarnd that has the dataspaces fast, of DIR/fast, and those that are made here, in DIR/old and so
+ * on, and the peer b with the object k in the store that is in its fast.
  *
- * inject_tasks DIR make: dataspaces, and files in them. change: each call of tarn.h that has something written. look TOLD: what an earlier
- * `change` that said TOLD must have left; then all of it again.
+ * inject_tasks DIR make: dataspaces, and files in them. change: each call of tarn.h that has something written. look TOLD: checks
+ * the state that an earlier `change` that said TOLD must have left; then all of it again.
  */
 #include <tarn.h>
 #define WHY tarn_last_error()
@@ -102,7 +102,7 @@ static int from_memory(void)
     return code ? code : given_back;
 }
 
-/* A durable task that is stopped, goes on, and is cancelled. */
+/* A durable task that is stopped, resumed, and cancelled. */
 static int held(void)
 {
     struct tarn_task task;
@@ -207,7 +207,7 @@ static int left(void)
     return 0;
 }
 
-/* What durable tasks an earlier tarnd has left end; it may have been told to start none, and one was paused. */
+/* Durable tasks that an earlier tarnd has left end; it may have had the order to start none, and one was paused. */
 static int ended(void)
 {
     struct tarn_stats stats;

@@ -1,8 +1,9 @@
 /*
  * mprotect.c: a program whose writes are tracked by PHX_MPROTECT, and which has a handler of SIGSEGV of its own.
  *
- * mprotect DIR: goes on from its newest version in DIR until some of a version was copied ahead; says what it restored. Once its object
- * is watched again, calls that write into it fail. At the end it makes a fault that its own handler is for.
+ * mprotect DIR: resumes from its newest version in DIR until some of a version was copied ahead; prints the version that it
+ * restored. Once its object is watched again, calls that write into it fail. At the end it makes a fault that its own handler is
+ * for.
  */
 #include "check.h"
 

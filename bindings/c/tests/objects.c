@@ -1,8 +1,8 @@
 /*
- * objects.c: a program with objects, and what it does wrong on purpose.
+ * objects.c: a program with objects, and its wrong calls on purpose.
  *
- * objects STORE put KEY BYTES: fills a new version in place; prints its number. objects STORE sum KEY: maps the newest, verified; prints
- * number, size, what is said of it, and the sum of its bytes. objects STORE misuse: every wrong call gives its code.
+ * objects STORE put KEY BYTES: fills a new version in place; prints its number. objects STORE sum KEY: maps the newest, verified;
+ * prints number, size, its text, and the sum of its bytes. objects STORE misuse: every wrong call gives its code.
  */
 #include "check.h"
 #include "tarn_objects.h"

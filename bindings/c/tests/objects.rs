@@ -52,7 +52,7 @@ fn misuse_of_objects_is_told_by_codes() {
     }
 }
 
-/// What docs/guide/objects.md prints as C runs as it is printed.
+/// The C program in docs/guide/objects.md runs as it is printed.
 #[test]
 fn the_page_shows_a_program_that_works() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();

@@ -1,11 +1,12 @@
 /*
- * phx.c: a program with checkpoints, and what it does wrong on purpose.
+ * phx.c: a program with checkpoints, and its wrong calls on purpose.
  *
  * phx DIR STEPS [LAST]: rank 0 of 1 of a run in DIR (DIR/tier, DIR/memory), from its newest version to step STEPS; ends without
- * phx_finalize after step LAST. Prints what it restored. phx DIR misuse: every wrong call gives its code. phx DIR endless HOW: rank $RANK
- * of $RANKS, until it is killed; HOW says how it stages, and what its object asks for. phx DIR outside STEPS: rank $RANK of $RANKS, of
- * which every second version goes to DIR/store; ends once the last one is there. phx DIR properties: what objects ask of versions. phx DIR
- * watch: maps versions of the endless one that $RANKS ranks have, and prints how many it has seen whole, until it is killed.
+ * phx_finalize after step LAST. Prints what it restored. phx DIR misuse: every wrong call gives its code. phx DIR endless HOW:
+ * rank $RANK of $RANKS, until it is killed; HOW sets how it stages, and the properties of its object. phx DIR outside STEPS: rank
+ * $RANK of $RANKS, of which every second version goes to DIR/store; ends once the last one is there. phx DIR properties: the
+ * demands of objects on versions. phx DIR watch: maps versions of the endless one that $RANKS ranks have, and prints how many it
+ * has seen whole, until it is killed.
  */
 #include "check.h"
 
@@ -71,7 +72,7 @@ static int simulate(const char *dir, int steps, int last)
             registered[i] = value(i, -step);
         CHECK(phx_checkpoint_commit(&version), PHX_OK);
         if (step == last)
-            exit(failed); /* what is staged stays in memory */
+            exit(failed); /* staged versions stay in memory */
     }
     CHECK(phx_wait(&version, PHX_DURABLE, 0), PHX_OK);
     struct phx_stats stats = {.size = sizeof stats};
@@ -176,7 +177,7 @@ static int outside(const char *dir, int steps)
     return failed;
 }
 
-/* Whether all ranks have the same step, and what follows from it. */
+/* Whether all ranks have the same step, and the content that follows from it. */
 static int is_whole(const struct phx_reader *reader, uint32_t ranks)
 {
     int first = 0;
@@ -270,7 +271,7 @@ static int full(const char *dir)
     return failed;
 }
 
-/* What the last commit staged. */
+/* The bytes that the last commit staged. */
 static uint64_t staged(void)
 {
     struct phx_stats stats = {.size = sizeof stats};
@@ -308,7 +309,7 @@ static int properties(const char *dir)
     CHECK(phx_checkpoint_commit(&version), PHX_OK);
     /* It is there already. */
     CHECK(phx_wait(&version, PHX_FLUSHED, 1), PHX_OK);
-    /* What is refused asks for nothing. */
+    /* A refused object demands nothing. */
     CHECK(phx_destroy_obj("flushed"), PHX_OK);
     p.versions = 99;
     CHECK(phx_create_obj("many", 8, 8, &p, &m), PHX_EINVALID);
@@ -377,7 +378,7 @@ static void misread(const char *tier)
     CHECK(phx_close_version(reader), PHX_OK);
     CHECK(phx_close_version(reader), PHX_ENOTFOUND);
     CHECK(phx_map_obj(reader, 0, "a", &memory, NULL, NULL), PHX_ENOTFOUND);
-    /* Who may not read it. */
+    /* A user who may not read it. */
     CHECK(chmod(tier, 0), 0);
     child = fork();
     if (child == 0)

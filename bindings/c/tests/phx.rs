@@ -39,14 +39,14 @@ fn a_program_goes_on_where_it_ended() {
             said(command.arg(&own).args(arguments))
         };
         assert_eq!(run(&["3"]), "done at step 3\n");
-        // It ends with what it has staged in memory.
+        // It ends with staged versions in memory.
         assert_eq!(run(&["9", "5"]), "restored 1.3 step 3\n");
         assert_eq!(run(&["6"]), "restored 2.2 step 5\ndone at step 6\n");
         assert_eq!(run(&["6"]), "restored 3.1 step 6\ndone at step 6\n");
     }
 }
 
-/// All nodes are lost, with their tiers and memory; then as many ranks go on, and then another number.
+/// All nodes are lost, with their tiers and memory; then as many ranks resume, and then another number.
 #[test]
 fn a_program_goes_on_from_the_external_store() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -134,7 +134,7 @@ impl LooksAfter {
         let thread = std::thread::spawn(move || {
             let mut brought = 0;
             loop {
-                // What is left at the end is brought, however slow the machine.
+                // Versions left at the end are brought, however slow the machine.
                 let is_last = end.load(SeqCst);
                 // Until the program has begun there is nothing.
                 let _ = destager.run(OsStr::new("c"), &mut |left| match left.what {
@@ -172,7 +172,7 @@ fn ranks_are_killed_at_any_instant() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let program = folder.path().join("phx");
     compile("tests/phx.c", &program, &[]);
-    // Another mixture each time: what goes wrong says which.
+    // Another mixture each time: a failure names its seed.
     let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     let mut random = seed;
     let mut next = |below: u64| {
@@ -181,7 +181,7 @@ fn ranks_are_killed_at_any_instant() {
             .wrapping_add(1);
         (random >> 33) % below
     };
-    // How, and what all ranks have committed so far.
+    // The mixture, and the version that all ranks have committed so far.
     let (mut how, mut least, mut run) = (0, 0, 0);
     let (mut flushed, mut brought) = (0, 0);
     let mut looks_after: Option<LooksAfter> = None;
@@ -193,7 +193,7 @@ fn ranks_are_killed_at_any_instant() {
             how &= if run % 2 == 1 { !8 } else { !0 };
             brought += looks_after.take().map_or(0, LooksAfter::end);
             if run % 4 > 1 {
-                // What is left is in memory.
+                // The remaining versions are in memory.
                 how &= !(2 | 16);
                 // And stays there, without a helper.
                 how |= if run % 2 == 0 { 8 } else { 0 };
@@ -252,7 +252,7 @@ fn ranks_are_killed_at_any_instant() {
                 "{least} was committed; {}",
                 context()
             );
-            // Degraded, out of time, lost, and what follows from phx_init's having failed.
+            // Degraded, out of time, lost, and the errors that follow from a failed phx_init.
             let gone = |l: &String| {
                 [1, 10, 11, 14]
                     .iter()
@@ -280,8 +280,8 @@ fn ranks_are_killed_at_any_instant() {
     );
 }
 
-/// Programs that map versions while others commit, both killed at random instants: what is seen is whole, and stays so. In the end the
-/// arenas are no larger than for one version more a reader.
+/// Programs that map versions while others commit, both killed at random instants: the versions seen are whole, and stay so. In
+/// the end the arenas are no larger than for one version more a reader.
 #[test]
 fn readers_and_ranks_are_killed_at_any_instant() {
     const ROUNDS: u64 = 10;
@@ -319,7 +319,7 @@ fn readers_and_ranks_are_killed_at_any_instant() {
             let text = String::from_utf8_lossy(&text);
             let own: &[&str] = match is_reader {
                 true => &["seen "],
-                // Out of time, lost, and what follows from that.
+                // Out of time, lost, and the errors that follow from that.
                 false => &["restored ", "committed ", ": 10 ", ": 11 ", ": 14 "],
             };
             let fine = |line: &str| own.iter().any(|words| line.contains(words));

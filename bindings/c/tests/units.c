@@ -28,7 +28,7 @@ static void open_it(const char *path, uint32_t flags)
     CHECK(dsa_register_memory(queue, words, sizeof words, 0, &memory), TARN_OK);
 }
 
-/* Waits for what was prepared; its code. */
+/* Waits for the prepared requests; their code. */
 static int ended(void)
 {
     int code = TARN_EINTERNAL;

@@ -85,7 +85,7 @@ fn a_program_that_is_killed_in_the_middle_keeps_nobody_from_its_unit() {
         let words = words(folder.path());
         assert!((told..=told + 1).contains(&words[1]), "{told} {words:?}");
         assert_eq!(words[2], 10);
-        // Nothing of what was told, and at most what was under way.
+        // None of the reported changes is lost, and at most those under way are added.
         completed += 10 + told;
         let under_way = 1 + round as u64;
         assert!(

@@ -1,7 +1,8 @@
-//! L4: checkpoints for Python: the module `tarn._native`, over which `python/tarn/checkpoint` is what people use.
+//! L4: checkpoints for Python: the module `tarn._native`; users use `python/tarn/checkpoint`, which is over it.
 //!
-//! No array outlives its memory: a [`PyRegion`] is unmapped when the last view of it is gone, whatever has become of its object and its
-//! session; and what a program registers is held, by its buffer, until its object is destroyed or the session has ended.
+//! No array outlives its memory: a [`PyRegion`] is unmapped when the last view of it is gone, also after the end of its object
+//! and its session; and memory that a program registers is held, by its buffer, until its object is destroyed or the session has
+//! ended.
 
 #![allow(unsafe_code)]
 
@@ -34,7 +35,7 @@ impl PyRegion {
     /// A view, which has this for as long as it lives.
     ///
     /// # Safety
-    /// `view` is one that is to be filled, as the buffer protocol says.
+    /// `view` is one that is to be filled, by the rules of the buffer protocol.
     unsafe fn __getbuffer__(
         slf: Borrowed<'_, '_, Self>,
         view: *mut ffi::Py_buffer,
@@ -50,10 +51,10 @@ impl PyRegion {
     }
 }
 
-/// A buffer of the program's: whoever gave it keeps it where it is until it is released.
+/// A buffer of the program's: its owner keeps it where it is until it is released.
 struct Buffer(Box<ffi::Py_buffer>);
 
-// SAFETY: what it has is used with the interpreter attached only, or not at all.
+// SAFETY: its content is used with the interpreter attached only, or not at all.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -92,7 +93,7 @@ impl Buffer {
         }
     }
 
-    /// What it holds.
+    /// Its bytes.
     ///
     /// # Safety
     /// It is contiguous, and nobody writes to it meanwhile.
@@ -113,7 +114,7 @@ impl Drop for Buffer {
     }
 }
 
-/// What keeps an object's memory where it is; it is only dropped.
+/// The owner that keeps an object's memory where it is; it is only dropped.
 #[expect(dead_code, reason = "held, not read")]
 enum MemoryOwner {
     Region(Py<PyRegion>),
@@ -165,7 +166,7 @@ struct ObjectArguments {
 /// A version that can be had: generation, number, bytes, ranks and level.
 type VersionTuple = (u64, u64, u64, u32, u8);
 
-/// A session, and what its objects need.
+/// A session, and the owners of its objects' memory.
 #[pyclass(frozen, name = "Session")]
 struct PySession {
     slot: ManuallyDrop<SessionSlot>,
@@ -382,8 +383,8 @@ impl PySession {
                 (_, _, row) => Shape::Irregular(row),
             },
         };
-        // SAFETY: it can be written and stays: it is held until the session has forgotten it. That the program does not write to it
-        // in a call is asked of people.
+        // SAFETY: it can be written and stays: it is held until the session has forgotten it. The documentation asks that the
+        // program does not write to it in a call.
         let memory = unsafe { ObjectMemory::of(start, size) };
         let before = self.with(py, |session| {
             session.add(key.as_bytes(), memory, unit, properties)?;
@@ -393,7 +394,7 @@ impl PySession {
         Ok(())
     }
 
-    /// Locked for as long as nothing of Python runs: what is taken out is dropped afterwards.
+    /// Locked for as long as nothing of Python runs: removed owners are dropped afterwards.
     fn held(&self) -> MutexGuard<'_, BTreeMap<String, MemoryOwner>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! The node's object store: the classes over which `python/tarn/objects.py` is what people use. Their memory is mapped for as long as a
+//! The node's object store: the classes below `python/tarn/objects.py`, which users use. Their memory is mapped for as long as a
 //! view of it lives.
 
 use crate::{Buffer, error};
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use tarn_checkpoint::{CheckpointError, CheckpointErrorCode};
 use tarn_objects::ObjectInfo;
 
-/// Of a version: key, number, bytes, what was said of it, and whether it is damaged.
+/// Of a version: key, number, bytes, its text, and whether it is damaged.
 type StoredVersionTuple = (String, u64, u64, String, bool);
 
 fn found(all: Vec<ObjectInfo>) -> Vec<StoredVersionTuple> {
@@ -71,7 +71,7 @@ impl PyObjectStore {
                 CheckpointError::new(CheckpointErrorCode::Invalid, text),
             ));
         }
-        // SAFETY: held by its buffer; that nobody writes to it in a call is asked of people.
+        // SAFETY: held by its buffer; the documentation asks that nobody writes to it in a call.
         let bytes = unsafe { buffer.bytes() };
         self.with(py, |store| store.put(key, bytes, about).map(|i| i.number))
     }
@@ -162,7 +162,7 @@ impl PyStoredObject {
     /// A view, which has this for as long as it lives.
     ///
     /// # Safety
-    /// `view` is one that is to be filled, as the buffer protocol says.
+    /// `view` is one that is to be filled, by the rules of the buffer protocol.
     unsafe fn __getbuffer__(
         slf: Borrowed<'_, '_, Self>,
         view: *mut ffi::Py_buffer,
@@ -178,7 +178,7 @@ impl PyStoredObject {
 /// An object to be: bytes, to be written.
 #[pyclass(name = "Draft", frozen)]
 pub(crate) struct PyObjectWriter {
-    /// Where it is, and how large: it does not move.
+    /// Its address and size: it does not move.
     memory: (usize, usize),
     draft: Mutex<tarn_objects::ObjectWriter>,
 }
@@ -197,13 +197,13 @@ impl PyObjectWriter {
     /// A view, which has this for as long as it lives.
     ///
     /// # Safety
-    /// `view` is one that is to be filled, as the buffer protocol says.
+    /// `view` is one that is to be filled, by the rules of the buffer protocol.
     unsafe fn __getbuffer__(
         slf: Borrowed<'_, '_, Self>,
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        // SAFETY: as the caller says; it is mapped for as long as this lives, whatever becomes of the object.
+        // SAFETY: as the caller says; it is mapped for as long as this lives, also after the end of the object.
         unsafe { fill(slf.as_any(), view, slf.get().memory, false, flags) }
     }
 }

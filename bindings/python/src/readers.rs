@@ -1,5 +1,5 @@
-//! Versions of another program: the class over which `tarn.checkpoint.open_version` is what people use. What is mapped stays, and the version with
-//! it, for as long as a view of it lives.
+//! Versions of another program: the class below `tarn.checkpoint.open_version`, which users use. Mapped memory stays, and the
+//! version with it, for as long as a view of it lives.
 
 use crate::error;
 use crate::objects::fill;
@@ -87,7 +87,7 @@ impl PyMappedObject {
     /// A view, which has this for as long as it lives.
     ///
     /// # Safety
-    /// `view` is one that is to be filled, as the buffer protocol says.
+    /// `view` is one that is to be filled, by the rules of the buffer protocol.
     unsafe fn __getbuffer__(
         slf: Borrowed<'_, '_, Self>,
         view: *mut ffi::Py_buffer,

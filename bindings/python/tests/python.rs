@@ -7,7 +7,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Copies a folder, but for what Python leaves in it.
+/// Copies a folder, but for files that Python leaves in it.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -102,7 +102,7 @@ fn the_examples_in_docstrings_show_what_they_print() {
     assert!(ok && text.contains("\nOK"), "{text}");
 }
 
-/// What README.md prints as Python runs as it is printed, and goes on where it was.
+/// The Python programs in README.md run as they are printed, and resume where they were.
 #[test]
 fn the_readme_goes_on_where_it_was() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();

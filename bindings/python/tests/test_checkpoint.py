@@ -402,7 +402,7 @@ class Checkpoints(unittest.TestCase):
         gc.collect()
         after = (sys.getrefcount(bits), sys.getrefcount(array), sys.getrefcount(checkpoint.Version), len(gc.get_objects()), mapped())
         self.assertEqual(before[:3], after[:3])
-        # What grew with each of them would be 1000 more.
+        # Counts that grew with each of them would be 1000 more.
         self.assertLess(after[3] - before[3], 100)
         self.assertLess(after[4] - before[4], 100)
 

@@ -1,4 +1,4 @@
-//! An arena: what one rank has kept. One block, the newest superblock, leads to all of it; to publish is to write the other one.
+//! An arena: the versions that one rank keeps. The newest superblock leads to all of them; to publish is to write the other one.
 
 use crate::free_space::{self, PAGE};
 use crate::layout;
@@ -13,7 +13,7 @@ use tarn_types::block::{self, BlockKind, Fields, put_short};
 
 /// Bytes of header and superblocks.
 const BLOCK: usize = 4 << 10;
-/// Where the superblocks are.
+/// The places of the superblocks.
 const SUPERBLOCKS: [u64; 2] = [4 << 10, 8 << 10];
 /// Versions that are kept.
 pub const MAX_VERSIONS: usize = 16;
@@ -31,7 +31,7 @@ pub struct ProgramStart {
     pub identity: u128,
 }
 
-/// Whose an arena is. It never changes.
+/// The owner of an arena. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArenaHeader {
     /// Random: no two arenas are alike.
@@ -40,9 +40,9 @@ pub struct ArenaHeader {
     pub run: Box<[u8]>,
     /// The start of the program that made it.
     pub start: ProgramStart,
-    /// Whose it is.
+    /// The owning rank.
     pub rank: u32,
-    /// Of so many.
+    /// The number of ranks.
     pub ranks: u32,
 }
 
@@ -71,7 +71,7 @@ impl std::fmt::Display for VersionId {
     }
 }
 
-/// What a version survives, from the least to the most.
+/// The failures that a version survives, from the fewest to the most.
 ///
 /// # Examples
 /// ```
@@ -94,17 +94,17 @@ pub enum PersistenceLevel {
 /// A version that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
-    /// Which.
+    /// The version.
     pub id: VersionId,
     /// The identity of the start that it is of.
     pub start: u128,
-    /// What it survives.
+    /// The failures that it survives.
     pub level: PersistenceLevel,
-    /// What it has.
+    /// Its objects and their pieces.
     pub manifest: RankManifest,
-    /// Where the manifest is stored.
+    /// The place of the manifest.
     at: Range<u64>,
-    /// Its checksum: what has taken its place since has another.
+    /// Its checksum: other bytes in its place have another one.
     sum: u64,
 }
 
@@ -114,7 +114,7 @@ impl Version {
         self.manifest.extents().chain([self.at.clone()])
     }
 
-    /// What holds all of its data that are stored in the arena.
+    /// The smallest range that holds all of its data in the arena.
     pub fn extent(&self) -> Range<u64> {
         let extents = self.manifest.extents().filter(|r| !r.is_empty());
         let both =
@@ -136,7 +136,7 @@ pub enum ArenaError {
         "both superblocks are damaged: what the arena holds cannot be found; use the buddy's copy or what was flushed"
     )]
     Damaged,
-    /// It changes as often as it is read.
+    /// The arena changes as often as it is read.
     #[error("the arena is published to faster than it can be read: try again")]
     Unsettled,
     /// There is no space.
@@ -155,17 +155,17 @@ pub enum ArenaError {
     /// More than a format can hold.
     #[error("{what}: {is}, and there may be {most}")]
     TooMany {
-        /// Of what.
+        /// The things that are too many.
         what: &'static str,
-        /// As many.
+        /// Their number.
         is: usize,
-        /// As there may be.
+        /// The largest number.
         most: usize,
     },
-    /// What nobody could read back.
+    /// The manifest could not be read back.
     #[error("{what} cannot be found again: this is an error in the program that publishes it")]
     Malformed {
-        /// What is wrong.
+        /// The malformed thing.
         what: &'static str,
     },
     /// The last superblock may be there or not.
@@ -178,18 +178,18 @@ pub enum ArenaError {
     Medium(#[from] MediumError),
 }
 
-/// What an arena holds: the state that the newest superblock leads to.
+/// The content of an arena: the state that the newest superblock leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arena {
     header: ArenaHeader,
     size: u64,
     epoch: u64,
-    /// The newest start of the program that has gone on with it.
+    /// The newest start of the program that has continued with it.
     started: ProgramStart,
     /// Which superblock is the newest.
     newest: usize,
     versions: Vec<Version>,
-    /// What is being written and nothing leads to yet.
+    /// The slot that is being written; nothing leads to it yet.
     slot: Range<u64>,
     /// A superblock could not be written for sure: which is the newest is only known when the arena is opened again.
     unknown: bool,
@@ -230,11 +230,11 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Finds what an arena holds: of the superblocks that are whole the one of the higher epoch, and of its versions those whose
-    /// manifests are whole: its state at one instant of the call, whoever writes to it. Writes nothing.
+    /// Finds the content of an arena: of the whole superblocks the one of the higher epoch, and of its versions those with
+    /// whole manifests: its state at one instant of the call, whoever writes to it. Writes nothing.
     ///
     /// # Errors
-    /// When it is none, or nothing leads to what it holds.
+    /// When it is none, or nothing leads to its content.
     pub fn open(stored: &impl ReadableMedium) -> Result<Self, ArenaError> {
         let size = stored.size();
         if size < LEAST {
@@ -289,8 +289,8 @@ impl Arena {
         })
     }
 
-    /// The same for who continues writing. What was found may be what a process that was killed had written and not made persistent
-    /// yet: it is made so now, before anything is built on it.
+    /// The same for a process that continues writing. A killed process may have written the state that is found and not persisted
+    /// it: it is persisted now, before anything is built on it.
     ///
     /// # Errors
     /// As for [`Arena::open`], and when the medium fails.
@@ -305,17 +305,17 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Whose it is.
+    /// The owner.
     pub fn header(&self) -> &ArenaHeader {
         &self.header
     }
 
-    /// The newest start of the program that has gone on with it.
+    /// The newest start of the program that has continued with it.
     pub fn started(&self) -> ProgramStart {
         self.started
     }
 
-    /// A start of the program continues with it: from now on that is known here, whatever it comes to. The versions that are new from
+    /// Records that a start of the program continues with it, whatever comes of that. The versions that are new from
     /// then on are its.
     ///
     /// # Errors
@@ -329,7 +329,7 @@ impl Arena {
         self.publish(window, None, |_| true)
     }
 
-    /// What it holds, oldest first.
+    /// The versions that it holds, oldest first.
     pub fn versions(&self) -> &[Version] {
         &self.versions
     }
@@ -340,7 +340,7 @@ impl Arena {
     }
 
     /// Places for data of these lengths, which nothing that is kept or that readers have pinned is stored in. Until they are published they are
-    /// free: who takes places twice gets the same, if no reader has come or gone.
+    /// free: a caller that takes places twice gets the same, if no reader has come or gone.
     ///
     /// # Errors
     /// [`ArenaError::Full`], and when the medium fails.
@@ -352,8 +352,8 @@ impl Arena {
         Ok(self.take(window, lengths, &[])?.0)
     }
 
-    /// Where the objects of a version are stored, or are to be stored once none of them is staged: in the slot that it was committed to, of which the
-    /// rest is free if whoever committed it is dead. None if nothing of it is stored there, or something else is.
+    /// The places of a version's objects, or their future ones once none of them is staged: in the slot that it was committed to.
+    /// The rest of the slot is free if its committer is dead. None if nothing of it is stored there, or something else is.
     ///
     /// # Errors
     /// When the medium fails.
@@ -366,7 +366,7 @@ impl Arena {
         let Some((offsets, length)) = layout::slot(objects.iter().map(Object::size)) else {
             return Ok(None);
         };
-        // Where the slot begins by each piece: all must agree, or what is staged could be stored over another piece.
+        // The begin of the slot by each piece: all must agree, or staged bytes could be stored over another piece.
         let begins = objects.iter().zip(&offsets).flat_map(|(object, offset)| {
             let mut at = *offset;
             object.pieces.iter().filter_map(move |piece| {
@@ -428,8 +428,8 @@ impl Arena {
         free_space::are_apart(manifest.extents(), others.flat_map(Version::occupied))
     }
 
-    /// Publishes: of the versions that are kept those that `keeps` says stay, and `new` is added, or takes the place of the one of
-    /// the same name. Its data are persistent already. One instant decides: before it the arena holds what it held, after it this.
+    /// Publishes: the kept versions for which `keeps` is true stay, and `new` is added, or takes the place of the one of
+    /// the same name. Its data are persistent already. One instant decides: before it the arena has its old content, after it this.
     ///
     /// # Errors
     /// When it does not fit or could not be read back: nothing has changed. When the medium fails: whether it is published is known
@@ -488,7 +488,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Extents beside those of what is kept and `more`, and of what readers have pinned; whether there would be others without these.
+    /// Extents beside those of kept versions and `more`, and of readers' pins; whether there would be others without the pins.
     fn take(
         &self,
         window: &impl MediumWindow,
@@ -505,7 +505,7 @@ impl Arena {
             &mut free_space::free_ranges(self.size, taken.iter().cloned()),
             lengths,
         );
-        // After what was given up is published, and before anything is written there (docs/internals/checkpoints.md).
+        // After the loss of given-up versions is published, and before anything is written there (docs/internals/checkpoints.md).
         let pinned = window.pinned()?;
         let count = pinned.len();
         taken.extend(pinned);
@@ -520,8 +520,8 @@ impl Arena {
         Ok((places, passed))
     }
 
-    /// Writes the older superblock: from now on it is the newest. This publishes: when `persist` returns, what the superblock leads to is what the
-    /// arena holds, and what is in the arena alone is durable.
+    /// Writes the older superblock: from now on it is the newest. This publishes: when `persist` returns, the arena's content is
+    /// the one that the superblock leads to, and versions in the arena alone are durable.
     fn flip(&mut self, window: &mut impl MediumWindow) -> Result<(), ArenaError> {
         let (epoch, newest) = (self.epoch + 1, 1 - self.newest);
         let at = SUPERBLOCKS[newest];
@@ -570,8 +570,8 @@ pub fn read(
     Ok(bad)
 }
 
-/// Both superblocks, as they were at one instant: the first did not change while the second was read. Who writes makes one whole before
-/// the other is touched, so of these the newer whole one is the newest, or the one that was being written then.
+/// Both superblocks, as they were at one instant: the first did not change while the second was read. The writer completes one
+/// before it touches the other, so the newer whole one of these is the newest, or the one that was being written then.
 fn superblocks(stored: &impl ReadableMedium) -> Result<[Vec<u8>; 2], ArenaError> {
     let [mut first, mut second, mut again] = [(); 3].map(|()| vec![0; BLOCK]);
     stored.read(SUPERBLOCKS[0], &mut first)?;
@@ -747,7 +747,7 @@ mod tests {
     use tarn_media::MappedFile;
     use tarn_ports::Medium;
 
-    /// While it is de-staged its slot is written to, and its manifest must stay what it is.
+    /// While it is de-staged its slot is written to, and its manifest must not change.
     #[test]
     fn the_manifest_of_a_version_that_is_staged_is_not_in_its_slot() {
         let folder = tempfile::tempdir().unwrap();

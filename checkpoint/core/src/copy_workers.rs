@@ -11,34 +11,34 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_ports::MediumWindow;
 
-/// What is fetched from other nodes at a time: while one is proven or written, others are on their way.
+/// Fetches from other nodes at a time: while one is verified or written, others are on their way.
 pub(crate) const FETCHES: usize = 4;
-/// Chunks that wait to be sent to a buddy: they are stored in the program's memory.
+/// Chunks that wait to be sent to a buddy: they take memory of the program.
 const WAITING: usize = 64;
 
 /// One job with the places that it may be copied to.
 #[derive(Debug)]
 pub(crate) struct ChunkCopyTask<'a, T, S> {
-    /// Which, in the order of the row.
+    /// Its number in the order of the row.
     pub(crate) number: usize,
     /// The object, and which of its chunks is the first.
     pub(crate) of: (&'a [u8], u64),
     pub(crate) bytes: &'a [u8],
-    /// What is stored where it is copied to is sealed with this.
+    /// Seals the copied bytes.
     pub(crate) seal: Option<&'a RankSealer>,
     /// In the arena.
     pub(crate) tier: T,
-    /// In memory; none where no space is for it.
+    /// In memory; none where there is no space for it.
     pub(crate) staged: Option<StagingTarget<S>>,
-    /// Its checksums, once it is copied, and the proofs of what is sealed.
+    /// Its checksums, once it is copied, and the proofs of sealed chunks.
     pub(crate) sums: Vec<u64>,
     pub(crate) proofs: Vec<ChunkProof>,
 }
 
-/// Where a job is staged.
+/// The place for the staged bytes of a job.
 #[derive(Debug)]
 pub(crate) struct StagingTarget<S> {
-    /// Where it begins there.
+    /// Its first byte there.
     pub(crate) at: u64,
     pub(crate) own: S,
     /// The memory of buddies, where this process can write there.
@@ -47,20 +47,20 @@ pub(crate) struct StagingTarget<S> {
     pub(crate) done: bool,
 }
 
-/// Sends buddies what to keep: where, what, and its checksum.
+/// Sends buddies bytes to keep: their place, the bytes, and their checksum.
 pub(crate) type BuddySender<'a> =
     dyn Fn(u64, &[u8], u64) -> Result<(), CheckpointError> + Sync + 'a;
 
-/// What copying took.
+/// The bytes and times that copying took.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Spent {
     /// Bytes copied to the tier.
     pub(crate) tier: u64,
-    /// As long as helpers and the caller were at it, together.
+    /// The time of helpers and the caller for that, added up.
     pub(crate) tier_time: Duration,
     /// Bytes staged, once each.
     pub(crate) memory: u64,
-    /// As long as it took.
+    /// The time for that, added up.
     pub(crate) memory_time: Duration,
 }
 
@@ -73,16 +73,16 @@ impl Spent {
     }
 }
 
-/// What copying left.
+/// The result of copying.
 pub(crate) struct ChunkCopyOutcome<'a, T, S> {
     /// All jobs, in their order.
     pub(crate) works: Vec<ChunkCopyTask<'a, T, S>>,
     pub(crate) spent: Spent,
-    /// Why a buddy does not have what was staged.
+    /// The reason why a buddy does not have the staged bytes.
     pub(crate) replication_failed: Option<CheckpointError>,
 }
 
-/// What the workers share.
+/// The state that the workers share.
 struct ChunkCopyQueue<'a, T, S> {
     waiting: VecDeque<ChunkCopyTask<'a, T, S>>,
     done: Vec<ChunkCopyTask<'a, T, S>>,
@@ -154,14 +154,14 @@ pub(crate) fn copy<'a, T: MediumWindow, S: MediumWindow>(
 /// A chunk for the buddy: where it is kept, and its checksum.
 type BuddyChunk<'a> = (u64, Cow<'a, [u8]>, u64);
 
-/// Sends what comes, until there is no more or it cannot be done.
+/// Sends chunks as they come, until there are no more or it fails.
 fn sent(chunks: &Receiver<BuddyChunk<'_>>, send: &BuddySender<'_>) -> Result<(), CheckpointError> {
     chunks
         .iter()
         .try_for_each(|(at, bytes, sum)| send(at, &bytes, sum))
 }
 
-/// Copies jobs until none is left. A caller stages, and gives what it has staged to the sender, if there is one.
+/// Copies jobs until none is left. A caller stages, and gives the staged chunks to the sender, if there is one.
 fn run_copy_worker<'a, T: MediumWindow, S: MediumWindow>(
     row: &Mutex<ChunkCopyQueue<'a, T, S>>,
     caller: Option<Option<&SyncSender<BuddyChunk<'a>>>>,
@@ -199,13 +199,13 @@ fn run_copy_worker<'a, T: MediumWindow, S: MediumWindow>(
                 let plain = work.bytes.chunks(CHUNK as usize);
                 for (chunk, sum) in plain.zip(&work.sums) {
                     let length = chunk.len() as u64;
-                    // What is sealed goes nowhere in clear.
+                    // Sealed bytes are sent as ciphertext only.
                     let chunk = match (work.seal, sealed.next()) {
                         (None, _) => Cow::Borrowed(chunk),
                         (Some(_), Some(sealed)) => Cow::Owned(sealed),
                         (Some(_), None) => break,
                     };
-                    // A sender that has given up has said why.
+                    // A sender that has given up has reported the reason.
                     if sender.is_some_and(|s| s.send((at, chunk, *sum)).is_err()) {
                         sender = None;
                     }

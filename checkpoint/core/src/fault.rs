@@ -65,8 +65,8 @@ impl CheckpointErrorCode {
     ];
 }
 
-/// An error of checkpoints or of the object store: its kind, and a text that says what failed, why, and what
-/// to do.
+/// An error of checkpoints or of the object store: its kind, and a text with the failure, its cause and its
+/// remedy.
 ///
 /// # Examples
 /// ```
@@ -88,7 +88,7 @@ impl CheckpointErrorCode {
 pub struct CheckpointError {
     /// Its kind.
     pub code: CheckpointErrorCode,
-    /// What, why, and what to do.
+    /// The error, its cause, and its remedy.
     pub text: String,
 }
 

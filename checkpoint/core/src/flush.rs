@@ -1,5 +1,5 @@
 //! Versions on the external store. A rank's part of one is an arena that has this version alone, under a name that it gets when it was
-//! read back and is whole: so the names that are there say what is durable there, and nobody has to be notified. `latest` names the newest
+//! read back and is whole: so the names show the durable versions, and nobody has to be notified. `latest` names the newest
 //! version of which all parts are there.
 
 use crate::arena::{Arena, ArenaHeader, PersistenceLevel, ProgramStart, Version, VersionId};
@@ -16,30 +16,30 @@ use tarn_types::block::{self, BlockKind, Fields};
 pub const KEPT: usize = 2;
 /// Bytes of one write.
 const WRITE: usize = 4 << 20;
-/// What names the newest version.
+/// The file that names the newest version.
 const LATEST: &str = "latest";
 /// Its bytes.
 const BLOCK: usize = 4 << 10;
-/// What parts are called, behind their rank.
+/// The suffix of parts' names, behind their rank.
 const ARENA: &str = ".arena";
 
-/// A version, and the start of the program that it is of: of another start its number says nothing.
+/// A version, and the start of the program that it is of: the number alone means nothing for another start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Exact {
-    /// Which.
+    /// The version.
     pub id: VersionId,
     /// The identity of the start.
     pub start: u128,
 }
 
-/// What the store has of a version.
+/// The parts of a version that the store has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flushed {
-    /// Which.
+    /// The version.
     pub version: Exact,
-    /// That wrote it; 0 if no part can be read.
+    /// Ranks that wrote it; 0 if no part can be read.
     pub ranks: u32,
-    /// Of them, those whose parts are there.
+    /// The ranks whose parts are there.
     pub parts: BTreeSet<u32>,
 }
 
@@ -50,7 +50,7 @@ impl Flushed {
     }
 }
 
-/// Reads a chunk from where its manifest says that it is stored, and says whether it has this checksum.
+/// Reads a chunk at the place in its manifest; true if it has this checksum.
 pub type ReadChunk<'a> =
     dyn FnMut(PieceLocation, &mut [u8], u64) -> Result<bool, CheckpointError> + 'a;
 /// Gets how many bytes were written to the store, or read back: it may take its time, or end it by an error.
@@ -220,7 +220,7 @@ fn prove(
 /// A rank's part of a version that is there.
 ///
 /// # Errors
-/// When it is not there, or not what its name says.
+/// When it is not there, or another version than its name.
 pub fn open(
     store: &dyn External,
     version: Exact,
@@ -237,7 +237,7 @@ pub fn open(
     }
 }
 
-/// What the store has of all versions, oldest first.
+/// All versions in the store, with their parts there, oldest first.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -268,7 +268,7 @@ pub fn list(store: &dyn External) -> Result<Vec<Flushed>, CheckpointError> {
     Ok(all)
 }
 
-/// The version that `latest` names. One that is damaged names none: the parts that are there say the same.
+/// The version that `latest` names. One that is damaged names none: the parts that are there show the same.
 ///
 /// # Errors
 /// When it is there and cannot be read.
@@ -300,8 +300,8 @@ pub fn latest(store: &dyn External) -> Result<Option<Exact>, CheckpointError> {
     Ok(named)
 }
 
-/// Has `latest` name the newest version of which all parts are there, and returns it. What is older than the newest complete versions
-/// that stay is removed.
+/// Makes `latest` name the newest version of which all parts are there, and returns it. Older versions are removed, except the
+/// newest complete ones that stay.
 ///
 /// # Errors
 /// When somebody else is at it ([`CheckpointErrorCode::Busy`]), or the store cannot be read or written.
@@ -327,7 +327,7 @@ pub fn publish(store: &dyn External) -> Result<Option<Exact>, CheckpointError> {
     let kept = &complete[complete.len().saturating_sub(KEPT)..];
     let old = all.iter().filter(|v| v.version < newest);
     for old in old.filter(|v| !kept.contains(v)) {
-        // What cannot be removed now is removed by a later one.
+        // A later call removes a folder that cannot be removed now.
         let _ = store.remove(&old.version.folder());
     }
     Ok(Some(newest))

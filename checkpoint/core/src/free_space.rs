@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-/// Where extents begin: before it are the header and the superblocks.
+/// The begin of extents: before it are the header and the superblocks.
 pub const FIRST: u64 = 64 << 10;
 /// Extents begin at multiples of this.
 pub const PAGE: u64 = 4 << 10;
 /// Those that are as large begin at multiples of this, so that they can be mapped by large pages.
 pub const LARGE: u64 = 2 << 20;
 
-/// The free ranges of an arena of `size` bytes, of which these are taken (in any order, overlapping or not). What is taken beyond the
-/// end counts for nothing: readers of other processes may pin any bytes.
+/// The free ranges of an arena of `size` bytes, of which these are taken (in any order, overlapping or not). Taken bytes beyond the
+/// end do not count: readers of other processes may pin any bytes.
 pub fn free_ranges(size: u64, taken: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let within = |r: Range<u64>| r.start.min(size)..r.end.min(size);
     let mut taken: Vec<Range<u64>> = taken
@@ -88,7 +88,7 @@ pub fn are_apart(
     let mut all: Vec<(Range<u64>, usize)> = one.chain(other).collect();
     all.retain(|(range, _)| range.start < range.end);
     all.sort_by_key(|(range, _)| range.start);
-    // Where the ranges of each end so far.
+    // The end of each side's ranges so far.
     let mut ends = [0; 2];
     all.into_iter().all(|(range, side)| {
         ends[side] = ends[side].max(range.end);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     proptest! {
-        /// Extents never overlap, begin where they must, and whatever fits into one range is found.
+        /// Extents never overlap, begin where they must, and everything that fits into one range is found.
         #[test]
         fn extents_are_apart(lengths in proptest::collection::vec(0u64..3 << 20, 0..20), size in FIRST..64 << 20) {
             let mut left = free_ranges(size, []);

@@ -11,7 +11,7 @@ const PAGE: u64 = 4 << 10;
 /// The others begin at a line of the caches.
 const LINE: u64 = 64;
 
-/// Where objects of these sizes begin in a slot, and how long it is.
+/// The begins of objects of these sizes in a slot, and the slot's length.
 pub fn slot(sizes: impl IntoIterator<Item = u64>) -> Option<(Vec<u64>, u64)> {
     let mut end = 0u64;
     let mut places = Vec::new();
@@ -27,15 +27,15 @@ pub fn slot(sizes: impl IntoIterator<Item = u64>) -> Option<(Vec<u64>, u64)> {
 /// Some chunks of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkRun {
-    /// Which object, in the order of the slot.
+    /// The object's number, in the order of the slot.
     pub object: usize,
-    /// Which of its bytes; begins at a chunk.
+    /// Its range of the object's bytes; begins at a chunk.
     pub bytes: Range<u64>,
-    /// Where they begin in the row of all jobs, each a multiple of a line long.
+    /// Their begin in the row of all jobs, each a multiple of a line long.
     pub at: u64,
 }
 
-/// The jobs of objects of these sizes, and how long their row is. What `skip` says of an object's chunk was copied before.
+/// The jobs of objects of these sizes, and how long their row is. Chunks of an object for which `skip` is true were copied before.
 pub fn jobs(sizes: &[u64], skip: impl Fn(usize, u64) -> bool) -> (Vec<ChunkRun>, u64) {
     let mut jobs: Vec<ChunkRun> = Vec::new();
     let mut row = 0u64;
@@ -66,8 +66,8 @@ pub fn jobs(sizes: &[u64], skip: impl Fn(usize, u64) -> bool) -> (Vec<ChunkRun>,
     (jobs, row)
 }
 
-/// Where a job's bytes are stored in the staging file, which has so much space for a row that is so long: its end is the row's end. None of
-/// the jobs before fit.
+/// The place of a job's bytes in the staging file, which has so much space for a row that is so long: its end is the row's end.
+/// None if it does not fit, and with it none of the jobs before.
 pub fn staged(job: &ChunkRun, row: u64, capacity: u64) -> Option<u64> {
     (capacity + job.at).checked_sub(row)
 }

@@ -1,10 +1,10 @@
-//! L2: checkpoints (docs/internals/checkpoints.md): what is stored where in an arena, which versions are whole, what is free, and what a rank does with
-//! all that. Whatever holds the bytes is a [`tarn_ports::MediumWindow`], and other ranks are a [`tarn_ports::Ranks`]; there is no I/O here, and
+//! L2: checkpoints (docs/internals/checkpoints.md): the places in an arena, its whole versions, its free space, and how a rank uses
+//! them. A [`tarn_ports::MediumWindow`] holds the bytes, and other ranks are a [`tarn_ports::Ranks`]; there is no I/O here, and
 //! threads and time only in [`rank`] and `copy_workers`, which drive the rest.
 //!
-//! Reading order: [`manifest`] (what a version is), [`arena`] (how one is published and found again), [`layout`] (who copies what),
-//! [`rank`] (all together), [`flush`] (what is on the external store), [`split`] (what that takes), [`model`] (what it is worth),
-//! [`free_space`] (what is free); beside all that, [`object`] (a file of the node's object store).
+//! Reading order: [`manifest`] (the content of a version), [`arena`] (how one is published and found again), [`layout`] (the copy
+//! jobs), [`rank`] (all together), [`flush`] (the external store), [`split`] (the shares of tier and memory), [`model`] (the value
+//! of checkpoints), [`free_space`] (free ranges); beside all that, [`object`] (a file of the node's object store).
 
 pub mod arena;
 mod copy_workers;

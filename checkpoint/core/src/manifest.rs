@@ -1,4 +1,4 @@
-//! What a version has: its objects, the pieces that each is stored in, and their checksums.
+//! The content of a version: its objects, the pieces that each is stored in, and their checksums.
 
 use crate::free_space::FIRST;
 use std::ops::Range;
@@ -44,7 +44,7 @@ pub enum Shape {
     Irregular(u64),
 }
 
-/// Where a piece is stored.
+/// The place of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceLocation {
     /// In the arena, from this byte on.
@@ -68,7 +68,7 @@ impl PieceLocation {
 pub struct ObjectPiece {
     /// How many.
     pub length: u64,
-    /// Where they are stored.
+    /// The place of the bytes.
     pub place: PieceLocation,
     /// The checksum of each chunk of them.
     pub sums: Vec<u64>,
@@ -103,11 +103,11 @@ pub struct Seal {
     pub key: Box<[u8]>,
     /// Of each object, in the order of these, the proof of each of its chunks.
     pub proofs: Vec<Vec<ChunkProof>>,
-    /// That all of this is what was sealed, of that rank and as that version.
+    /// The proof that all of this was sealed so, of that rank and as that version.
     pub whole: ChunkProof,
 }
 
-/// That a chunk is what was sealed.
+/// The proof that a chunk is as it was sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkProof {
     /// The number that it was sealed with: no other chunk was, by this key.
@@ -122,7 +122,7 @@ impl ObjectPiece {
         length.div_ceil(CHUNK)
     }
 
-    /// What it takes of the arena.
+    /// The bytes of the arena that it takes.
     pub fn extent(&self) -> Option<Range<u64>> {
         match self.place {
             PieceLocation::Arena(at) => Some(at..at.checked_add(self.length)?),
@@ -180,7 +180,7 @@ impl RankManifest {
         }
     }
 
-    /// What it takes of the arena.
+    /// The bytes of the arena that it takes.
     pub fn extents(&self) -> impl Iterator<Item = Range<u64>> {
         let pieces = self.objects.iter().flat_map(|o| &o.pieces);
         pieces.filter_map(ObjectPiece::extent)
@@ -219,7 +219,7 @@ impl RankManifest {
         out
     }
 
-    /// What was written; of an arena of so many bytes. None if it could not have been.
+    /// The manifest that was encoded, of an arena of so many bytes. None if the bytes cannot be one.
     pub fn decode(bytes: &[u8], size: u64) -> Option<Self> {
         let mut fields = Fields(bytes);
         let count = fields.u32()? as usize;
@@ -292,7 +292,7 @@ fn decode_object(fields: &mut Fields<'_>, size: u64) -> Option<Object> {
             1 => PieceLocation::Staged(at),
             _ => return None,
         };
-        // As many as are there, whatever the length says.
+        // At most as many as are there, whatever the length claims.
         let chunks = ObjectPiece::chunks(length);
         if chunks > fields.0.len() as u64 / 8 {
             return None;
@@ -371,7 +371,7 @@ mod tests {
             prop_assert_eq!(RankManifest::decode(&manifest.encode(), SIZE), Some(manifest));
         }
 
-        /// Whatever the bytes are: no panic, no more memory than they take, and what is read is written alike.
+        /// Any bytes: no panic, no more memory than they take, and a manifest that was read is written alike.
         #[test]
         fn garbage_is_none_or_itself(manifest in manifests(), cuts in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..4)) {
             let mut bytes = manifest.encode();

@@ -1,4 +1,4 @@
-//! What checkpoints are worth: how likely one is lost, how often to make one, what it costs in energy, and what follows from these
+//! The value of checkpoints: how likely one is lost, how often to make one, what it costs in energy, and what follows from these
 //! for a machine. Pure functions; their assumptions are in docs/internals/checkpoint-models.md. Times are in seconds, energies in joules.
 
 pub mod advice;

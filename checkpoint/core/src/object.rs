@@ -1,5 +1,5 @@
-//! Objects of a node's store (docs/guide/objects.md): what their keys may be, what their files are called, and what is in a file: the data from
-//! byte 0 on, their checksums, and a trailer that ends it. docs/reference/formats.md has it byte by byte.
+//! Objects of a node's store (docs/guide/objects.md): their valid keys, the names of their files, and the content of a file: the
+//! data from byte 0 on, their checksums, and a trailer that ends it. docs/reference/formats.md has it byte by byte.
 
 use crate::fault::{CheckpointError, CheckpointErrorCode};
 use crate::manifest::{CHUNK, MAX_KEY, ObjectPiece};
@@ -8,24 +8,24 @@ use tarn_types::block::{self, BlockKind, Fields, put_short};
 
 /// Bytes of the block that ends a file.
 pub const TRAILER: u64 = 1 << 10;
-/// What follows the data begins at a multiple of this, and so ends the file.
+/// The checksums behind the data begin, and the file ends, at a multiple of this.
 const PAGE: u64 = 4 << 10;
 /// Bytes of an object: more than any node has, and few enough that no sum of them overflows.
 pub const MAX_BYTES: u64 = 1 << 46;
 /// Bytes of a program's description of an object: the type and shape of an array need some fifty.
 pub const MAX_ABOUT: usize = 255;
 
-/// What the names of objects' files end with.
+/// The suffix of the names of objects' files.
 const ENDING: &str = ".obj";
-/// Another name of the newest version, for those who cannot list: other nodes.
+/// Another name of the newest version, for other nodes, which cannot list.
 pub const NEWEST: &str = "newest.obj";
-/// What the names of what is not published yet begin with.
+/// The prefix of the names of unpublished files.
 pub const PART: &str = ".put-";
 
-/// Where what follows the data is stored.
+/// The places of the checksums and the trailer, behind the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectFileLayout {
-    /// What is known of all chunks.
+    /// The checksums of all chunks, and the proofs of sealed ones.
     pub sums: u64,
     /// The trailer.
     pub trailer: u64,
@@ -50,7 +50,7 @@ impl ObjectFileLayout {
     }
 }
 
-/// Bytes of what is known of a chunk: its checksum, and of a sealed one, whose checksum is that of the ciphertext, its proof.
+/// Bytes of a chunk's entry: its checksum, and for a sealed one, whose checksum is that of the ciphertext, its proof.
 pub fn entry(sealed: bool) -> u64 {
     match sealed {
         true => 8 + PROOF as u64,
@@ -58,18 +58,18 @@ pub fn entry(sealed: bool) -> u64 {
     }
 }
 
-/// What ends an object's file.
+/// The block that ends an object's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trailer {
     /// Random: versions of other stores that have the same key and number have another.
     pub identity: u128,
     /// Its name.
     pub key: Box<str>,
-    /// Which version of it this is, from 1 on.
+    /// The version's number, from 1 on.
     pub number: u64,
     /// Bytes of data.
     pub length: u64,
-    /// The checksum of what is known of the chunks.
+    /// The checksum of the chunks' entries.
     pub sum: u64,
     /// The program's description of it.
     pub about: Box<str>,
@@ -104,7 +104,7 @@ impl Trailer {
         )
     }
 
-    /// That of a file of so many bytes, whose last these are; none if they are no trailer.
+    /// The trailer of a file of so many bytes, of which these are the last; none if they are no trailer.
     pub fn decode(last: &[u8], total: u64) -> Option<Self> {
         let at = total.checked_sub(TRAILER)?;
         let (identity, payload) = block::unseal(BlockKind::Object, at, last)?;
@@ -136,7 +136,7 @@ fn text(bytes: &[u8]) -> Option<Box<str>> {
 /// lead out of the store.
 ///
 /// # Errors
-/// [`CheckpointErrorCode::Invalid`], with what is wrong with it.
+/// [`CheckpointErrorCode::Invalid`], with the defect.
 ///
 /// # Examples
 /// ```
@@ -184,7 +184,7 @@ pub fn file(number: u64) -> String {
     format!("{number}{ENDING}")
 }
 
-/// Which version a file of this name is.
+/// The number of the version in a file of this name.
 pub fn number(name: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(name).ok()?.strip_suffix(ENDING)?;
     let plain = digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');
@@ -303,7 +303,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a file ends with, also under a checksum that is right, it is a trailer or it is none.
+        /// Any end of a file, also under a right checksum, is a trailer or none.
         #[test]
         fn no_bytes_panic_the_opener(
             payload in proptest::collection::vec(any::<u8>(), 0..900),

@@ -1,8 +1,8 @@
 //! A rank: the driver of all this. It has the objects copied, published and de-staged, and finds them again. Threads and a monotonic
 //! clock are used here and in [`crate::copy_workers`] alone; bytes, files and other ranks come through ports.
 //!
-//! One rank's state has all that is written to. The caller has it during a commit, the helper thread between two: whoever has it finds done or
-//! does what the other has left.
+//! One rank's state has all that is written to. The caller has it during a commit, the helper thread between two: the one that
+//! has it finishes the other's work.
 
 mod ahead;
 mod buddy;
@@ -49,9 +49,9 @@ use tarn_ports::{
 /// Versions that may be kept: one more is written, one flushed, and one fetched by other nodes.
 pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 3;
 
-/// Bytes of an arena that are mapped before the rank's state is given to who wants it.
+/// Bytes of an arena that are mapped before the rank's state is given to a waiting caller.
 const WARM: u64 = 16 << 20;
-/// As long as somebody wants the rank's state, who copies ahead looks this often whether it is free.
+/// While somebody wants the rank's state, the thread that copies ahead checks this often whether it is free.
 const YIELD: Duration = Duration::from_millis(1);
 /// Of so many versions, counted back from the newest, it is known which ranks lack them. No rank is ahead of another by more.
 const RECENT: u64 = 32;
@@ -99,11 +99,11 @@ pub struct Options {
     pub run: Box<[u8]>,
     /// Random: the identity of the arena, should one be made.
     pub identity: u128,
-    /// What is staged.
+    /// The bytes to stage.
     pub staging: StagingShare,
-    /// How many buddies keep what is staged, until objects request others.
+    /// How many buddies keep the staged bytes, until objects request others.
     pub buddies: usize,
-    /// One on the same node will do.
+    /// A buddy on the same node will do.
     pub same_node: bool,
     /// Which other nodes come first.
     pub distance: Distance,
@@ -115,23 +115,23 @@ pub struct Options {
     pub timeout: Duration,
     /// Threads beside the caller that copy in a commit; without any, nothing is done in the background either.
     pub helpers: usize,
-    /// Whether what was copied ahead is compared with what is there at the commit: to find writes that nobody sees, at the price of
-    /// reading all of it.
+    /// Whether bytes that were copied ahead are compared with the object at the commit: to find writes that nobody sees, at the
+    /// price of reading all of it.
     pub audit: bool,
-    /// What a helper thread does first: it goes to its processors.
+    /// Called by a helper thread first: it goes to its processors.
     pub enter: Arc<dyn Fn() + Send + Sync>,
-    /// Where versions are that outlive the nodes.
+    /// The store for versions that outlive the nodes.
     pub external: Option<ExternalStore>,
-    /// What versions are sealed with, if they are.
+    /// Seals versions, if they are to be sealed.
     pub seal: Option<Arc<RankSealer>>,
     /// Whether a restart may leave out objects of its version, which later versions are without.
     pub leaves_out: bool,
 }
 
-/// A store that outlives the nodes, and what goes there.
+/// A store that outlives the nodes, and how versions go there.
 #[derive(Clone)]
 pub struct ExternalStore {
-    /// What the program has there.
+    /// The program's folder there.
     pub store: Arc<dyn External>,
     /// Versions from one that is flushed to the next; 0: none is.
     pub every: u64,
@@ -148,7 +148,7 @@ pub struct CommitObject<'a> {
     pub unit: u32,
     /// How it divides.
     pub shape: Shape,
-    /// What it holds.
+    /// Its content.
     pub bytes: &'a [u8],
 }
 
@@ -159,7 +159,7 @@ pub struct Empty<'a> {
     pub key: &'a [u8],
     /// How it divides.
     pub shape: Shape,
-    /// What is filled.
+    /// The memory to fill.
     pub bytes: &'a mut [u8],
 }
 
@@ -175,40 +175,40 @@ pub struct Committed {
 /// A version that can be restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restorable {
-    /// Which.
+    /// The version.
     pub id: VersionId,
-    /// That wrote it.
+    /// Ranks that wrote it.
     pub ranks: u32,
-    /// The least of all ranks.
+    /// The least level of all ranks.
     pub level: PersistenceLevel,
-    /// Of this rank's objects; 0 if it has none.
+    /// Bytes of this rank's objects; 0 if it has none.
     pub bytes: u64,
 }
 
-/// What a rank has done since it began: counts, bytes and times.
+/// The work of a rank since it began: counts, bytes and times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RankStats {
     /// Commits.
     pub commits: u64,
-    /// In them.
+    /// The time in commits.
     pub commit: Duration,
-    /// Of it, for the version before to be de-staged, here and on other ranks, and for what was asked.
+    /// The share of it for the version before to be de-staged, here and on other ranks, and for the required level.
     pub waited: Duration,
-    /// Committed.
+    /// Bytes committed.
     pub bytes: u64,
-    /// Of it, to memory first.
+    /// The share of them that went to memory first.
     pub staged: u64,
-    /// Of it, copied before the commit and not written since.
+    /// The share of them that was copied before the commit and not written since.
     pub ahead: u64,
-    /// Copied ahead in vain.
+    /// Bytes copied ahead in vain.
     pub twice: u64,
-    /// Spent on de-staging.
+    /// The time of de-staging.
     pub destage: Duration,
-    /// The last commit.
+    /// The time of the last commit.
     pub last_commit: Duration,
-    /// What it staged.
+    /// Bytes that it staged.
     pub last_staged: u64,
-    /// As long as that took to be de-staged.
+    /// The time of their de-staging.
     pub last_destage: Duration,
     /// Bytes a second that the tier took from this rank, a mean of the last commits.
     pub persistent_rate: u64,
@@ -216,25 +216,25 @@ pub struct RankStats {
     pub memory_rate: u64,
     /// Commits with fewer copies than were requested.
     pub degraded: u64,
-    /// Chunks that were damaged, and had no copy or another.
+    /// Damaged chunks found when de-staging, and damaged versions that a restart passed over.
     pub damaged: u64,
-    /// Versions of which this rank keeps what it is to keep for others.
+    /// Versions of which this rank keeps all that it is to keep for others.
     pub replicated: u64,
-    /// Those of which it could not.
+    /// Versions of which it could not.
     pub bare: u64,
-    /// Restored.
+    /// Bytes restored.
     pub restored: u64,
-    /// In restarts.
+    /// The time in restarts.
     pub restore: Duration,
     /// Versions of which this rank's part was flushed.
     pub flushed: u64,
-    /// Versions that were not, as one was being flushed when their turn came.
+    /// Versions that were not flushed, as one was being flushed when their turn came.
     pub flushes_skipped: u64,
     /// Versions that could not be flushed.
     pub flush_failed: u64,
-    /// As long as the last one took to be flushed.
+    /// The time of the last flush.
     pub last_flush: Duration,
-    /// Slots that were passed over, as readers of other programs have pinned what is stored there.
+    /// Slots that were passed over, as readers of other programs have pinned versions there.
     pub pinned: u64,
     /// Bytes that went to ranks of other nodes and came from there.
     pub carried: Carried,
@@ -248,25 +248,25 @@ pub struct Rank<T: Vault, M: Vault> {
     keeper: Option<JoinHandle<()>>,
     /// The end of the last commit, or the begin.
     since: Instant,
-    /// What versions must have when their commit returns.
+    /// The level that versions must have when their commit returns.
     persistence: PersistenceLevel,
     flusher: Option<JoinHandle<()>>,
 }
 
-/// What caller and helper share.
+/// The state that caller and helper share.
 struct RankContext<T: Vault, M: Vault> {
     options: Options,
     ranks: Arc<dyn Ranks>,
     nodes: RankTopology,
     tier: Arc<T>,
     memory: Arc<M>,
-    /// What earlier starts have left.
+    /// Versions and parts that earlier starts have left.
     world: RestartInventory,
     flusher: Option<Arc<Flusher<T>>>,
     /// Versions that were begun.
     number: AtomicU64,
     rank_state: Mutex<RankState<T::Medium, M::Medium>>,
-    /// What this rank has done.
+    /// The progress of this rank.
     reached: Mutex<RankProgress>,
     /// The number of the last version that this rank could not keep for others, and why.
     why_bare: Mutex<Option<(u64, String)>>,
@@ -274,7 +274,7 @@ struct RankContext<T: Vault, M: Vault> {
     /// There may be something to do for the helper.
     has_work: Mutex<bool>,
     work_added: Condvar,
-    /// The caller wants the rank's state: who copies ahead lets it go.
+    /// The caller wants the rank's state: the thread that copies ahead lets it go.
     wanted: AtomicBool,
     /// The helper is to end.
     ended: AtomicBool,
@@ -284,19 +284,19 @@ struct RankContext<T: Vault, M: Vault> {
 struct RankState<A, S> {
     /// The version that was restored.
     base: Option<VersionId>,
-    /// What earlier starts have left, and not all ranks have, is gone.
+    /// Remains of earlier starts that not all ranks have are gone.
     begun: bool,
-    /// A version that was damaged before it was de-staged: the next commit says so.
+    /// The reason: a version was damaged before it was de-staged. The next commit reports it.
     degraded_by: Option<String>,
     /// Up to this number versions are not kept for others any more: they took too long.
     released: u64,
-    /// What earlier starts have left on this node, and nobody needs, is gone.
+    /// Remains of earlier starts on this node that nobody needs are gone.
     reclaimed: bool,
     requirements: VersionRequirements,
     arena: Option<(Arena, A)>,
     /// How much of it is mapped for sure.
     warm: u64,
-    /// What the arena is called.
+    /// The arena's name.
     name: String,
     staging: Option<S>,
     buddies: Buddies<S>,
@@ -308,13 +308,13 @@ struct RankState<A, S> {
 #[derive(Debug)]
 struct PendingDestage {
     id: VersionId,
-    /// Where its objects are stored once they are in the arena, in their order.
+    /// The places of its objects once they are in the arena, in their order.
     places: Vec<u64>,
 }
 
 impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
-    /// Begins: looks at what earlier starts have left, completes it where it was staged, and agrees with the other ranks on what can
-    /// be restored. All ranks call it.
+    /// Begins: looks for remains of earlier starts, completes staged versions, and agrees with the other ranks on the
+    /// restorable ones. All ranks call it.
     ///
     /// # Errors
     /// When ranks do not come, or folders cannot be read.
@@ -380,7 +380,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     }
 
     /// The memory of an object is watched from now on, until it is not or another is, and copied ahead where that pays (`always`:
-    /// whatever was learned). Without a helper nothing is.
+    /// without a prediction). Without a helper nothing is.
     pub fn watch(&mut self, key: &[u8], memory: Box<dyn WatchedMemory>, always: bool) {
         if self.helper.is_some() {
             self.shared.take().ahead.watch(key, memory, always);
@@ -400,12 +400,13 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         self.shared.take().reserve_space(&self.shared, sizes)
     }
 
-    /// Keeps the state of objects as a new version: the how many-eth commit it is, which is the same on all ranks. When it returns,
-    /// what was staged is in memory that outlives the process, and at the buddy, and the version has reached what [`Rank::require`] said.
+    /// Keeps the state of objects as a new version. Its number counts the commits since this start, and is the same on all ranks.
+    /// When it returns, the staged bytes are in memory that outlives the process, and at the buddy, and the version has reached
+    /// the level that [`Rank::require`] set.
     ///
     /// # Errors
-    /// When there is no space, what was staged before cannot be de-staged, or other ranks are too far behind: this rank has no such
-    /// version then, and the ones before are what they were.
+    /// When there is no space, the staged version before cannot be de-staged, or other ranks are too far behind: this rank has no
+    /// such version then, and the ones before are unchanged.
     pub fn commit(&mut self, items: &[CommitObject<'_>]) -> Result<Committed, CheckpointError> {
         let mut committed = self.shared.commit_version(items);
         self.shared.notify_helper();
@@ -431,7 +432,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// it, before the first commit. None if there is no version.
     ///
     /// # Errors
-    /// When objects are not as they were, or what was requested is not there.
+    /// When objects are not as they were, or the requested version is not there.
     pub fn restart(
         &mut self,
         which: Option<VersionId>,
@@ -442,13 +443,13 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         restarted
     }
 
-    /// What can be restored from earlier starts, oldest first.
+    /// The versions of earlier starts that can be restored, oldest first.
     pub fn restorable(&self) -> Vec<Restorable> {
         let restorable = self.shared.world.restorable(self.shared.ranks.rank());
         restorable.into_iter().map(|(_, version)| version).collect()
     }
 
-    /// What was done.
+    /// The work done so far.
     pub fn stats(&self) -> RankStats {
         let mut stats = *lock(&self.shared.stats);
         if let Some(flusher) = &self.shared.flusher {
@@ -458,12 +459,12 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         stats
     }
 
-    /// This start of the program: the generation of what it commits.
+    /// This start of the program: the generation of its commits.
     pub fn generation(&self) -> u64 {
         self.shared.world.start.generation
     }
 
-    /// When what is durable outlives a loss of power; none before space was taken.
+    /// When durable versions outlive a loss of power; none before space was taken.
     pub fn power_fail(&self) -> Option<PowerFail> {
         let rank_state = self.shared.take();
         let arena = rank_state.arena.as_ref();
@@ -494,7 +495,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
         self.work_added.notify_all();
     }
 
-    /// The helper: after each commit it de-stages what was staged, and then copies ahead. After a restart, or else the first commit, it
+    /// The helper: after each commit it de-stages, and then copies ahead. After a restart, or else the first commit, it
     /// has the arena mapped.
     fn help(&self) {
         (self.options.enter)();
@@ -503,7 +504,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
             let mut has_work = lock(&self.has_work);
             while !*has_work {
                 let left = next.map(|n| n.saturating_duration_since(Instant::now()));
-                // Whoever wants the rank's state has it first.
+                // A caller that wants the rank's state has it first.
                 let wanted = self.wanted.load(Ordering::Acquire);
                 let left = left.map(|left| if wanted { left.max(YIELD) } else { left });
                 has_work = match left {
@@ -528,7 +529,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
                 rank_state.ahead.disarm();
                 rank_state.ahead.look();
             }
-            // What fails is tried again, and reported, by the next commit.
+            // The next commit tries again after an error, and reports it.
             if notified && rank_state.destage(self).is_ok() {
                 let _ = rank_state.reclaim(self);
             }
@@ -565,7 +566,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
                 persistence: PersistenceLevel::Committed,
             },
             arena: None,
-            // What is made is.
+            // All of a new arena is mapped.
             warm: u64::MAX,
             name: own.map_or_else(
                 || files::arena(world.start.generation, ranks.rank()),
@@ -583,7 +584,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
             };
             let mut window = whole(&mut medium)?;
             let mut arena = Arena::resume(&mut window)?;
-            // Before anything is computed: no later start, whichever nodes it has, takes this one's number again.
+            // Before anything is computed: no later start, on any nodes, takes this one's number again.
             arena.start(&mut window, world.start)?;
             drop(window);
             rank_state.arena = Some((arena, medium));
@@ -610,7 +611,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     }
 }
 
-/// What [`Arena::publish`] does, in an arena that grows if there is no space for a manifest.
+/// Does as [`Arena::publish`], in an arena that grows if there is no space for a manifest.
 fn publish<A: Medium>(
     arena: &mut Arena,
     medium: &mut A,

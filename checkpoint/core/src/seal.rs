@@ -13,7 +13,7 @@ use tarn_types::key::DataKey;
 /// The data key that a version's wrapped one stands for.
 pub type Unwrap = dyn Fn(&[u8]) -> Result<DataKey, SealError> + Send + Sync;
 
-/// What a rank seals with for as long as it runs, and how it opens what others, or its earlier starts, have sealed.
+/// Seals a rank's versions for as long as it runs, and opens those that others, or its earlier starts, have sealed.
 pub struct RankSealer {
     pieces: Arc<PieceCipher>,
     /// The key of those, wrapped: a part of each version.
@@ -30,26 +30,26 @@ impl std::fmt::Debug for RankSealer {
     }
 }
 
-/// Whose a version is. It is proven with it, so that no other stands in for it.
+/// The origin of a version. It is proven with it, so that no other stands in for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SealedOrigin {
-    /// Which version.
+    /// The version.
     pub id: VersionId,
     /// The start that committed it.
     pub start: u128,
     /// The rank.
     pub rank: u32,
-    /// Of how many.
+    /// The number of ranks.
     pub ranks: u32,
 }
 
-/// What a chunk of an object is.
+/// The identity of a chunk of an object.
 fn about(key: &[u8], chunk: u64) -> Vec<u8> {
     [&chunk.to_le_bytes(), key].concat()
 }
 
-/// What a version is: all but where it is stored, which changes when it is de-staged or copied, and the checksums, which the proofs make
-/// needless.
+/// The identity of a version: all but where it is stored, which changes when it is de-staged or copied, and the checksums, which
+/// the proofs make needless.
 fn about_all(of: &SealedOrigin, objects: &[Object], proofs: &[Vec<ChunkProof>]) -> Vec<u8> {
     let mut out = b"tarn-checkpoint".to_vec();
     out.extend(of.start.to_le_bytes());
@@ -107,7 +107,7 @@ impl RankSealer {
         self.prove(&about(key, chunk), bytes)
     }
 
-    /// What a version says of how it is sealed, by the proofs of its objects' chunks.
+    /// The seal of a version, by the proofs of its objects' chunks.
     pub(crate) fn seals(
         &self,
         of: &SealedOrigin,
@@ -134,7 +134,7 @@ fn refused(what: impl Display, e: SealError) -> CheckpointError {
     CheckpointError::new(code, format!("{what} cannot be opened: {e}"))
 }
 
-/// Opens the objects of a version that was proven to be what it is taken for.
+/// Opens the objects of a version that was proven to be the expected one.
 #[derive(Debug, Clone)]
 pub struct Opener(Option<Arc<PieceCipher>>);
 
@@ -142,8 +142,8 @@ impl Opener {
     /// For a program that may have requested encryption.
     ///
     /// # Errors
-    /// [`CheckpointErrorCode::Invalid`] when this program has not asked for encryption, has not that key, or does not take what is in clear;
-    /// [`CheckpointErrorCode::Corrupt`] when it is not the version that was sealed.
+    /// [`CheckpointErrorCode::Invalid`] when this program has not requested encryption, has not that key, or does not take
+    /// versions in clear; [`CheckpointErrorCode::Corrupt`] when it is not the version that was sealed.
     pub(crate) fn new(
         with: Option<&RankSealer>,
         manifest: &RankManifest,
@@ -166,7 +166,7 @@ impl Opener {
         }
     }
 
-    /// For who only reads, and takes what is in clear.
+    /// For a program that only reads, and takes versions in clear.
     ///
     /// # Errors
     /// As above.
@@ -202,10 +202,10 @@ impl Opener {
         Ok(Self(Some(pieces)))
     }
 
-    /// Opens the content of an object of that version, as it was read, where it is; what is not sealed stays as it is.
+    /// Opens the content of an object of that version, as it was read, in place; clear content stays as it is.
     ///
     /// # Errors
-    /// [`CheckpointErrorCode::Corrupt`] when it is not what was sealed.
+    /// [`CheckpointErrorCode::Corrupt`] when it is not the sealed content.
     pub fn open(
         &self,
         manifest: &RankManifest,

@@ -20,11 +20,11 @@ use tarn_types::units::{Nanos, SECOND};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StagingRates {
-    /// What the persistent tier takes.
+    /// Bytes a second that the persistent tier takes.
     pub persistent: u64,
-    /// What memory takes, of all that is written to it and to the tier.
+    /// Bytes a second that memory takes, of all that is written to it and to the tier.
     pub memory: u64,
-    /// Copies that what is staged has in memory: with a buddy on this machine two.
+    /// Copies of staged bytes in memory: with a buddy on this machine two.
     pub copies: u32,
 }
 

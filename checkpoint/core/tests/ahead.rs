@@ -1,4 +1,4 @@
-//! What is copied ahead is what is there at the commit, whoever wrote to it when.
+//! A commit has the bytes that are there at that time, whoever wrote to an object that was copied ahead, and when.
 
 #[path = "common/hall.rs"]
 #[allow(dead_code)]
@@ -191,7 +191,7 @@ fn what_is_written_after_the_copy_is_copied_again() {
 /// Memory that a device writes to: nobody sees it.
 struct Blind {
     memory: Arc<[AtomicU8]>,
-    /// What its middle was when it was last copied ahead.
+    /// The middle byte when it was last copied ahead.
     copied: AtomicU8,
     /// The same, at the last commit.
     committed: Arc<AtomicU8>,

@@ -1,5 +1,5 @@
-//! Crash images: at every persist boundary, what of the bytes that were written since the one before is there is anybody's guess.
-//! Whatever it is, the arena holds what it held before or what was published, whole.
+//! Crash images: after a crash, any of the bytes that were written since the last persist boundary may be there or not.
+//! In every case the arena has its content of before or the published one, whole.
 
 mod common;
 
@@ -14,11 +14,11 @@ use tarn_ports::{Medium, MediumError, MediumWindow, PowerFail, Promises, Readabl
 use tarn_types::block::{self, BlockKind};
 use tarn_types::crc::crc;
 
-/// What the medium writes whole.
+/// Bytes that the medium writes as one.
 const ATOM: usize = 8;
 const SIZE: usize = 1 << 20;
 
-/// A medium that remembers what was done to it.
+/// A medium that records its writes.
 #[derive(Clone)]
 struct Memory {
     bytes: Vec<u8>,
@@ -122,7 +122,7 @@ impl Medium for Memory {
     }
 }
 
-/// What a node's memory has: one staging file, or none.
+/// The memory of a node: one staging file, or none.
 struct Staged(Option<Memory>);
 
 impl Vault for Staged {
@@ -167,7 +167,7 @@ fn whole(memory: &Memory) -> Vec<u64> {
     common::whole(memory, 1)
 }
 
-/// Every image that a crash could leave: what was persistent, and of the atoms written since any. Of these: none, all, all that
+/// Every image that a crash could leave: the persistent bytes, and any of the atoms written since. Of these: none, all, all that
 /// were written up to each, each write left out, and many at random.
 fn images(before: &[u8], done: &[Done], mut check: impl FnMut(&Memory, usize)) {
     let mut random = 0x9e37_79b9_7f4a_7c15u64;
@@ -246,20 +246,20 @@ fn a_crash_leaves_the_version_before_or_the_new_one_and_never_a_mix() {
         });
         assert!(seen.iter().all(|n| *n > 10), "{seen:?}");
         kept = after;
-        // What is opened again is what went on.
+        // The arena that is opened again equals the writer's.
         assert_eq!(Arena::open(&memory).unwrap(), arena);
         assert_eq!(whole(&memory), kept);
     }
 }
 
-/// Who brings to the arena what a dead process had staged is cut off itself, anywhere: what was whole stays so, what waits is neither
-/// lost nor taken for whole, and the next one ends it. Who reads meanwhile sees the same.
+/// A crash, at any point, of the process that de-stages for a dead one: whole versions stay so, waiting ones are neither lost nor
+/// taken for whole, and the next process completes them. A reader meanwhile sees the same.
 #[test]
 fn a_crash_of_who_de_stages_after_a_death_loses_nothing_and_the_next_one_ends_it() {
     let mut memory = Memory::new(vec![0; SIZE / 2]);
     let mut arena = Arena::format(&mut memory, header()).unwrap();
     commit(&mut arena, &mut memory, 1, 2);
-    // Half of each object of the second version lies in the arena, the other in memory.
+    // Half of each object of the second version is stored in the arena, the other in memory.
     let head = block::seal(BlockKind::Staging, header().identity, 0, &[], 4096);
     let mut staging = Memory::new(head);
     staging.bytes.resize(64 << 10, 0);
@@ -320,7 +320,7 @@ fn a_crash_of_who_de_stages_after_a_death_loses_nothing_and_the_next_one_ends_it
     assert!(ended.iter().all(|n| *n > 10), "{ended:?}");
 }
 
-/// No commit leaves that, but it can be read: beside one piece, what was staged would come to lie on another.
+/// No commit leaves that, but it can be read: beside one piece, staged bytes would be stored over another.
 #[test]
 fn what_was_staged_goes_beside_the_rest_only_where_all_of_that_lies_as_in_one_slot() {
     let content = common::content(2, 1);
@@ -364,8 +364,8 @@ fn what_was_staged_goes_beside_the_rest_only_where_all_of_that_lies_as_in_one_sl
     }
 }
 
-/// A process is killed before its superblock is persistent, another goes on from what it sees, and then the power goes: what the
-/// second has built on is there.
+/// A process is killed before its superblock is persistent, another continues from the visible state, and then the power fails: the
+/// state that the second has built on is there.
 #[test]
 fn what_was_seen_after_a_kill_is_made_persistent_before_it_is_built_on() {
     let mut memory = Memory::new(vec![0; SIZE]);
@@ -442,7 +442,7 @@ fn a_crash_in_formatting_leaves_none_or_an_empty_one() {
     });
 }
 
-/// A bit that flips anywhere takes what it is in, and nothing wrong is ever given back.
+/// A bit that flips anywhere loses the thing that it is in, and no wrong bytes are ever returned.
 #[test]
 fn a_flipped_bit_is_found() {
     let mut memory = Memory::new(vec![0; SIZE]);
@@ -451,7 +451,7 @@ fn a_flipped_bit_is_found() {
         commit(&mut arena, &mut memory, number, 2);
     }
     let taken = |image: &Memory| match Arena::open(image) {
-        // The superblock before leads to versions that may be half overwritten: `whole` says what they are worth.
+        // The superblock before leads to versions that may be half overwritten: `whole` checks them.
         Ok(_) => whole(image),
         Err(_) => Vec::new(),
     };
@@ -468,8 +468,8 @@ fn a_flipped_bit_is_found() {
     assert!(hit > 50, "{hit}");
 }
 
-/// After a crash the superblock before the newest leads to where the manifest that was being published lies: where the newest is
-/// damaged, that one is not taken for what it led to.
+/// After a crash the superblock before the newest leads to the place of the manifest that was being published: if the newest is
+/// damaged, this manifest is not taken for the older one.
 #[test]
 fn the_superblock_before_leads_to_nothing_wrong() {
     let mut memory = Memory::new(vec![0; SIZE]);
@@ -589,7 +589,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
 }
 
 proptest! {
-    /// Whatever is opened: no panic, no more memory than it has.
+    /// Any bytes are opened: no panic, no more memory than they have.
     #[test]
     fn garbage_is_no_arena(cuts in proptest::collection::vec((any::<u32>(), any::<u64>()), 1..40)) {
         let mut memory = Memory::new(vec![0; SIZE]);

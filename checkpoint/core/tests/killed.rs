@@ -9,7 +9,7 @@ use tarn_checkpoint_core::arena::Arena;
 use tarn_media::{MappedFile, ReadOnlyMapping};
 use tarn_ports::Medium;
 
-/// Where the child finds its arena.
+/// The variable with the path of the child's arena.
 const PATH: &str = "TARN_TEST_ARENA";
 const KILLS: u32 = 100;
 /// Of the content: versions of some MiB, so that most kills meet one that is being written.
@@ -17,7 +17,7 @@ const SCALE: usize = 20;
 const SIZE: u64 = 16 << 20;
 const KEEP: u64 = 2;
 
-/// Not a test: what is killed.
+/// Not a test: the process that is killed.
 #[test]
 #[ignore = "run by the other one"]
 fn commits_for_ever() {
@@ -55,7 +55,7 @@ fn whole(path: &Path) -> Vec<std::ops::Range<u64>> {
     std::iter::once(0..size).collect()
 }
 
-/// Ends with what it stands for.
+/// Kills the child when it is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {

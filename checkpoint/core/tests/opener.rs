@@ -1,7 +1,7 @@
-//! The opener of arenas against what is nearly one: flipped, cut, spliced, with numbers out of range, and most of it with the checksums made
-//! right again, so that what is behind them is reached.
+//! The opener of arenas against near-arenas: flipped, cut, spliced, with numbers out of range, and most of it with the checksums
+//! made right again, so that the code behind them is reached.
 //!
-//! A seed decides everything; one that fails is in the message. `TARN_ARENAS` asks for more of them, `make soak` does.
+//! A seed decides everything; one that fails is in the message. `TARN_ARENAS` sets the number of arenas, as `make soak` does.
 
 mod common;
 
@@ -17,7 +17,7 @@ use tarn_ports::{MediumError, MediumWindow, ReadableMedium};
 use tarn_types::crc::crc;
 use tarn_types::random;
 
-/// Arenas that are tried, unless `TARN_ARENAS` says otherwise.
+/// Arenas that are tried, unless `TARN_ARENAS` sets another number.
 const ARENAS: u64 = 1000;
 const SIZE: usize = 512 << 10;
 const SUPERBLOCKS: [usize; 2] = [4 << 10, 8 << 10];
@@ -78,7 +78,7 @@ impl MediumWindow for Memory {
     }
 }
 
-/// What is changed, and how.
+/// Random choices: which bytes to change, and how.
 struct Random(random::Random);
 
 impl Random {
@@ -138,7 +138,7 @@ fn put(bytes: &mut [u8], at: usize, word: u64) {
     bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// Where the rows of a superblock are, and the manifests that they lead to, as far as they can be.
+/// The places of a superblock's rows, and of the manifests that they lead to, as far as they can be.
 fn rows(bytes: &[u8], superblock: usize) -> Vec<(usize, Range<usize>)> {
     let rows = usize::from(bytes[superblock + ROWS - 1]).min(MAX_VERSIONS);
     let row = |n| {
@@ -150,7 +150,7 @@ fn rows(bytes: &[u8], superblock: usize) -> Vec<(usize, Range<usize>)> {
     (0..rows).filter_map(row).collect()
 }
 
-/// Where something is changed: in the header, a superblock or a manifest, most of the time in what is not zeros.
+/// The place of a change: in the header, a superblock or a manifest, most of the time at bytes that are not zeros.
 fn somewhere(bytes: &[u8], random: &mut Random) -> usize {
     let superblock = random.of(&SUPERBLOCKS);
     let block = match random.below(8) {
@@ -192,7 +192,7 @@ fn change(bytes: &mut Vec<u8>, real: &[Vec<u8>], random: &mut Random) {
             ];
             put(bytes, at, random.of(&hurts));
         }
-        // A part of another arena, or of this one, as it lies there or moved.
+        // A part of another arena, or of this one, at the same place or moved.
         4 => {
             let from = &real[random.below(real.len())];
             let start = match random.below(2) {
@@ -225,7 +225,7 @@ fn change(bytes: &mut Vec<u8>, real: &[Vec<u8>], random: &mut Random) {
     }
 }
 
-/// Makes all checksums right, so that each block says what its bytes say.
+/// Makes all checksums right, so that each block is valid.
 fn seal(bytes: &mut [u8]) {
     let sealed = |block: &mut [u8]| {
         let end = block.len() - 8;
@@ -243,7 +243,7 @@ fn seal(bytes: &mut [u8]) {
     sealed(&mut bytes[..BLOCK]);
 }
 
-/// What was reached of the opener.
+/// The counts of opener outcomes.
 #[derive(Debug, Default)]
 struct Reached {
     refused: u64,
@@ -253,7 +253,7 @@ struct Reached {
     strange: u64,
 }
 
-/// Whatever it is: no panic, no more memory than a bound, and what opens is what can be worked with.
+/// Any bytes: no panic, no more memory than a bound, and an arena that opens can be used.
 fn check(memory: &Memory, known: &[RankManifest], reached: &mut Reached) {
     let size = memory.size();
     let Ok(opened) = Arena::open(memory) else {
@@ -300,7 +300,7 @@ fn check(memory: &Memory, known: &[RankManifest], reached: &mut Reached) {
             }
         }
     }
-    // Whoever goes on with it changes nothing of what is kept.
+    // A process that continues with it changes no kept version.
     let mut written = memory.clone();
     let mut arena = Arena::resume(&mut written).unwrap();
     assert_eq!(arena, opened);
@@ -316,7 +316,7 @@ fn check(memory: &Memory, known: &[RankManifest], reached: &mut Reached) {
     written.write(places[0], &[0xee; 5000]).unwrap();
     let more = arena.versions().len() < MAX_VERSIONS;
     if arena.publish(&mut written, Some(added), |_| true).is_err() && more {
-        // There was room for data, and none beside them.
+        // There was space for data, and none beside them.
         arena.publish(&mut written, None, |_| true).unwrap();
     }
     let again = Arena::open(&written).unwrap();

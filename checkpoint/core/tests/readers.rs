@@ -1,5 +1,5 @@
-//! A reader in another program pins a version while its rank goes on, at every instant of that: what it takes for pinned stays as it is,
-//! and what it has is passed over for as long as it has it.
+//! A reader in another program pins a version while its rank continues, at every instant of that: a pinned version stays as it is,
+//! and the rank passes over it for as long as it is pinned.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -15,11 +15,11 @@ const SIZE: usize = FIRST as usize + (64 << 10);
 /// Versions that are committed.
 const LAST: u64 = 4;
 
-/// What readers and the writer share, and how it came to be. Each step is half of a write, so that some are torn, or a look at what is
-/// pinned.
+/// The bytes that readers and the writer share, with their history. Each step is half of a write, so that some are torn, or a
+/// look at the pins.
 struct Memory {
     images: RefCell<Vec<Vec<u8>>>,
-    /// From this step on that is pinned.
+    /// From this step on this range is pinned.
     pin: (usize, Range<u64>),
     /// Slots that were passed over.
     passed: Cell<u32>,
@@ -97,7 +97,7 @@ fn commits(memory: &mut Memory, other: bool) -> usize {
         arena
             .publish(memory, None, |v| v.id.number + 1 == number)
             .unwrap();
-        // A smaller one leaves room for its manifest where another's data were, so that the other's manifest stays.
+        // A smaller one leaves space for its manifest where another's data were, so that the other's manifest stays.
         let length = if number == 3 { 3000 } else { 5000 };
         let bytes = vec![number as u8; length as usize];
         let (at, passed) = arena.slot(memory, length).unwrap();
@@ -184,7 +184,7 @@ fn at_all_instants(other: bool) {
     let newest = |step: usize| At::open(&alone, &[step])?.versions().last().cloned();
     let (mut pinned, mut late, mut passed) = (0, 0, 0);
     for locked in first..alone.len() {
-        // What a reader may have found before.
+        // Versions that a reader may have found before.
         let mut seen: Vec<Version> = Vec::new();
         for version in (first..=locked).filter_map(newest) {
             if !seen.contains(&version) {
@@ -197,7 +197,7 @@ fn at_all_instants(other: bool) {
             let images = memory.images.get_mut();
             assert_eq!(images[locked], alone[locked]);
             let stays = images[locked..].iter().all(|i| is_whole(i, &version));
-            // Where superblocks change.
+            // The changes of superblocks.
             let blocks = |step: usize| &images[step][4096..16384];
             let steps: Vec<usize> = (locked..images.len())
                 .filter(|s| *s == locked || blocks(*s) != blocks(s - 1))

@@ -14,7 +14,7 @@ pub(crate) fn install() {
     let _ = Signal::Segv.install(deal);
 }
 
-/// Whether it is there still: if not, whoever writes to protected memory dies.
+/// Whether it is still there: if not, a thread that writes to protected memory dies.
 pub(crate) fn is_installed() -> bool {
     Signal::Segv.is_installed()
 }
@@ -32,15 +32,15 @@ fn deal(fault: &MemoryFault<'_>) -> bool {
 }
 
 /// Whether memory may be written, as the kernel finds when it adds no bits to a word of it. In a handler, that lets a thread continue that
-/// wrote to what was watched then, and is not any more; and it touches memory that never was.
+/// wrote to memory that was watched then, and is not any more; and it touches memory that never was.
 pub(crate) fn may_be_written(address: usize) -> bool {
     /// `FUTEX_WAKE_OP` with `FUTEX_PRIVATE_FLAG`.
     const WAKE_OP: c_int = 5 | 128;
     /// `FUTEX_OP_OR` of the word and 0.
     const OR_NOTHING: c_int = 2 << 28;
     static NOBODY_WAITS: AtomicU32 = AtomicU32::new(0);
-    // SAFETY: the kernel looks itself whether it may write to the word, which stays as it is. Whoever sleeps until it changes may wake
-    // for nothing, which he must expect of a futex.
+    // SAFETY: the kernel checks itself whether it may write to the word, which stays as it is. A thread that sleeps until it
+    // changes may wake for nothing, which it must expect of a futex.
     let woken = unsafe {
         let sleepers = NOBODY_WAITS.as_ptr();
         libc::syscall(

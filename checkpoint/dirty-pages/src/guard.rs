@@ -9,15 +9,16 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// Pages in the handler's table.
 ///
-/// Of each granule a bit says that it is not protected: the first write to it was a fault, whose handler has taken the protection off, and
-/// *then* set the bit. Nothing that was written is called clean:
+/// For each granule a set bit means that it is not protected: the first write to it was a fault, whose handler has taken the
+/// protection off, and *then* set the bit. Nothing that was written is called clean:
 ///
-/// - To protect again, the bit is taken first. A write between the two is one that was reported: whoever copies does so after that. A handler
+/// - To protect again, the bit is taken first. A write between the two was reported before: its copy is made after that. A handler
 ///   in between finds nothing to do: there was no protection.
-/// - A handler may take the protection off, another thread may write without a fault, and it may be asked what was written, all before the
-///   handler sets the bit. So whoever asks waits for the handlers that are at work; those that begin later let no earlier write through.
-/// - A handler that is so late that all was protected again meanwhile, sets a bit of what is protected: it is reported once more, and the
-///   write that it was called for is a fault once more.
+/// - A handler may take the protection off, another thread may write without a fault, and the written pages may be queried, all
+///   before the handler sets the bit. So a query waits for the handlers that are at work; those that begin later let no earlier
+///   write through.
+/// - A handler that is so late that all was protected again meanwhile sets a bit of protected memory: it is reported once more,
+///   and the write that it was called for is a fault once more.
 #[derive(Debug)]
 pub(crate) struct Guard {
     place: TrackedRange,
@@ -59,11 +60,11 @@ impl Guard {
     fn open(&mut self) -> io::Result<()> {
         let opened = match std::mem::take(&mut self.armed) {
             true => protect(self.pages.clone(), PageAccess::Write),
-            // What is there now need not be what was watched.
+            // Other memory may be mapped there by now.
             false => Ok(()),
         };
         if opened.is_err() {
-            // What of it there is, where there is a gap.
+            // Only the pages that are mapped, where there is a gap.
             let page = rustix::param::page_size();
             for start in self.pages.clone().step_by(page) {
                 let _ = protect(start..start + page, PageAccess::Write);
@@ -95,7 +96,7 @@ impl WriteDetector for Guard {
             found.extend(granules.take_while(|granule| !granule.is_empty()));
         }
         match (found.first(), found.last()) {
-            // At once, also what is protected in between: to do so by parts takes longer.
+            // At once, also protected memory in between: to do so by parts takes longer.
             (Some(first), Some(last)) if again => self.close(first.start..last.end),
             _ => Ok(()),
         }

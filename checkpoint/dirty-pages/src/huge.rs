@@ -14,6 +14,6 @@ pub fn in_huge_pages(memory: &mut [u8]) -> io::Result<()> {
     if whole.is_empty() {
         return Ok(());
     }
-    // SAFETY: the whole pages of this memory; what they hold stays.
+    // SAFETY: the whole pages of this memory; their content stays.
     Ok(unsafe { madvise(whole.start as *mut _, whole.len(), Advice::LinuxHugepage) }?)
 }

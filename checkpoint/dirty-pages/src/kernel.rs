@@ -7,7 +7,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What all watched memory of a process shares. Descriptors are closed by `exec`, and a process that `fork` made refuses to use them.
+/// The descriptors that all watched memory of a process shares. `exec` closes them, and a process that `fork` made refuses to use
+/// them.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) faults: OwnedFd,
@@ -35,7 +36,7 @@ impl Registered {
 
     fn register(&mut self) -> io::Result<()> {
         self.registered = true;
-        // SAFETY: whoever watches this memory has vouched for it.
+        // SAFETY: the caller that watches this memory has vouched for it.
         unsafe { uapi::register(&self.kernel.faults, &self.pages) }
     }
 }

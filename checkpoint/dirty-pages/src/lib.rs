@@ -1,8 +1,8 @@
 //! L3: which pages of a program's memory were written. docs/internals/checkpoints.md, "Which pages were written".
 //!
-//! A [`Tracker`] is one of two ways to find that out. What the kernel has for it: userfaultfd, which protects pages from writing and
+//! A [`Tracker`] is one of two ways to find that out. The kernel's own: userfaultfd, which protects pages from writing and
 //! lets the kernel itself take the protection off at the first write, without a message to anybody (`WP_ASYNC`, Linux 6.7); and
-//! `PAGEMAP_SCAN`, which lists the pages that have lost it. And what all systems have: `mprotect`, and a handler of the signal (SIGSEGV)
+//! `PAGEMAP_SCAN`, which lists the pages that have lost it. And on all systems: `mprotect`, and a handler of the signal (SIGSEGV)
 //! that a write to a protected page is. A [`WriteWatch`] is one range of memory of this process.
 
 #![allow(unsafe_code)]

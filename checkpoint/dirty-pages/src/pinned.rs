@@ -7,7 +7,7 @@ use tarn_ports::TrackError;
 /// buffers, which write to it without this process's page tables, so that a [`crate::WriteWatch`] does not see it. Drivers need not count.
 ///
 /// # Errors
-/// When the system does not say.
+/// When the system does not report it.
 pub fn pinned() -> Result<u64, TrackError> {
     let io = |source| TrackError::Io {
         doing: "read how much memory is pinned",

@@ -1,10 +1,10 @@
-//! What the system says of memory: who else may write to it, and what it is for.
+//! The kinds of memory by `/proc/self/maps`: whether other processes may write to it, and whether it is plain.
 
 use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Whether memory is this process's alone: no other process writes to it, nor this one by way of another mapping, which a
-/// [`crate::WriteWatch`] would not see. What the system does not say is not.
+/// [`crate::WriteWatch`] would not see. Memory that the system does not list counts as shared.
 pub fn is_private(start: NonNull<u8>, len: usize) -> bool {
     let begin = start.addr().get();
     all_are(begin..begin.saturating_add(len), |flags| {

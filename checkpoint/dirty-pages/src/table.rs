@@ -1,4 +1,4 @@
-//! What the handler of faults knows: a table of a fixed size, of atomic words only.
+//! The data of the handler of faults: a table of a fixed size, of atomic words only.
 
 use std::io;
 use std::ops::Range;
@@ -11,7 +11,7 @@ const MAX_RANGES: usize = 1024;
 /// Bytes that lose their protection together, and are reported together: a multiple of the pages of all processors. Checkpoints copy no less,
 /// and to write a GiB by 64 KiB costs twice as much in faults, by pages of 4 KiB seventeen times.
 pub(crate) const GRANULE: usize = 256 << 10;
-/// Where a range begins that there is not.
+/// The begin of a slot's range while it has none.
 const NOWHERE: usize = usize::MAX;
 /// Looks until a handler, which takes as long as a system call, must have ended, and the time between two.
 const LOOKS: u32 = 20_000;
@@ -19,8 +19,8 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// A place for a range.
 ///
-/// A handler does what it does to a range as one of `running`. Who gives the place to another range has before taken away the one that
-/// was there, and then seen that none is running: a handler that begins later finds it gone, and one that has found it may rely on it.
+/// A handler does what it does to a range as one of `running`. Before a slot gets another range, its owner takes away the old one
+/// and sees that no handler is running: a handler that begins later finds it gone, and one that has found it may rely on it.
 #[derive(Debug)]
 struct TrackedRangeSlot {
     taken: AtomicBool,
@@ -159,7 +159,7 @@ impl Drop for TrackedRange {
     }
 }
 
-/// What memory is for.
+/// The allowed access to memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PageAccess {
     Read,
@@ -167,14 +167,14 @@ pub(crate) enum PageAccess {
     Write,
 }
 
-/// Says what pages of a range are for.
+/// Sets the access to pages of a range.
 pub(crate) fn protect(pages: Range<usize>, access: PageAccess) -> io::Result<()> {
     let access = match access {
         PageAccess::Read => libc::PROT_READ,
         PageAccess::Write => libc::PROT_READ | libc::PROT_WRITE,
     };
-    // SAFETY: whoever watches this memory has vouched for it. It could be read and written before, and whoever writes to it in between
-    // is let through by the handler.
+    // SAFETY: the caller that watches this memory has vouched for it. It could be read and written before, and the handler lets a
+    // thread through that writes to it in between.
     match unsafe { libc::mprotect(pages.start as *mut _, pages.len(), access) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,4 +1,4 @@
-//! What the kernel has, and whether it works.
+//! The mechanisms of the kernel to track writes, and whether they work.
 
 use crate::fault;
 use crate::guard::Guard;
@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use tarn_ports::{TrackError, WatchedMemory};
 
-/// `UFFD_USER_MODE_ONLY`: what a process without privileges may have. It is about messages, of which there are none: writes by the
+/// `UFFD_USER_MODE_ONLY`: allowed to a process without privileges. It is about messages, of which there are none: writes by the
 /// kernel are seen all the same.
 const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
 /// Pages that are tried.
@@ -29,7 +29,7 @@ const LARGE: usize = 2 << 20;
 #[derive(Debug, Clone)]
 pub struct Tracker {
     by: TrackingMechanism,
-    /// Whose memory it is: the kernel's descriptors stay with the memory of the process that opened them.
+    /// The process that owns the memory: the kernel's descriptors stay with the memory of the process that opened them.
     process: u32,
 }
 
@@ -59,10 +59,10 @@ enum Unusable {
 }
 
 impl Tracker {
-    /// Asks the kernel for the mechanism and tries it on a few pages.
+    /// Requests the mechanism from the kernel and tries it on a few pages.
     ///
     /// # Errors
-    /// [`TrackError::Unsupported`], with the reason, where there is none or it does not tell the truth.
+    /// [`TrackError::Unsupported`], with the reason, where there is none or its reports are wrong.
     pub fn probe() -> Result<Self, TrackError> {
         let unsupported = |why: Unusable| {
             TrackError::Unsupported(format!(
@@ -85,12 +85,12 @@ impl Tracker {
     }
 
     /// Protects memory with `mprotect`, and installs a handler of SIGSEGV for the whole process, for good. Faults that are not those of
-    /// watched memory it hands on to what was there before. It is tried on a few pages.
+    /// watched memory it passes on to the handler that was there before. It is tried on a few pages.
     ///
-    /// Not seen, beside what [`Tracker::watch`] says, is what the kernel writes for the program: such calls (`read` into watched memory)
-    /// fail with EFAULT, and change nothing, or come back short where it begins with what is not protected. Threads that have SIGSEGV
-    /// blocked must not write to watched memory: the kernel ends the process then, as it does once another handler has replaced this one.
-    /// (Nothing is watched any more, and that is an error, when that is found.)
+    /// Not seen, in addition to [`Tracker::watch`], are the kernel's writes for the program: such calls (`read` into watched
+    /// memory) fail with EFAULT, and change nothing, or come back short where it begins with unprotected memory. Threads that
+    /// have SIGSEGV blocked must not write to watched memory: the kernel ends the process then, as it does once another handler
+    /// has replaced this one. (Nothing is watched any more, and that is an error, when that is found.)
     ///
     /// # Errors
     /// [`TrackError::Unsupported`], with the reason, where it does not work.
@@ -112,7 +112,7 @@ impl Tracker {
         Ok(tracker)
     }
 
-    /// Bytes that are protected, and reported, together, counted from the first whole page of what is watched.
+    /// Bytes that are protected, and reported, together, counted from the first whole page of the watched memory.
     pub fn granule(&self) -> usize {
         match self.by {
             TrackingMechanism::Kernel(_) => rustix::param::page_size(),
@@ -138,11 +138,11 @@ impl Tracker {
         let all = vec![0; len + LARGE].leak();
         let before = all.as_ptr().align_offset(LARGE);
         let memory = &mut all[before..before + len];
-        // Where there are none it has small ones.
+        // If there are none, it has small ones.
         let _ = in_huge_pages(memory);
         let start = NonNull::from(&mut *memory).cast::<u8>();
         let watches = (0..len).step_by(part).map(|at| {
-            // SAFETY: it is never given back, and what follows the last part is nobody's.
+            // SAFETY: it is never given back, and the memory behind the last part is nobody's.
             unsafe { self.watch_mapping(start.add(at), part.min(len - at)) }
         });
         let watches = watches.collect::<Result<_, _>>()?;
@@ -153,18 +153,18 @@ impl Tracker {
     ///
     /// Seen are writes through this mapping: by all threads of this process, and by the kernel for it. Not seen are those of devices
     /// (see [`crate::pinned()`]); where the memory is shared, those by other processes, by way of another mapping or of the file, and
-    /// what is cut off or punched out of the file; where it is of `hugetlbfs`, pages that are given back.
+    /// parts that are cut off or punched out of the file; where it is of `hugetlbfs`, pages that are given back.
     ///
     /// # Safety
-    /// The memory is mapped, and stays so as long as the value lives. (If it does not, answers are errors, or about what is mapped
-    /// there then; but [`WatchedMemory::copy`] reads what is not there.) No other watched memory overlaps it: to ask the one what was
-    /// written makes it clean for the other. By `mprotect`: nobody else changes its protection.
+    /// The memory is mapped, and stays so as long as the value lives. (If it does not, answers are errors, or about other memory
+    /// mapped there then; but [`WatchedMemory::copy`] reads unmapped memory.) No other watched memory overlaps it: a query of the
+    /// one makes it clean for the other. By `mprotect`: nobody else changes its protection.
     ///
     /// # Errors
     /// When the kernel cannot track such memory, or another userfaultfd has it. By `mprotect`: when it is not memory to be read and
     /// written, and not executed, or too much is watched already.
     pub unsafe fn watch(&self, start: NonNull<u8>, len: usize) -> Result<WriteWatch, TrackError> {
-        // SAFETY: as the caller says.
+        // SAFETY: as for the caller.
         unsafe { self.watch_with(start, len, len) }
     }
 
@@ -181,12 +181,12 @@ impl Tracker {
         len: usize,
     ) -> Result<WriteWatch, TrackError> {
         let mapped = len.next_multiple_of(rustix::param::page_size());
-        // SAFETY: as the caller says.
+        // SAFETY: as for the caller.
         unsafe { self.watch_with(start, len, mapped) }
     }
 
     /// # Safety
-    /// As for [`Tracker::watch`]; what follows the memory, up to so many mapped bytes, is nobody's.
+    /// As for [`Tracker::watch`]; the bytes behind the memory, up to so many mapped ones, are nobody's.
     unsafe fn watch_with(
         &self,
         start: NonNull<u8>,

@@ -19,7 +19,7 @@ const MODE_WP: u64 = 1 << 1;
 
 /// `PAGEMAP_SCAN`.
 const SCAN: Opcode = opcode::read_write::<Scan>(b'f', 16);
-/// `PM_SCAN_WP_MATCHING`: protects what matches, in the same step in which it is looked at.
+/// `PM_SCAN_WP_MATCHING`: protects matching pages, in the same step in which it looks at them.
 const PROTECT: u64 = 1 << 0;
 /// `PM_SCAN_CHECK_WPASYNC`: fails where memory is not registered.
 const CHECK: u64 = 1 << 1;
@@ -82,13 +82,13 @@ struct Scan {
     return_mask: u64,
 }
 
-/// Which pages a scan is for.
+/// The pages that a scan is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScanTarget {
-    /// Those that lost their protection.
+    /// Pages that lost their protection.
     Written,
-    /// Those that neither have memory nor are protected: they were given back, and are zero. Where a whole page of page tables went with
-    /// them, kernels before the middle of 2026 do not call them written (Linux commit 40de8160ca7f).
+    /// Pages that neither have memory nor are protected: they were given back, and are zero. Where a whole page of page tables
+    /// went with them, kernels before the middle of 2026 do not call them written (Linux commit 40de8160ca7f).
     Empty,
 }
 
@@ -129,7 +129,7 @@ pub(crate) unsafe fn unregister(faults: &OwnedFd, pages: &Range<usize>) -> io::R
 }
 
 /// Protects registered pages, those without memory too. Quicker than `UFFDIO_WRITEPROTECT`, above all where most are protected, and it
-/// tells when something is not registered.
+/// fails when something is not registered.
 ///
 /// # Safety
 /// As for [`register`].
@@ -224,7 +224,7 @@ impl Scan {
 }
 
 /// # Safety
-/// `code` is one whose argument is a `T`, and what else it does is allowed.
+/// `code` is one whose argument is a `T`, and its other effects are allowed.
 unsafe fn ioctl<T>(file: &OwnedFd, code: Opcode, argument: &mut T) -> io::Result<usize> {
     // SAFETY: as above; the argument lives as long as the call.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), code as _, std::ptr::from_mut(argument)) };

@@ -8,13 +8,13 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use tarn_ports::{TrackError, WatchedMemory};
 
-/// What is copied at once, by bytes: what the processor reads in one piece.
+/// Bytes that are copied at once: the processor reads them in one piece.
 const WORD: usize = size_of::<u64>();
-/// How some pages are watched. After an error all of them are disarmed, and asked no more until they are armed again.
+/// How some pages are watched. After an error all of them are disarmed, and not queried until they are armed again.
 pub(crate) trait WriteDetector: Send + Debug {
     /// All are clean from now on.
     fn arm(&mut self) -> io::Result<()>;
-    /// What was written, by addresses, and is protected once more if `again`.
+    /// Adds the addresses that were written; if `again`, they are protected once more.
     fn written(&mut self, again: bool, found: &mut Vec<Range<usize>>) -> io::Result<()>;
     /// None is protected any more.
     fn disarm(&mut self) -> io::Result<()>;
@@ -22,20 +22,20 @@ pub(crate) trait WriteDetector: Send + Debug {
 
 /// Memory of this process that is watched for writes. It is not any more when this is dropped.
 ///
-/// The pages that are in it whole are tracked. What it has of a first and a last page with others counts as written always.
+/// Pages that are in it whole are tracked. Its bytes in a first and a last page that are not always count as written.
 #[derive(Debug)]
 pub struct WriteWatch {
     start: NonNull<u8>,
     len: usize,
     /// Addresses of the whole pages; empty if there are none.
     pages: Range<usize>,
-    /// Whose memory it is.
+    /// The process that owns the memory.
     process: u32,
     /// None if there are no whole pages.
     way: Option<Box<dyn WriteDetector>>,
 }
 
-// SAFETY: it is an address range, which means the same to each thread; whoever made it answers for the memory, whoever writes to it.
+// SAFETY: it is an address range, which means the same to each thread; its maker answers for the memory, whoever writes to it.
 unsafe impl Send for WriteWatch {}
 
 impl WriteWatch {
@@ -68,8 +68,8 @@ impl WriteWatch {
         Ok(watch)
     }
 
-    /// Does something to the pages, if there are any, in the process that has them, and sees that they are all there: the calls leave
-    /// out what is not mapped without a word.
+    /// Does something to the pages, if there are any, in the process that has them, and checks that they are all there: the calls
+    /// silently leave out unmapped pages.
     fn checked<T: Default>(
         &mut self,
         doing: &'static str,
@@ -91,7 +91,7 @@ impl WriteWatch {
             Ok(done)
         });
         if done.is_err() {
-            // What was found and is protected again must not count as clean the next time.
+            // Pages that were found and are protected again must not count as clean the next time.
             let _ = way.disarm();
         }
         done.map_err(|source| TrackError::Io { doing, source })

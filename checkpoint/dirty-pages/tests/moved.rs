@@ -11,9 +11,9 @@ use std::mem::forget;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tarn_ports::WatchedMemory;
 
-// What is left of the memory here is not given back: another thread may have mapped something into its gaps.
+// The rest of the memory here is not given back: another thread may have mapped something into its gaps.
 
-/// One test at a time: what one maps could come to lie in another's gaps, and be watched there.
+/// One test at a time: memory that one maps could come into another's gaps, and be watched there.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

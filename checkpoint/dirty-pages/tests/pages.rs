@@ -1,4 +1,4 @@
-//! Pages of memory that is watched: those that were written are told, and no others.
+//! Pages of watched memory: the written ones are reported, and no others.
 
 #![allow(unsafe_code)]
 
@@ -95,7 +95,7 @@ fn what_the_kernel_writes_for_the_program_is_seen() {
         watch.arm().unwrap();
         let (from, mut to) = std::io::pipe().unwrap();
         to.write_all(&vec![9; page() + 1]).unwrap();
-        // SAFETY: the bytes lie inside.
+        // SAFETY: the bytes are inside.
         let read = unsafe { libc::read(from.as_raw_fd(), memory.at(5).cast(), page() + 1) };
         assert_eq!(read, page() as isize + 1, "{kind:?}");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Other processes, and what else is beside the memory.
+//! Other processes, and other things beside the memory.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use tarn_dirty_pages::{Tracker, pinned};
 use tarn_ports::{TrackError, WatchedMemory};
 
-/// Runs it in a forked child, and says what it exited with. It must not allocate: another thread may have held the lock.
+/// Runs it in a forked child, and returns its exit status. It must not allocate: another thread may have held the lock.
 fn forked(child: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child calls `child` and ends.
     match unsafe { libc::fork() } {

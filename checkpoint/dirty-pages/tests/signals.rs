@@ -1,4 +1,4 @@
-//! Memory that is watched by `mprotect`: what its handler of SIGSEGV does, and what it leaves to others.
+//! Memory that is watched by `mprotect`: the effects of its handler of SIGSEGV, and the faults that it leaves to others.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 use tarn_dirty_pages::Tracker;
 use tarn_ports::WatchedMemory;
 
-/// In a process of its own: what there is to do.
+/// In a process of its own: the case to run.
 const CASE: &str = "TARN_TRACK_CASE";
 
 fn tracker() -> Tracker {
@@ -28,7 +28,7 @@ fn each() -> usize {
     tracker().granule() / page()
 }
 
-/// What there is to do in a process of its own, if this is one.
+/// The case to run in a process of its own, if this is one.
 fn case() -> Option<String> {
     let case = std::env::var(CASE).ok()?;
     let no_core = libc::rlimit {
@@ -48,7 +48,7 @@ fn apart(test: &str, case: &str) -> ExitStatus {
     command.status().unwrap()
 }
 
-/// What `/proc/self/maps` says of mappings that meet this memory: their bytes in it, and flags.
+/// The mappings in `/proc/self/maps` that meet this memory: their bytes in it, and flags.
 fn mappings(memory: &Memory) -> Vec<(usize, String)> {
     let (first, end) = (
         memory.start.addr().get(),
@@ -75,7 +75,7 @@ fn calls_that_write_to_protected_memory_fail_and_change_nothing() {
     watch.arm().unwrap();
     let (from, mut to) = std::io::pipe().unwrap();
     to.write_all(&vec![9; page()]).unwrap();
-    // SAFETY: the bytes lie inside.
+    // SAFETY: the bytes are inside.
     let read = || unsafe { libc::read(from.as_raw_fd(), memory.at(each).cast(), page()) };
     assert_eq!(read(), -1);
     assert_eq!(Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
@@ -213,7 +213,7 @@ fn what_many_threads_write_at_once_is_all_told() {
     }
 }
 
-/// Threads go on that wrote to what was watched, and is not any more as their fault is looked at.
+/// Threads continue that wrote to memory that was watched, and is not any more as their fault is looked at.
 #[test]
 fn memory_can_be_let_go_while_threads_write_to_it() {
     let (tracker, each) = (tracker(), each());
@@ -301,7 +301,7 @@ fn where_the_kernel_allows_no_more_mappings_all_counts_as_written() {
     );
 }
 
-/// Memory that a handler which was there before lets be written, and what it has seen.
+/// Memory that a handler which was there before lets be written, and the faults that it has seen.
 static SEEN: Seen = Seen {
     own: AtomicUsize::new(0),
     faults: AtomicUsize::new(0),
@@ -327,7 +327,7 @@ impl Seen {
 
 /// Whether this thread has a signal blocked, and is on the stack for signals.
 fn here(signal: i32) -> (bool, bool) {
-    // SAFETY: nothing is changed; what there is is written.
+    // SAFETY: nothing is changed; the current mask is written.
     unsafe {
         let mut mask = std::mem::zeroed();
         let mut stack: libc::stack_t = std::mem::zeroed();
@@ -407,7 +407,7 @@ fn faults_of_others_reach_the_handler_that_was_there_before() {
 fn faults_of_nobody_end_the_process() {
     const TEST: &str = "faults_of_nobody_end_the_process";
     let Some(case) = case() else {
-        // What was there before: nothing, nothing but that it be ignored, and the handler that Rust has for stacks that overflow.
+        // The earlier handler: none, the signal ignored, and the handler that Rust has for stacks that overflow.
         for before in ["default", "ignored", "rust"] {
             for fault in ["unmapped", "unwritable", "jump", "sent"] {
                 let ended = apart(TEST, &format!("{before} {fault}"));
@@ -464,7 +464,7 @@ extern "C" fn on_alarm(_: i32) {
     }
 }
 
-/// Also while a write by what they have interrupted is being noted.
+/// Also while a write that they have interrupted is being noted.
 #[test]
 fn handlers_of_other_signals_write_to_watched_memory() {
     const TEST: &str = "handlers_of_other_signals_write_to_watched_memory";

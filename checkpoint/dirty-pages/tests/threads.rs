@@ -16,7 +16,7 @@ use tarn_ports::WatchedMemory;
 /// Pages of the memory.
 const PAGES: usize = 384;
 
-/// What one thread writes: offsets in the memory, and bytes.
+/// The writes of one thread: offsets in the memory, and bytes.
 type Writes = Vec<(usize, u8)>;
 
 fn writes() -> impl Strategy<Value = Writes> {
@@ -29,7 +29,7 @@ fn writes() -> impl Strategy<Value = Writes> {
     (0..PAGES * page(), steps).prop_map(near)
 }
 
-/// Copies again what was written, and says which of the memory's pages that was.
+/// Copies written pages again, and adds them to `told`.
 fn copy_again(watch: &mut WriteWatch, copy: &mut [u8], first: usize, told: &mut BTreeSet<usize>) {
     for range in watch.written(true).unwrap() {
         let bytes = range.start as usize..range.end as usize;
@@ -38,7 +38,7 @@ fn copy_again(watch: &mut WriteWatch, copy: &mut [u8], first: usize, told: &mut 
     }
 }
 
-/// Each round, threads write while the memory is copied and what was written is copied again; then they stop, and it is once more.
+/// Each round, threads write while the memory is copied and written pages are copied again; then they stop, and it is once more.
 fn copied_while_written(
     tracker: &Tracker,
     memory: &Memory,
@@ -74,7 +74,7 @@ fn copied_while_written(
         let edges = [part.start, part.end].map(|at| (at % page() != 0).then_some(at / page()));
         let all = threads.iter().flatten().map(|(at, _)| at / page());
         let inside = part.start / page()..part.end.div_ceil(page());
-        // Whole pages are told by granules, which begin with the first of them.
+        // Whole pages are reported by granules, which begin with the first of them.
         let whole = part.start.div_ceil(page())..part.end / page();
         let each = tracker.granule() / page();
         let granule = |number: usize| {

@@ -1,4 +1,4 @@
-//! The files of one key. Whoever publishes, deletes or clears up holds the folder's lock for as long as that takes; readers need none.
+//! The files of one key. A process that publishes, deletes or clears up holds the folder's lock meanwhile; readers need none.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
@@ -75,7 +75,7 @@ impl KeyFolder {
         })
     }
 
-    /// The same; what is missing of it is made, durably.
+    /// The same; missing folders are made, durably.
     pub(crate) fn make(root: &Root, key: &str) -> Result<Self, CheckpointError> {
         let path = root.path.join(key);
         let failed = |e| error("make", &path)(e);
@@ -127,7 +127,7 @@ impl KeyFolder {
         Ok(found)
     }
 
-    /// Bytes of a version's file, or of the link to it, which is never empty; of what is neither, none.
+    /// Bytes of a version's file, or of the link to it, which is never empty; 0 if it is neither.
     pub(crate) fn size(&self, number: u64) -> Result<u64, Errno> {
         let stat = statat(&self.fd, file(number), AtFlags::SYMLINK_NOFOLLOW)?;
         match FileType::from_raw_mode(stat.st_mode) {
@@ -165,7 +165,7 @@ impl KeyFolder {
         openat(&self.fd, name, READ, Mode::empty())
     }
 
-    /// A new file for its only writer, which is locked for as long as that lives. What dead writers have left goes.
+    /// A new file for its only writer, which is locked for as long as that lives. Files of dead writers are removed.
     pub(crate) fn begin(
         self,
         identity: u128,
@@ -211,7 +211,7 @@ impl KeyFolder {
         Ok((part, made))
     }
 
-    /// Removes what writers have left that were killed: nobody holds its lock. The folder's lock is held.
+    /// Removes the remains of killed writers: nobody holds their locks. The folder's lock is held.
     fn clear(&self) -> Result<(), CheckpointError> {
         for name in names(&self.fd, &self.path)? {
             if name.starts_with(PART.as_bytes()) {
@@ -266,7 +266,7 @@ impl KeyFolder {
         }
     }
 
-    /// Whether this version is there, and is what the name of the newest leads to.
+    /// Whether this version is there, and the name of the newest leads to it.
     pub(crate) fn points_to(&self, number: u64) -> bool {
         let inode = |name: &str| {
             let stat = statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -304,12 +304,12 @@ impl KeyFolder {
     }
 }
 
-/// What an object is called that is not published.
+/// The name of an unpublished object.
 fn part(identity: u128) -> String {
     format!("{PART}{identity:032x}")
 }
 
-/// Removes what was not published: a file, or a folder of files. What cannot be removed is tried again by the next writer.
+/// Removes an unpublished file or folder of files. The next writer tries again if it cannot be removed.
 fn remove(folder: &OwnedFd, name: &[u8]) {
     if unlinkat(folder, name, AtFlags::empty()) == Err(Errno::ISDIR) {
         if let Ok(inner) = openat(folder, name, READ | OFlags::DIRECTORY, Mode::empty()) {

@@ -15,7 +15,7 @@ use tarn_sys::private::random;
 use tarn_types::key::{DataKey, KEY_BYTES, KeyId};
 use zeroize::Zeroizing;
 
-/// What a version's key opens for: all that its trailer says, so that none of it is another's.
+/// The facts of the trailer that a version's key is bound to, so that none of them is another's.
 fn facts(trailer: &Trailer) -> String {
     let Trailer {
         identity,
@@ -51,7 +51,7 @@ fn refused(key: &str, e: SealError) -> CheckpointError {
     )
 }
 
-/// What seals a version.
+/// Seals a version.
 #[derive(Debug)]
 pub(crate) struct ObjectSealer {
     pieces: PieceCipher,
@@ -59,11 +59,11 @@ pub(crate) struct ObjectSealer {
     keys: KeyRing,
 }
 
-/// What opens a version.
+/// Opens a version.
 #[derive(Debug)]
 pub(crate) struct ObjectOpener(PieceCipher);
 
-/// What a chunk of a version is.
+/// The identity of a chunk of a version.
 fn about(identity: u128, chunk: u64) -> [u8; 24] {
     let mut about = [0; 24];
     about[..16].copy_from_slice(&identity.to_le_bytes());
@@ -81,7 +81,7 @@ impl ObjectSealer {
         Ok(Self { pieces, key, keys })
     }
 
-    /// Its key, wrapped for what its trailer says.
+    /// Its key, wrapped for the facts of its trailer.
     pub(crate) fn wrapped(&self, trailer: &Trailer) -> Result<Box<[u8]>, CheckpointError> {
         let nonce = random().map_err(no_random)?;
         let facts = facts(trailer);
@@ -129,7 +129,7 @@ fn no_random(e: std::io::Error) -> CheckpointError {
     CheckpointError::new(CheckpointErrorCode::Io, format!("no random bytes: {e}"))
 }
 
-/// Memory of this program alone, for what is in clear.
+/// Memory of this program alone, for decrypted bytes.
 pub(crate) fn memory(bytes: u64) -> Result<(OwnedFd, MappedFile), CheckpointError> {
     let made = memfd_create("tarn-object", MemfdFlags::CLOEXEC);
     let file = made.map_err(crate::folder::error("make", Path::new("memory")))?;

@@ -21,8 +21,8 @@
 //! those of C's `phx.h`. A version is durable when [`NodeObjectStore::put`] or [`ObjectWriter::publish`]
 //! returns.
 //!
-//! Reading order: [`NodeObjectStore`], [`ObjectWriter`] (what is not published yet), [`StoredObject`] (what
-//! is mapped), `folder` (the files of one key).
+//! Reading order: [`NodeObjectStore`], [`ObjectWriter`] (unpublished versions), [`StoredObject`] (mapped
+//! ones), `folder` (the files of one key).
 
 #![allow(unsafe_code)]
 

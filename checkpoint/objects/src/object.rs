@@ -12,7 +12,7 @@ use tarn_media::ReadOnlyMapping;
 use tarn_ports::ReadableMedium;
 use tarn_types::crc::crc;
 
-/// What is known of a version of an object.
+/// The facts of a version of an object.
 ///
 /// # Examples
 /// ```
@@ -44,7 +44,7 @@ pub struct ObjectInfo {
 }
 
 impl ObjectInfo {
-    /// Of one whose data cannot be had.
+    /// The description of a version whose data cannot be had.
     pub(crate) fn damaged(key: &str, number: u64) -> Self {
         Self {
             key: key.into(),
@@ -93,13 +93,13 @@ impl From<&Trailer> for ObjectInfo {
 #[derive(Debug)]
 pub struct StoredObject {
     seen: ReadOnlyMapping,
-    /// What an encrypted one holds, once it was opened.
+    /// The content of an encrypted one, once it was opened.
     clear: Option<ReadOnlyMapping>,
     trailer: Trailer,
     path: PathBuf,
 }
 
-/// What ends an object's file; none if it is not whole.
+/// The trailer of an object's file; none if it is not whole.
 pub(crate) fn trailer(file: &OwnedFd, path: &Path) -> Result<Option<Trailer>, CheckpointError> {
     let stat = fstat(file).map_err(error("examine", path))?;
     let size = stat.st_size as u64;
@@ -145,7 +145,7 @@ impl StoredObject {
         })
     }
 
-    /// What it holds is to be read: that of an encrypted one is opened into memory of this program.
+    /// Makes it readable: an encrypted one is opened into memory of this program.
     pub(crate) fn opened(mut self) -> Result<Self, CheckpointError> {
         let Some(wrapped) = &self.trailer.seal else {
             return Ok(self);
@@ -196,8 +196,7 @@ impl StoredObject {
         &all[..self.trailer.length as usize]
     }
 
-    /// What is known of all chunks, if it is what was written: the checksum of each, and its proof where it
-    /// is sealed.
+    /// The checksum of each chunk, and its proof where it is sealed. The table is verified first.
     fn known(&self) -> Result<impl Iterator<Item = (u64, Option<[u8; 16]>)> + '_, CheckpointError> {
         let sealed = self.trailer.seal.is_some();
         let layout =
@@ -238,7 +237,7 @@ impl StoredObject {
         Ok(())
     }
 
-    /// Copies all of it into `into`, which has exactly as many bytes, and compares what was copied with the
+    /// Copies all of it into `into`, which has exactly as many bytes, and compares the copied bytes with the
     /// checksums.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use tarn_sys::beneath::join;
 
 /// How long a transfer may take.
 const TIMEOUT: Duration = Duration::from_secs(3600);
-/// What tarnd makes, in a folder of its own.
+/// The file that tarnd makes, in a folder of its own.
 const ARRIVED: &str = "object";
 
 impl NodeObjectStore {
@@ -99,7 +99,7 @@ impl NodeObjectStore {
         if numbers.get(&info.number).is_some_and(|size| *size > 0) {
             let here = self.find(key, Some(info.number))?;
             if here.identity() == object.identity() {
-                // Whoever brought it may have been ended before this.
+                // The process that brought it may have been killed before this.
                 fsync(&keep.fd).map_err(error("sync", &keep.path))?;
                 return Ok(info);
             }

@@ -87,8 +87,8 @@ impl NodeObjectStore {
         Ok(Self { root, encrypt })
     }
 
-    /// Says whether new versions are encrypted, with this user's key (`tarn key new`), whatever [`ENCRYPT`]
-    /// says. Versions in the store stay as they are.
+    /// Sets whether new versions are encrypted, with this user's key (`tarn key new`), whatever [`ENCRYPT`]
+    /// is. Versions in the store stay as they are.
     #[must_use]
     pub fn encrypting(mut self, encrypt: bool) -> Self {
         self.encrypt = encrypt;
@@ -151,8 +151,8 @@ impl NodeObjectStore {
     /// program.
     ///
     /// # Errors
-    /// - [`Invalid`](CheckpointErrorCode::Invalid): the key is malformed, or this user has no key for what is
-    ///   encrypted.
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): the key is malformed, or this user has no key for the
+    ///   encrypted version.
     /// - [`NotFound`](CheckpointErrorCode::NotFound): there is no such object or version.
     /// - [`Corrupt`](CheckpointErrorCode::Corrupt): its file is incomplete or damaged.
     /// - [`NoMem`](CheckpointErrorCode::NoMem), [`Io`](CheckpointErrorCode::Io): it cannot be mapped.
@@ -237,7 +237,7 @@ impl NodeObjectStore {
         Ok(bytes)
     }
 
-    /// The newest version of every object, by key. What this user may not read is listed as damaged.
+    /// The newest version of every object, by key. Objects that this user may not read are listed as damaged.
     ///
     /// # Errors
     /// [`Io`](CheckpointErrorCode::Io): the store cannot be read.
@@ -366,7 +366,7 @@ impl NodeObjectStore {
         }
     }
 
-    /// What is known of the versions in a folder.
+    /// The versions in a folder.
     fn infos(&self, folder: &KeyFolder, key: &str) -> Result<Vec<ObjectInfo>, CheckpointError> {
         let mut found = Vec::new();
         for (number, size) in folder.numbers()? {
@@ -407,8 +407,8 @@ impl NodeObjectStore {
     }
 }
 
-/// Whether what the name of the newest version leads to is behind this one. Not whenever it is: a writer may
-/// have been killed.
+/// Whether the name of the newest version leads to a later one than this. False too where that name is wrong: a writer
+/// may have been killed.
 fn is_older(folder: &KeyFolder, number: u64) -> bool {
     let newest = folder.read(NEWEST).ok();
     let newest = newest.and_then(|fd| trailer(&fd, &folder.path.join(NEWEST)).ok().flatten());

@@ -13,8 +13,8 @@ use tarn_ports::{Medium, MediumWindow};
 use tarn_types::crc::crc;
 
 /// A version that is being made: memory of the store, from [`NodeObjectStore::create`], that is filled in
-/// place and then published. Dropped before that, it leaves nothing. What a killed process leaves, the next
-/// writer of the key removes.
+/// place and then published. Dropped before that, it leaves nothing. The next writer of the key removes the
+/// remains of a killed process.
 ///
 /// [`NodeObjectStore::create`]: crate::NodeObjectStore::create
 ///
@@ -40,7 +40,7 @@ use tarn_types::crc::crc;
 pub struct ObjectWriter {
     part: UnpublishedFile,
     mapped: MappedFile,
-    /// What is encrypted is filled in memory of its own; none where nobody has requested that.
+    /// The memory that the program fills in place, for an encrypted object; none otherwise.
     clear: Option<MappedFile>,
     encrypt: bool,
     identity: u128,
@@ -62,7 +62,7 @@ impl ObjectWriter {
             return Err(CheckpointError::new(CheckpointErrorCode::Invalid, text));
         };
         if encrypt {
-            // Whoever has no key learns it before there is anything to lose.
+            // A user without a key gets the error before there is anything to lose.
             ObjectSealer::new(key)?;
         }
         let clear = (encrypt && in_place).then(|| memory(length)).transpose()?;
@@ -84,8 +84,8 @@ impl ObjectWriter {
         })
     }
 
-    /// Its memory: as many bytes as were asked for, all zero at first. It stays at its address while this
-    /// lives. What the program writes to it after [`ObjectWriter::publish`], nobody else sees.
+    /// Its memory: as many bytes as were requested, all zero at first. It stays at its address while this
+    /// lives. Nobody else sees the program's writes to it after [`ObjectWriter::publish`].
     pub fn bytes(&mut self) -> &mut [u8] {
         let memory = self.clear.as_mut().unwrap_or(&mut self.mapped);
         &mut memory.bytes()[..self.length as usize]
@@ -122,7 +122,7 @@ impl ObjectWriter {
         })
     }
 
-    /// The same for what the program has elsewhere: it is read once, copied and checksummed on the way.
+    /// The same for data that the program has elsewhere: they are read once, copied and checksummed on the way.
     pub(crate) fn put(mut self, bytes: &[u8], about: &str) -> Result<ObjectInfo, CheckpointError> {
         self.copied(about, bytes)
     }
@@ -155,7 +155,7 @@ impl ObjectWriter {
     }
 
     /// Fills and publishes it, with its key if it is sealed. Memory that was filled in place stays with the program.
-    /// `fill` gives what is known of the chunks.
+    /// `fill` returns the chunks' entries.
     fn seal(
         &mut self,
         about: &str,
@@ -173,7 +173,7 @@ impl ObjectWriter {
         let sealed = self.seal_once(about, how, fill);
         let again = |why: &CheckpointError| why.code == CheckpointErrorCode::Busy && !self.done;
         if sealed.as_ref().is_err_and(|why| !again(why)) {
-            // What may be there in part is not tried again.
+            // A file that may be there in part is not tried again.
             self.abandon();
         }
         sealed

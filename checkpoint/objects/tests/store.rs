@@ -128,7 +128,7 @@ fn what_is_filled_in_place_is_published_without_a_copy() {
         let object = store.map("field", Some(info.number)).unwrap();
         object.verify().unwrap();
         assert_eq!(object.bytes(), data);
-        // What is not published is nothing.
+        // An unpublished version leaves nothing.
         drop(store.create("field", 5).unwrap());
         let mut draft = store.create("field", 5).unwrap();
         draft.abandon();
@@ -330,7 +330,7 @@ fn no_link_leads_out_of_the_store() {
     );
 }
 
-/// A view of a dataset has links where a part of it lies on another file system.
+/// A view of a dataset has links where a part of it is stored on another file system.
 #[test]
 fn links_to_versions_are_followed_to_files_and_never_written_through() {
     let (_memory, parts) = stores().remove(1);
@@ -349,7 +349,7 @@ fn links_to_versions_are_followed_to_files_and_never_written_through() {
     parts.delete("k", Some(2)).unwrap();
     assert_eq!(store.list().unwrap(), parts.list().unwrap());
     assert_eq!(store.map("k", None).unwrap().info().number, 1);
-    // What leads to no file is not opened, and is said.
+    // A link to no file is not opened, and the error names it.
     let fifo = parts.path().join("fifo");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
     for (number, to) in [(3, &fifo), (4, &parts.path().join("no"))] {
@@ -428,7 +428,7 @@ fn attack_another_user_deletes_and_lists_what_it_may() {
     assert_eq!(store.put("k", b"4", "").unwrap().number, 4);
 }
 
-/// Where the child finds its store, and how many versions it puts.
+/// The variables with the path of the child's store, and the number of versions that it puts.
 const STORE: &str = "TARN_TEST_STORE";
 const PUTS: &str = "TARN_TEST_PUTS";
 
@@ -441,7 +441,7 @@ fn child(program: &mut std::process::Command, folder: &Path, puts: u32) {
         .stderr(std::process::Stdio::null());
 }
 
-/// Not a test: what is killed.
+/// Not a test: the process that is killed.
 #[test]
 #[ignore = "run by others"]
 fn puts() {
@@ -463,7 +463,7 @@ fn puts() {
     }
 }
 
-/// All versions are whole and what was put; the number of the newest.
+/// Checks that all versions are whole and as they were put; the number of the newest.
 fn whole(store: &NodeObjectStore) -> u64 {
     let Ok(all) = store.versions("a/k") else {
         return 0;

@@ -104,7 +104,7 @@ impl RankCall<'_> {
         Ok(())
     }
 
-    /// By the stream, what is not there yet.
+    /// Gets the missing bytes by the stream.
     fn receive(
         &self,
         medium: &str,

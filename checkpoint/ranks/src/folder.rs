@@ -1,4 +1,4 @@
-//! The folder in which the ranks of a node find each other: who holds a rank, and where it listens.
+//! The folder in which the ranks of a node find each other: the processes that hold ranks, and their sockets.
 
 use crate::socket::{Listener, RankSocket};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_ports::RanksError;
 
-/// How long what may be left of a dying program is waited for: its memory is freed before its locks and ports are.
+/// How long remains of a dying program are waited for: its memory is freed before its locks and ports are.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks.
 pub(crate) const AGAIN: Duration = Duration::from_millis(5);
 /// Bytes of a lock file that are read: a process id.
 const MAX_HOLDER: u64 = 32;
 
-/// A private folder, held open: whoever renames it or its parents changes nothing.
+/// A private folder, held open: a process that renames it or its parents changes nothing.
 #[derive(Debug)]
 pub(crate) struct PrivateFolder {
     fd: OwnedFd,
@@ -112,7 +112,7 @@ impl PrivateFolder {
     }
 }
 
-/// A rank that no process is, or becomes, until this is dropped. To be held for a moment: who begins meanwhile waits.
+/// A rank that no process is, or becomes, until this is dropped. To be held for a moment: a process that begins meanwhile waits.
 #[derive(Debug)]
 pub struct Vacant(File);
 
@@ -143,7 +143,7 @@ pub(crate) struct RankLock {
 }
 
 impl RankLock {
-    /// Listens where the others of this node look. What a dead process has left there is removed.
+    /// Listens where the others of this node look. The remains of a dead process there are removed.
     pub(crate) fn listen(&self) -> Result<Listener, RanksError> {
         self.unlink();
         Listener::unix(&self.folder.socket(self.rank)).map_err(|e| {
@@ -170,7 +170,7 @@ impl Drop for RankLock {
     }
 }
 
-/// The name of this node: what fails together has one.
+/// The name of this node: ranks that fail together have the same.
 pub(crate) fn node() -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();

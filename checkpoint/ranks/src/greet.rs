@@ -1,5 +1,5 @@
 //! How a connection begins: both ends prove that they know the key, with nonces that are new each time, before anything else is
-//! read; then who comes says who it is.
+//! read; then the rank that comes names itself.
 
 use crate::line::malformed;
 use crate::socket::RankSocket;
@@ -14,10 +14,10 @@ const MAGIC: [u8; 8] = *b"TARNRANK";
 const VERSION: u16 = 3;
 /// Bytes of a nonce, a key and a proof.
 pub(crate) const PROOF: usize = 32;
-/// What both ends begin with: magic, version, nonce.
+/// Bytes that both ends begin with: magic, version, nonce.
 const HELLO: usize = 8 + 2 + PROOF;
 
-/// Which meeting: new each time.
+/// The identity of a meeting: new each time.
 pub(crate) type MeetingId = [u8; 16];
 
 /// The key of a program. One that is on a single node needs none: nobody else comes into its folder.
@@ -80,7 +80,7 @@ fn check_hello(hello: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Proves itself to whom it has connected to, who has done so first.
+/// Proves itself to the peer that it has connected to, which has done so first.
 pub(crate) fn prove(socket: &RankSocket, key: &ProgramKey, until: Instant) -> io::Result<()> {
     let ours = hello()?;
     socket.send_all(&ours, b"", until)?;
@@ -102,7 +102,7 @@ pub(crate) fn check(socket: &RankSocket, key: &ProgramKey, until: Instant) -> io
     if theirs[..8] != MAGIC {
         return Err(malformed());
     }
-    // Who speaks another version is sent this one, and closes.
+    // A peer of another version gets this version, and closes.
     let ours = hello()?;
     let sent = [&theirs[..], &ours].concat();
     let proof = key.prove(b"server", &sent)?;
@@ -113,7 +113,7 @@ pub(crate) fn check(socket: &RankSocket, key: &ProgramKey, until: Instant) -> io
     key.check(b"client", &[&sent[..], &proof].concat(), &answer)
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionRole {
     /// It is a member's, to the hub.
@@ -122,7 +122,7 @@ pub(crate) enum ConnectionRole {
     Caller = 2,
 }
 
-/// Who comes.
+/// A rank that comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RankGreeting {
     pub(crate) role: ConnectionRole,
@@ -160,14 +160,14 @@ impl RankGreeting {
         })
     }
 
-    /// Reads it from who has proven itself.
+    /// Reads it from a peer that has proven itself.
     pub(crate) fn receive(socket: &RankSocket, until: Instant) -> io::Result<Self> {
         let mut bytes = [0; Self::BYTES];
         socket.receive_all(&mut bytes, until)?;
         Self::decode(&bytes).ok_or_else(malformed)
     }
 
-    /// Sends who this is, and receives which meeting it is, or why this has no place there.
+    /// Sends this greeting, and receives the meeting, or why this has no place there.
     pub(crate) fn send(&self, socket: &RankSocket, until: Instant) -> io::Result<GreetingReply> {
         socket.send_all(&self.encode(), b"", until)?;
         GreetingReply::receive(socket, until)
@@ -223,7 +223,7 @@ impl GreetingReply {
         }
     }
 
-    /// The meeting, of whom was asked.
+    /// The meeting; `who` is the peer, for the error.
     pub(crate) fn of(self, who: &str) -> Result<MeetingId, RanksError> {
         let who = who.to_owned();
         match self {

@@ -1,4 +1,4 @@
-//! The hub, in rank 0's process: it has a line to each rank, brings words together, and knows who is gone.
+//! The hub, in rank 0's process: it has a line to each rank, brings words together, and knows the ranks that are gone.
 
 use crate::greet::{GreetingReply, MeetingId, RankGreeting};
 use crate::line::{FrameConnection, malformed};
@@ -31,7 +31,7 @@ struct HubMember {
     /// How many it has sent.
     sent_words: u64,
     reached: RankProgress,
-    /// What it was sent last.
+    /// The values that it was sent last.
     least: Least,
 }
 
@@ -72,7 +72,7 @@ impl Hub {
         }
     }
 
-    /// Gives who has come its place, or answers why not.
+    /// Gives a rank that has come its place, or answers why not.
     pub(crate) fn admit(&mut self, who: &RankGreeting, socket: RankSocket) {
         let answer = self.place(who);
         let mut line = FrameConnection::new(socket, ToHub::MAX);
@@ -238,7 +238,7 @@ impl Hub {
         }
     }
 
-    /// Sends what there is space for.
+    /// Sends as much as there is space for.
     pub(crate) fn flush(&mut self) {
         if std::mem::take(&mut self.progressed) {
             self.least = self.least();
@@ -249,7 +249,7 @@ impl Hub {
                 continue;
             };
             let mut sent = line.flush();
-            // Only the newest, once all else is sent: what waits for a slow rank does not grow with what others report.
+            // Only the newest, once all else is sent: the queue of a slow rank does not grow with the reports of others.
             if sent.is_ok() && line.idle() && seat.least != self.least {
                 seat.least = self.least;
                 line.push(FromHub::Least(self.least).frame());

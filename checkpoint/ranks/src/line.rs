@@ -45,7 +45,7 @@ impl FrameConnection {
         self.outgoing.is_empty()
     }
 
-    /// Sends what there is space for.
+    /// Sends as much as there is space for.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         while let Some(first) = self.outgoing.front() {
             match self.socket.send(&[IoSlice::new(&first[self.sent..])]) {
@@ -96,7 +96,7 @@ impl FrameConnection {
     }
 }
 
-/// What is said of bytes that are no message.
+/// The error for bytes that are no message.
 pub(crate) fn malformed() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "it sent what is no message")
 }

@@ -23,24 +23,24 @@ use tarn_ports::{Carried, OneSided, RankProgress, RankService, Ranks, RanksError
 const MAX_RANKS: u32 = 16_384;
 /// Bytes of a node's name, and of its switches.
 const MAX_NODE: usize = u8::MAX as usize;
-/// How long the end of this rank waits for others that are slow to learn of it.
+/// How long the end of this rank waits for others that are slow to notice it.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Who meets, and where.
+/// The rank that joins, and where to meet.
 pub struct Options {
     /// A folder in this node's memory, for this program alone. It is made, for its user only, if it is not there.
     pub folder: PathBuf,
-    /// Which rank this is.
+    /// The number of this rank.
     pub rank: u32,
-    /// How many there are.
+    /// The number of ranks.
     pub ranks: u32,
     /// HOST:PORT at which rank 0 listens, where ranks are on several nodes.
     pub meet: Option<String>,
-    /// What fails together has one name. `None`: this node, by its name and the id of its last boot.
+    /// The node: ranks that fail together have the same. `None`: this node, by its name and the id of its last boot.
     pub node: Option<String>,
     /// The switches over this node ([`Ranks::switches`]); `None`: not known.
     pub switches: Option<String>,
-    /// What all ranks know and nobody else: needed with `meet`.
+    /// The secret that all ranks know and nobody else: needed with `meet`.
     pub key: Option<[u8; PROOF]>,
     /// How long ranks that come late are waited for.
     pub timeout: Duration,
@@ -164,8 +164,8 @@ impl Meeting {
         }))
     }
 
-    /// Has bytes go to ranks of other nodes, and come from there, by this, as far as those have the same; before others are served. Where
-    /// that cannot be had all goes by streams ([`Meeting::report_streams_only`]).
+    /// Makes bytes go to ranks of other nodes, and come from there, by this, as far as those have the same; before others are
+    /// served. Where that does not work all goes by streams ([`Meeting::report_streams_only`]).
     pub fn reach_by(&self, one_sided: Arc<dyn OneSided>) {
         // A second one is not needed.
         drop(self.shared().one_sided.set(one_sided));
@@ -214,7 +214,7 @@ fn listen_beside_hub(meet: &str, here: IpAddr) -> Result<(Listener, String), Ran
     Ok((listener, address))
 }
 
-/// What a rank sends the others about itself as it comes.
+/// The bytes that a rank sends the others about itself as it comes.
 fn about(node: &str, switches: &str, address: &Option<String>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for text in [node, switches] {
@@ -293,7 +293,7 @@ fn meet_hub(
             |e| {
                 let again = e.kind() != io::ErrorKind::PermissionDenied;
                 if again && e.kind() != io::ErrorKind::TimedOut {
-                    // Whoever refused is gone.
+                    // The rank that refused is gone.
                     refused = None;
                 }
                 again
@@ -420,10 +420,10 @@ impl Drop for RankThreads {
             c.socket.close();
         }
         shared.wake();
-        // What others are served with may end here, and may itself have a rank: not under the lock.
+        // The last reference to the host may end here, and may itself have a rank: not under the lock.
         drop(state);
         drop(host);
-        // One of the threads that is waited for may be this one, in what it serves.
+        // One of the threads that is waited for may be this one, in a call of the host.
         let own = std::thread::current().name() == Some(THREAD);
         let mut state = shared.lock();
         let mut in_time = true;

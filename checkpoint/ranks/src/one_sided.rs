@@ -1,5 +1,5 @@
-//! What ranks of different nodes write to each other, and read, by [`OneSided`]: announced, confirmed and proven by the stream, which all
-//! goes by where that does not work.
+//! Writes and reads between ranks of different nodes, by [`OneSided`]: announced, confirmed and proven by the stream, which all
+//! bytes take where that does not work.
 
 use crate::line::malformed;
 use crate::peer::{RankCall, RankCallError, RankReply, WindowName, receive, send};
@@ -43,7 +43,7 @@ fn address(socket: &RankSocket) -> io::Result<IpAddr> {
         .ok_or_else(|| ErrorKind::AddrNotAvailable.into())
 }
 
-/// What became of it: a rank that is gone is not the fault of what moved bytes.
+/// The outcome of a movement of bytes: a rank that is gone is not the fault of the means.
 fn outcome<T>(moved: io::Result<T>) -> RankReply<T> {
     match moved {
         Ok(moved) => Ok(moved),
@@ -94,7 +94,7 @@ impl<'a> OneSidedPath<'a> {
         self.call.shared.note_detour(text);
     }
 
-    /// Requests a window onto what was granted.
+    /// Requests a window onto the granted memory.
     pub(crate) fn request_window(&self, generation: u64) {
         let words = self.call.run(|socket, until| {
             send(socket, &RankRequest::Window(generation), until)?;
@@ -106,10 +106,11 @@ impl<'a> OneSidedPath<'a> {
         }
     }
 
-    /// Writes bytes to the window that the rank has given for this generation; the checksum of what it finds there. None: there is no window.
+    /// Writes bytes to the window that the rank has given for this generation; returns the checksum that it finds there. None:
+    /// there is no window.
     ///
     /// # Errors
-    /// Why it did not work. The window is not used again: what was given up may come late.
+    /// Why it did not work. The window is not used again: a write that was given up may come late.
     pub(crate) fn write(
         &self,
         generation: u64,
@@ -165,7 +166,7 @@ impl<'a> OneSidedPath<'a> {
                 let mut waits = || patient(socket, give_up.get());
                 let mut came = |part: &[u8]| {
                     there.set(begun + part.len());
-                    // However slow it is: only what stands still is given up.
+                    // However slow it is: only a transfer without progress is given up.
                     end_of_call.set(deadline(*within));
                     give_up.set(half(end_of_call.get()));
                     // Of later windows it is notified at their end.

@@ -27,7 +27,7 @@ pub(crate) struct RankPeer {
     /// HOST:PORT, where ranks are on several nodes.
     pub(crate) address: Option<String>,
     kept: Mutex<Vec<RankSocket>>,
-    /// Its window onto what it keeps for this rank, of a generation.
+    /// Its window onto the memory that it keeps for this rank, of a generation.
     pub(crate) window: Mutex<Option<WindowName>>,
     /// Nothing can be read by windows of its.
     pub(crate) plain: AtomicBool,
@@ -46,7 +46,7 @@ impl RankPeer {
     }
 }
 
-/// Connects, if it must until the time is over, and says who this is.
+/// Connects, with tries until the time is over if it must, and sends the greeting.
 pub(crate) fn open<T>(
     shared: (&greet::ProgramKey, &RankGreeting),
     until: Instant,
@@ -73,7 +73,7 @@ pub(crate) struct RankCall<'a> {
     pub(crate) shared: &'a MeetingContext,
     pub(crate) peer: &'a RankPeer,
     pub(crate) to: u32,
-    /// Where it can be had without the network.
+    /// The folder of its socket, if it is on this node.
     pub(crate) folder: Option<&'a PrivateFolder>,
     pub(crate) within: Duration,
     /// The end of that, which is put off while bytes come.
@@ -83,7 +83,7 @@ pub(crate) struct RankCall<'a> {
 /// Why a request has no answer.
 #[derive(Debug)]
 pub(crate) enum RankCallError {
-    /// The rank refuses, or what moves the bytes fails: the text for people.
+    /// The rank refuses, or the means that moves the bytes fails: the text for people.
     Refused(String),
     /// The connection fails.
     Connection(io::Error),

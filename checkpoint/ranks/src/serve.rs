@@ -19,15 +19,15 @@ use tarn_ports::{KeepAliveGuard, OneSided, RankService};
 use tarn_sys::signals::Blocked;
 use tarn_types::strangers::sent_away;
 
-/// Time for whoever connects to say who it is.
+/// Time for a peer that connects to send its greeting.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// A request or an answer that makes no progress for so long ends the connection.
 const STALL: Duration = Duration::from_secs(30);
 /// A connection without a request for so long gives its memory back.
 const IDLE: Duration = Duration::from_secs(1);
-/// Connections at one time that have not proven who they are.
+/// Connections at one time that have not proven themselves.
 const MAX_STRANGERS: usize = 128;
-/// Connections of each rank at one time, more than it has threads that ask.
+/// Connections of each rank at one time, more than it has threads that call.
 const MAX_EACH: usize = 16;
 /// The name of its threads.
 pub(crate) const THREAD: &str = "tarn-rank-call";
@@ -73,7 +73,7 @@ pub(crate) fn start(
     named.spawn(move || {
         // A caller that is gone must not cost the program its life.
         Blocked::new().stay();
-        // Whoever it is sees its connection close: nobody else needs to know.
+        // The caller sees its connection close: nobody else needs to know.
         let _ = begin(&theirs, socket);
     })?;
     Ok(())
@@ -132,7 +132,7 @@ fn begin(place: &Gone, socket: Arc<RankSocket>) -> io::Result<()> {
 /// Answers one request after the other. The time between them ends with the meeting of either, or the caller's node.
 fn serve(shared: &MeetingContext, socket: &RankSocket, of: u32) -> io::Result<()> {
     let mut request = Vec::new();
-    // What the caller needs to read or write by itself.
+    // The window by which the caller reads or writes by itself.
     let mut held: Option<KeepAliveGuard> = None;
     loop {
         if held.is_some() {
@@ -152,7 +152,7 @@ fn serve(shared: &MeetingContext, socket: &RankSocket, of: u32) -> io::Result<()
         socket.receive_all(&mut request[..len], Instant::now() + STALL)?;
         let query = RankRequest::parse(&request[..len]).ok_or_else(malformed)?;
         held = match query {
-            // Where that cannot be the caller waits in vain, for a while.
+            // Where that does not work the caller waits in vain, for a while.
             RankRequest::Comes => attend(shared, socket).ok(),
             _ => None,
         };
@@ -182,7 +182,7 @@ fn serve(shared: &MeetingContext, socket: &RankSocket, of: u32) -> io::Result<()
     }
 }
 
-/// Does what a rank requests.
+/// Carries out a rank's request.
 fn found(
     shared: &MeetingContext,
     socket: &RankSocket,
@@ -242,7 +242,7 @@ fn stretch(
     Ok((file, at..end.ok_or(Unserved("it ends before that"))?))
 }
 
-/// What the caller and this rank may reach each other by, beside streams.
+/// The means by which the caller and this rank may reach each other, beside streams.
 fn means<'a>(
     shared: &'a MeetingContext,
     socket: &RankSocket,
@@ -253,7 +253,7 @@ fn means<'a>(
     Ok((&**one_sided, here))
 }
 
-/// Has what the caller does get on.
+/// Keeps the caller's transfers in progress while the result is held.
 fn attend(
     shared: &MeetingContext,
     socket: &RankSocket,
@@ -262,16 +262,16 @@ fn attend(
     Ok(one_sided.attend(here)?)
 }
 
-/// What is served.
+/// The answer to a request.
 enum ServedData {
     Words(Vec<u8>),
-    /// Words that name what is open as long as this is held.
+    /// Words that name the window, which is open as long as this is held.
     Shown(KeepAliveGuard, Vec<u8>),
     /// Bytes of a file, from there on, so many.
     File(OwnedFd, u64, usize),
 }
 
-/// What an answer begins with.
+/// The head of an answer.
 fn head(status: u8, len: usize) -> [u8; 5] {
     let [a, b, c, d] = ((1 + len) as u32).to_le_bytes();
     [a, b, c, d, status]

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 /// Connections that may wait to be accepted: all ranks come at once.
 const BACKLOG: i32 = 4096;
-/// A TCP peer that is silent for so long is asked whether it lives, so often, so many times.
+/// Keep-alive of TCP: the silence before the first probe, the time between probes, and their number.
 const ALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(5), 3);
-/// Milliseconds for which a TCP peer may leave what was sent unconfirmed.
+/// Milliseconds for which a TCP peer may leave sent bytes unconfirmed.
 const UNCONFIRMED: u32 = 20_000;
-/// Longer than anybody waits: what is added to a time must not overflow.
+/// Longer than anybody waits: a sum with it must not overflow.
 const LONG: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The end of a time that begins now.
@@ -113,7 +113,7 @@ impl RankSocket {
         Ok(sockopt::set_socket_keepalive(&self.0, true)?)
     }
 
-    /// Takes what is there, as far as it fits: at least a byte.
+    /// Takes the bytes that are there, as far as they fit: at least one.
     ///
     /// # Errors
     /// `WouldBlock` when there is nothing, `UnexpectedEof` when there will be none.
@@ -128,7 +128,7 @@ impl RankSocket {
         }
     }
 
-    /// Sends what there is space for.
+    /// Sends as much as there is space for.
     pub(crate) fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut nothing = SendAncillaryBuffer::default();
         Ok(sendmsg(&self.0, parts, &mut nothing, SendFlags::NOSIGNAL)?)
@@ -187,13 +187,13 @@ impl RankSocket {
         }
     }
 
-    /// Ends it for both ends, whoever waits for it.
+    /// Ends it for both ends, and for all that wait for it.
     pub(crate) fn close(&self) {
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
 }
 
-/// Where connections come in.
+/// Accepts connections.
 #[derive(Debug)]
 pub(crate) struct Listener {
     fd: OwnedFd,
@@ -215,8 +215,8 @@ impl Listener {
         Ok(Self { fd, tcp: false })
     }
 
-    /// For other nodes, and which port it has got. A host that is no number is this node under whatever address: what its name
-    /// stands for here need not be what others reach.
+    /// For other nodes, and its port. A host that is no number is this node under any address: its name may
+    /// resolve to another one here than for others.
     pub(crate) fn tcp(host: &str, port: u16) -> io::Result<(Self, u16)> {
         let listener = match host.trim_matches(['[', ']']).parse::<IpAddr>() {
             Ok(ip) => TcpListener::bind((ip, port)),

@@ -1,4 +1,4 @@
-//! What the callers of one rank, its thread that has the lines, and its threads that serve have in common.
+//! The state that the callers of one rank, its thread that has the lines, and its threads that serve share.
 
 use crate::greet::{MeetingId, ProgramKey, RankGreeting};
 use crate::hub::MAX_AHEAD;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tarn_ports::ranks::MAX_WORD;
 use tarn_ports::{Carried, OneSided, RankProgress, RankService, RanksError};
 
-/// How long the hub's word is waited for about who did not come to an exchange.
+/// How long it is waited for the hub's reply about the ranks that did not come to an exchange.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Everybody's words, by rank, or why there are none.
@@ -40,7 +40,7 @@ pub(crate) struct MeetingState {
     pub(crate) leave: Option<Instant>,
     /// The thread with the lines has ended.
     pub(crate) ended: bool,
-    /// Who has come to the hub.
+    /// Ranks that have come to the hub.
     pub(crate) members: Vec<(RankGreeting, RankSocket)>,
     /// By a number that counts up. Each has a thread.
     pub(crate) incoming: BTreeMap<u64, IncomingConnection>,
@@ -53,9 +53,9 @@ pub(crate) struct MeetingState {
     missing: Option<(u64, String)>,
     reached: RankProgress,
     least: Least,
-    /// Who is gone, and how that is known.
+    /// Ranks that are gone, and how that is known.
     gone: BTreeMap<u32, String>,
-    /// The first that died, or rank 0 once it is gone in whatever way: nothing is agreed without it.
+    /// The first that died, or rank 0 once it is gone in any way: nothing is agreed without it.
     lost: Option<u32>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct MeetingContext {
     pub(crate) wake: OwnedFd,
     state: Mutex<MeetingState>,
     pub(crate) changed: Condvar,
-    /// What moves bytes between nodes, where there is something better than streams.
+    /// Moves bytes between nodes, where there is something better than streams.
     pub(crate) one_sided: OnceLock<Arc<dyn OneSided>>,
     pub(crate) carried: CarriedCounters,
     /// Why bytes do not go so, until that was reported.
@@ -156,13 +156,13 @@ impl MeetingContext {
         (state, !left.is_zero())
     }
 
-    /// The thread with the lines looks at what there is to do.
+    /// The thread with the lines looks for work.
     pub(crate) fn wake(&self) {
         // Full: it is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// `doing`: what others should do, for an error's text.
+    /// `doing`: the call that others should make, for an error's text.
     pub(crate) fn exchange(
         &self,
         word: &[u8],
@@ -253,7 +253,7 @@ impl MeetingContext {
             let Some(last) = state.last(least) else {
                 return Ok(());
             };
-            // Who has ended in order will never be so far, if it is not yet.
+            // A rank that has ended in order never gets so far, if it has not yet.
             let gone = state
                 .lost
                 .or(state.gone.contains_key(&last).then_some(last));
@@ -316,7 +316,7 @@ impl MeetingState {
             return Err(malformed());
         }
         self.over = self.over.max(number + 1);
-        // Who was waiting may have given up.
+        // A caller that was waiting may have given up.
         if let Some(place) = self.waiting.get_mut(&number) {
             *place = Some(words);
         }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// A pause after accepting has failed, such as for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What it has.
+/// The state of the thread that has the lines.
 pub(crate) struct Turns {
     pub(crate) shared: Arc<MeetingContext>,
     pub(crate) listeners: Vec<Listener>,
@@ -26,7 +26,7 @@ pub(crate) struct Turns {
     pub(crate) hub: Option<Hub>,
 }
 
-/// Says that the thread has ended, in whatever way.
+/// Reports that the thread has ended, in any way.
 struct ThreadEndGuard(Arc<MeetingContext>);
 
 impl Drop for ThreadEndGuard {
@@ -80,7 +80,7 @@ impl Turns {
         }
     }
 
-    /// Takes what callers want to be sent, and who has come. Returns when it is to end, if it is.
+    /// Takes the callers' messages, and the ranks that have come. Returns when it is to end, if it is.
     fn take_orders(&mut self, left: &mut bool) -> Option<Instant> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.shared.wake, &mut count);
@@ -98,7 +98,7 @@ impl Turns {
             if let Some(number) = missing_request {
                 line.push(ToHub::Who(number).frame());
             }
-            // Only the newest, once all else is sent: what waits does not grow with what is reported.
+            // Only the newest, once all else is sent: the queue does not grow with the reports.
             let new_progress = state
                 .new_progress
                 .take_if(|_| line.idle() || leave.is_some());

@@ -7,18 +7,18 @@ use tarn_ports::RankProgress;
 pub(crate) const MAX_TEXT: usize = 4 << 10;
 /// Bytes that `put` and `fetch` move at once: the time on the way is little beside that of the bytes.
 pub(crate) const PIECE: usize = 4 << 20;
-/// Bytes of a medium that a window shows at once: what a provider that pins them has to pin.
+/// Bytes of a medium that a window shows at once: a provider that pins them has to pin so many.
 pub(crate) const SHOWN: usize = 64 << 20;
-/// Bytes of a request and of its answer: a piece and what it is.
+/// Bytes of a request and of its answer: a piece and its description.
 pub(crate) const MAX_REQUEST: usize = PIECE + MAX_TEXT;
 /// Bytes of all ranks' words of one exchange: the hub has them in memory.
 pub(crate) const MAX_WORDS: usize = 1 << 30;
 
-/// A frame as it is sent: its length (of what follows), its kind, its fields.
+/// A frame as it is sent: the length of the rest, its kind, its fields.
 pub(crate) fn frame(kind: u8, fields: &[&[u8]]) -> Arc<[u8]> {
     let len = 1 + fields.iter().map(|f| f.len()).sum::<usize>();
     let mut out = Vec::with_capacity(4 + len);
-    // Bounds of words and pieces are far below what the length can say.
+    // Bounds of words and pieces are far below the largest length.
     out.extend_from_slice(&(len as u32).to_le_bytes());
     out.push(kind);
     fields.iter().for_each(|f| out.extend_from_slice(f));
@@ -30,7 +30,7 @@ pub(crate) fn short(text: &str) -> &[u8] {
     &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT)]
 }
 
-/// What is left of a frame's fields.
+/// The rest of a frame's fields.
 pub(crate) struct FrameFields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> FrameFields<'a> {
@@ -86,7 +86,7 @@ fn counts(reached: RankProgress) -> Vec<u8> {
     all.flat_map(u64::to_le_bytes).collect()
 }
 
-/// How far all are, and who is the last in each count.
+/// How far all are, and the last rank in each count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Least {
     pub(crate) reached: RankProgress,
@@ -94,14 +94,14 @@ pub(crate) struct Least {
     pub(crate) by: [u32; 3],
 }
 
-/// What a member sends to the hub.
+/// Messages of a member to the hub.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ToHub<'a> {
     /// Its word in the exchange of this number, counted from 0.
     Word(u64, &'a [u8]),
     /// How far it is.
     Progress(RankProgress),
-    /// It requests who has not come to an exchange.
+    /// It requests the ranks that have not come to an exchange.
     Who(u64),
     /// It ends in order.
     Leave,
@@ -139,7 +139,7 @@ impl<'a> ToHub<'a> {
     }
 }
 
-/// What the hub sends to a member.
+/// Messages of the hub to a member.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FromHub {
     /// Everybody's words in the exchange of this number.
@@ -150,7 +150,7 @@ pub(crate) enum FromHub {
     Least(Least),
     /// A rank is gone: whether in order, and how that is known.
     Gone(u32, bool, String),
-    /// Who has not come to an exchange.
+    /// Ranks that have not come to an exchange.
     Missing(u64, String),
 }
 
@@ -224,15 +224,15 @@ impl FromHub {
 pub(crate) enum RankRequest<'a> {
     /// Memory for its staged part: generation, bytes.
     Grant(u64, u64),
-    /// To keep bytes there: generation, where, what.
+    /// To keep bytes there: the generation, the place, the bytes.
     Put(u64, u64, &'a [u8]),
-    /// Bytes of a medium: where, how many, of which.
+    /// Bytes of a medium: their place, their number, its name.
     Fetch(u64, usize, &'a str),
     /// A window onto the memory of a generation.
     Window(u64),
     /// It writes to that window until the next request: no answer.
     Comes,
-    /// It has written there: generation, where, how many bytes.
+    /// It has written there: the generation, the place, the number of bytes.
     Landed(u64, u64, u64),
     /// A window onto bytes of a medium, until the next request: as for a fetch.
     Show(u64, usize, &'a str),
@@ -241,7 +241,7 @@ pub(crate) enum RankRequest<'a> {
 }
 
 impl<'a> RankRequest<'a> {
-    /// What it begins with as it is sent; the bytes of a `put` follow.
+    /// Its first bytes as it is sent; the bytes of a `put` follow.
     pub(crate) fn head(&self) -> Vec<u8> {
         let (kind, a, b, rest): (u8, _, _, &[u8]) = match self {
             Self::Grant(generation, bytes) => (1, *generation, *bytes, b""),
@@ -262,7 +262,7 @@ impl<'a> RankRequest<'a> {
         out
     }
 
-    /// What follows.
+    /// The bytes that follow the head.
     pub(crate) fn payload(&self) -> &'a [u8] {
         match self {
             Self::Put(_, _, bytes) => bytes,
@@ -371,7 +371,7 @@ mod tests {
                 prop_assert_eq!(&message, &bytes);
             }
             let whole = FromHub::parse(&bytes).is_some();
-            // Texts and words may have any length; what has none is read as it is or not at all.
+            // Texts and words may have any length; a message without one is read as it is or not at all.
             prop_assert!(!whole || (16..=20).contains(&kind));
         }
     }

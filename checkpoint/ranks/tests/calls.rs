@@ -1,4 +1,4 @@
-//! What ranks do for each other.
+//! Calls of ranks to each other.
 
 mod common;
 
@@ -13,7 +13,7 @@ use tarn_ports::{RankService, Ranks, RanksError};
 use tarn_ranks::Meeting;
 use tarn_types::crc::crc;
 
-/// Keeps what it is given in memory, for one rank and generation at a time.
+/// Keeps its bytes in memory, for one rank and generation at a time.
 #[derive(Default)]
 struct Memory(Mutex<(u32, u64, Vec<u8>)>);
 
@@ -59,7 +59,7 @@ fn file(bytes: &[u8]) -> OwnedFd {
     file.into()
 }
 
-/// What is not the same anywhere.
+/// Bytes that differ at each place.
 fn content(bytes: usize) -> Vec<u8> {
     let words =
         (0..bytes.div_ceil(4) as u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes());
@@ -84,7 +84,7 @@ fn keep_and_read_back(ranks: &[Arc<Meeting>]) {
     let fetch = |at, into: &mut [u8]| {
         let (mut there, size) = (0, into.len());
         let mut arrived = |so_far: &[u8]| {
-            // What is there is what was kept, and more each time.
+            // The bytes there are those that were kept, and more each time.
             let more = there..so_far.len();
             assert!(!more.is_empty() && (at < 10 || so_far[more.clone()] == bytes[more.clone()]));
             there = more.end;
@@ -141,7 +141,7 @@ fn what_a_rank_refuses_is_said_in_its_words_and_the_next_call_is_done() {
     refused(put(1, 0, b"bytes"), "nothing was granted");
     grant(4 << 20).unwrap();
     refused(put(2, 0, b"bytes"), "nothing was granted");
-    // In the middle of what takes many pieces.
+    // In the middle of a transfer of many pieces.
     refused(put(1, 2 << 20, &[7; 16 << 20]), "less was granted");
     refused(fetch("1/1.arena", 0), "there is no 1/1.arena");
     refused(fetch("0/0.staging", (4 << 20) - 1), "it ends before that");
@@ -177,7 +177,7 @@ fn threads_of_one_rank_ask_at_the_same_time_and_a_rank_asks_itself() {
     });
 }
 
-/// Does not answer until it is told to.
+/// Does not answer until its flag is set.
 #[derive(Default)]
 struct Slow(AtomicBool);
 
@@ -212,7 +212,7 @@ fn a_rank_that_does_not_answer_is_given_up_and_another_answer_is_not_taken_for_t
     assert_eq!(ranks[0].grant(1, 1, 1, LONG).unwrap(), "");
 }
 
-/// Who serves sends from files, and the kernel's way to say that nobody receives ends a program.
+/// A thread that serves sends from files, and SIGPIPE, the kernel's signal that nobody receives, ends a program.
 #[test]
 fn threads_that_serve_take_no_signals() {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! What is left of a rank that has ended: a test program of its own, as it looks at all of the process.
+//! The remains of a rank that has ended: a test program of its own, as it looks at all of the process.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn a_rank_that_has_ended_has_no_thread_no_descriptor_and_no_socket_in_its_folder
         for rank in &ranks {
             rank.grant(2, 1, 1, LONG).unwrap_err();
         }
-        // The line and the hub of each, and who is asked.
+        // The line and the hub of each, and the thread that serves.
         assert!(threads() >= 3 && descriptors() > before + 12);
         drop(ranks);
         until("threads end", || threads() == 0);

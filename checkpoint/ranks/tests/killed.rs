@@ -9,14 +9,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use tarn_ports::{RankProgress, Ranks};
 use tarn_ranks::{Meeting, Options};
 
-/// Where the child meets others, and as which rank.
+/// The variables with the folder in which the child meets others, and with its rank.
 const FOLDER: &str = "TARN_TEST_RANKS_FOLDER";
 const RANK: &str = "TARN_TEST_RANKS_RANK";
 /// HOST:PORT, if they meet over TCP.
 const MEET: &str = "TARN_TEST_RANKS_MEET";
 const RANKS: u32 = 3;
 
-/// Not a test: what is killed. It does what it is told, line by line.
+/// Not a test: the process that is killed. It runs its commands, line by line.
 #[test]
 #[ignore = "run by the others"]
 fn does_as_it_is_told() {
@@ -194,7 +194,7 @@ fn who_is_stopped_is_named_and_nobody_waits_for_it_for_ever() {
     let ranks = common::all(options.into(), |o| Meeting::join(o).unwrap());
     let id = rustix::process::Pid::from_child(&first.child);
     rustix::process::kill_process(id, rustix::process::Signal::STOP).unwrap();
-    // More than there is room for on the way.
+    // More than there is space for on the way.
     for n in 0..200_000 {
         ranks[0].report_progress(RankProgress {
             committed: n,
@@ -216,7 +216,7 @@ fn who_is_stopped_is_named_and_nobody_waits_for_it_for_ever() {
     common::all(ranks, drop);
 }
 
-/// What of this process a child has: one line for each descriptor.
+/// The descriptors of this process that a child has: one line for each.
 fn inherited() -> String {
     let mut list = Command::new("ls");
     list.args(["-l", "/proc/self/fd"]).stdin(Stdio::null());

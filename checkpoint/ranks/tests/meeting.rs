@@ -178,7 +178,7 @@ fn the_largest_word_is_heard_and_a_byte_more_is_refused() {
     }
     let e = ranks[0].exchange(&vec![0; MAX_WORD + 1], LONG).unwrap_err();
     assert!(matches!(e, RanksError::Invalid(_)), "{e}");
-    // Nobody has heard of that.
+    // Nobody has received that.
     assert_eq!(round(&ranks, "next")[1], ["next 0", "next 1"]);
 }
 
@@ -196,7 +196,7 @@ fn who_ends_in_order_is_missed_only_where_it_is_needed() {
         lost(&e) == "rank 2" && e.to_string().contains("it has ended"),
         "{e}"
     );
-    // What it has told still counts; more it will not tell.
+    // The progress that it has reported still counts; it will report no more.
     ranks[1].wait(reached(1, 1), LONG).unwrap();
     let e = ranks[1].wait(reached(1, 2), LONG).unwrap_err();
     assert_eq!(lost(&e), "rank 2");

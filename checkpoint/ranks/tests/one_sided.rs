@@ -1,4 +1,4 @@
-//! What ranks of different nodes keep for each other and read of each other by windows, by libfabric's providers that every machine has.
+//! Windows that ranks of different nodes keep for each other and read, by libfabric's providers that every machine has.
 
 mod common;
 
@@ -55,7 +55,7 @@ struct Granted {
     window: Option<KeepAliveGuard>,
 }
 
-/// Keeps what it is given in memory that others can map.
+/// Keeps its bytes in memory that others can map.
 #[derive(Default)]
 struct Memory(Mutex<Option<Granted>>);
 
@@ -71,7 +71,7 @@ impl Memory {
         }
     }
 
-    /// What lies there now.
+    /// The bytes there now.
     fn bytes(&self, range: Range<usize>) -> Vec<u8> {
         let granted = self.0.lock().unwrap();
         let mut bytes = vec![0; range.len()];
@@ -137,7 +137,7 @@ impl RankService for Memory {
     }
 }
 
-/// What is not the same anywhere.
+/// Bytes that differ at each place.
 fn content(bytes: usize, seed: u32) -> Vec<u8> {
     let words = (seed..).map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes());
     words.flatten().take(bytes).collect()
@@ -228,7 +228,7 @@ fn ranks_write_to_each_others_memory_and_read_from_it() {
         };
         assert_eq!(two.carried(), carried, "{provider}");
         assert_eq!(two.ranks[0].detour(), None);
-        // What is refused is said as by the stream.
+        // A refusal has the same text as by the stream.
         let late = two.ranks[0].put(1, 2, 0, &bytes, LONG).unwrap_err();
         assert_eq!(late.to_string(), "rank 1 refused: nothing was granted");
         let beyond = two.ranks[0].fetch(1, "m", 1, &mut vec![0; SIZE], LONG, &mut |_| ());
@@ -259,7 +259,7 @@ fn ranks_that_compute_have_no_thread_for_it() {
     }
 }
 
-/// What a rank has given up may be under way still: it lands nowhere once the bytes have come by the stream, or the memory is another's.
+/// A late write that a rank has given up lands nowhere once the bytes have come by the stream, or the memory is another's.
 #[test]
 fn what_comes_late_lands_nowhere() {
     for provider in PROVIDERS {
@@ -364,7 +364,7 @@ impl OneSided for Stalls {
     }
 }
 
-/// Whoever stands still takes half of the time at most, and what is there of it stays.
+/// A peer that stalls takes half of the time at most, and the bytes that have come stay.
 #[test]
 fn what_stands_still_goes_on_by_the_stream_in_time() {
     let Some(rma) = libfabric(PROVIDERS[0]) else {

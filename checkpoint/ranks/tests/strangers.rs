@@ -1,4 +1,4 @@
-//! Who has no business on the sockets of a program.
+//! Peers that have no business on the sockets of a program.
 
 mod common;
 
@@ -10,9 +10,9 @@ use std::path::Path;
 use tarn_ports::Ranks;
 use tarn_ranks::{Meeting, Options};
 
-/// Says something to whoever listens, and hears until the connection ends.
+/// Sends something to the listener, and reads until the connection ends.
 fn say(mut stream: impl Read + Write, what: &[u8]) -> Vec<u8> {
-    // It may be closed before all is said.
+    // It may be closed before all is sent.
     let _ = stream.write_all(what);
     let mut heard = Vec::new();
     let _ = stream.read_to_end(&mut heard);
@@ -30,7 +30,7 @@ fn unix(folder: &Path, rank: u32) -> UnixStream {
     stream
 }
 
-/// Of this protocol.
+/// The version of this protocol.
 const VERSION: u16 = 3;
 
 fn hello(version: u16) -> Vec<u8> {
@@ -54,7 +54,7 @@ fn garbage_ends_its_connection_and_nothing_else() {
             assert!(heard.len() <= 42 + 32, "{heard:?}");
         }
     }
-    // Of another version: it hears of which this is.
+    // Of another version: it gets this version.
     let heard = say(unix(folder.path(), 1), &hello(VERSION + 1));
     assert_eq!(heard[..10], hello(VERSION)[..10]);
     // Mute ones and such that go at once.
@@ -77,7 +77,7 @@ mod proven {
         mac.finalize().into_bytes().to_vec()
     }
 
-    /// Comes in with a greeting, and says more.
+    /// Comes in with a greeting, and sends more.
     pub(crate) fn say(folder: &Path, rank: u32, greeting: &[u8], more: &[u8]) -> Vec<u8> {
         let mut stream = unix(folder, rank);
         stream.write_all(&hello(VERSION)).unwrap();

@@ -1,7 +1,7 @@
 //! A simulation that counts: `counts STEPS` continues from its newest version, or from nothing, to that step. Started by srun, each task is
-//! a rank; whose versions are where is said by the environment (docs/guide/checkpoints.md). What it restores it proves, and prints.
+//! a rank; the environment sets where versions are stored (docs/guide/checkpoints.md). It verifies the restored cells, and prints.
 //!
-//! Every second version is copied to another node. When one is there, a file `replicated` in the working folder says which.
+//! Every second version is copied to another node. When one is there, a file `replicated` in the working folder names it.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tarn_checkpoint::{
 
 const CELLS: usize = 100_000;
 
-/// What a rank's cells hold in a step.
+/// The content of a rank's cell in a step.
 fn cell(rank: u32, step: u64, number: usize) -> u64 {
     (step << 40 | u64::from(rank) << 32 | number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

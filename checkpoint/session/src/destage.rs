@@ -1,9 +1,9 @@
-//! What programs that died have left in memory goes to their arenas, without a next start of them: `tarnd
-//! --checkpoints` and `tarn ckpt destage`. What is done, and how it is proven, is
-//! [`tarn_checkpoint_core::rank::left`], as a start does it; here is for whom.
+//! De-stages for programs that died, without a next start of them: `tarnd
+//! --checkpoints` and `tarn ckpt destage`. [`tarn_checkpoint_core::rank::left`] does it and proves it, as for a
+//! start; this module finds the arenas.
 //!
 //! Nothing here keeps a program from starting for longer than its arena takes: a rank is held for as long as
-//! it takes to lock its arena, and who begins as this rank then waits for that lock.
+//! it takes to lock its arena, and a process that begins as this rank then waits for that lock.
 
 use crate::settings::MEMORY;
 use crate::version_catalog::VersionCatalog;
@@ -23,10 +23,10 @@ use tarn_media::{Device, Folder, Profile};
 use tarn_ports::{RanksError, Vault};
 use tarn_ranks::Vacant;
 
-/// What failed is tried again after this.
+/// A failure is tried again after this.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What became of one arena.
+/// The outcome for one arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DestageOutcome {
     /// These versions are whole in it now; so many bytes of each were in memory.
@@ -43,7 +43,7 @@ pub enum DestageOutcome {
 }
 
 impl DestageOutcome {
-    /// Whether it stays what it was.
+    /// Whether it is the same as one before.
     fn is_among(&self, before: &[Self]) -> bool {
         before.iter().any(|other| match (self, other) {
             // Its text may have numbers that change.
@@ -54,19 +54,19 @@ impl DestageOutcome {
     }
 }
 
-/// An arena of which something waits in memory, or whose rank is running, and what became of it.
+/// An arena with a version that waits in memory, or whose rank is running, and the outcome.
 #[derive(Debug, Clone)]
 pub struct DestagedArena {
     /// The arena.
     pub path: PathBuf,
-    /// Whose it is.
+    /// The owning rank.
     pub rank: u32,
-    /// What was done.
+    /// The outcome.
     pub what: DestageOutcome,
 }
 
-/// De-stages what dead programs of this user have left in memory. It remembers what it has seen: what has not
-/// changed is not read again, so `tarnd --checkpoints` calls it again and again.
+/// De-stages the versions that dead programs of this user have left in memory. It remembers the arenas that it has
+/// read, and reads unchanged ones no more, so `tarnd --checkpoints` calls it again and again.
 ///
 /// # Examples
 /// ```
@@ -106,7 +106,7 @@ pub struct Destager {
 struct SettledArena {
     stamp: u64,
     until: Option<Instant>,
-    /// What became of it.
+    /// The reported outcomes.
     reported: Vec<DestageOutcome>,
 }
 
@@ -147,12 +147,12 @@ impl Destager {
         Ok(runs)
     }
 
-    /// De-stages what is left of a program, rank by rank, but for ranks that are running. `tell` gets what
-    /// became of each arena; an arena that fails as before is not reported again.
+    /// De-stages the rest of a program, rank by rank, but for ranks that are running. `report` gets the
+    /// outcome of each arena; an arena that fails as before is not reported again.
     ///
     /// # Errors
-    /// The program's folder cannot be used: it is another user's, or cannot be read. What happens to a single
-    /// arena is a [`DestageOutcome`].
+    /// The program's folder cannot be used: it is another user's, or cannot be read. Errors of a single
+    /// arena are a [`DestageOutcome`].
     pub fn run(
         &mut self,
         run: &OsStr,
@@ -160,7 +160,7 @@ impl Destager {
     ) -> Result<(), CheckpointError> {
         let plain = Arc::new(Device::new(Profile::none()));
         let (folder, memory) = (self.tier.join("phx").join(run), self.memory.join(run));
-        // Whoever may write above it could put another folder into its place.
+        // A user that may write above it could put another folder into its place.
         let there = Folder::there(&self.memory, Arc::clone(&plain));
         let there = there.and_then(|_| Folder::there(&memory, Arc::clone(&plain)));
         let places = Places {
@@ -228,7 +228,7 @@ impl Places {
     fn stamp(&self, arena: &Path, rank: u32, staged: u64) -> u64 {
         let mut hasher = DefaultHasher::new();
         let file = |path: &Path| symlink_metadata(path).ok();
-        // Not when it was written: this is not known of what is written through a mapping, everywhere.
+        // Not the time of its last write: for writes through a mapping this is not known everywhere.
         file(arena).map(|m| (m.ino(), m.len())).hash(&mut hasher);
         let lock = self.meet.join(format!("{rank}.lock"));
         file(&lock).map(|m| of(&m)).hash(&mut hasher);
@@ -236,7 +236,7 @@ impl Places {
         hasher.finish()
     }
 
-    /// De-stages what waits of an arena, and gives the memory back that nobody needs then.
+    /// De-stages the waiting versions of an arena, and gives the memory back that nobody needs then.
     fn arena(&self, name: &str, rank: u32) -> Result<Vec<DestageOutcome>, CheckpointError> {
         let lacking = |ids: Vec<VersionId>| match &ids[..] {
             [] => Vec::new(),
@@ -268,7 +268,7 @@ impl Places {
             };
             // It is held no longer than it takes to lock the arena, however large that is.
             let mut medium = self.tier.open(name)?;
-            // Who begins as this rank from now on waits for the arena.
+            // A process that begins as this rank from now on waits for the arena.
             drop(vacant);
             let destaged = left::destage(&mut medium, memory)?;
             drop(medium);
@@ -280,7 +280,7 @@ impl Places {
                 return Ok(done);
             }
         }
-        // Who has begun meanwhile sees to it.
+        // A process that has begun meanwhile does it.
         if let Ok(vacant) = self.vacant(rank) {
             let own = left::give_back(&self.tier, name, memory)?;
             drop(vacant);
@@ -294,11 +294,11 @@ impl Places {
     }
 }
 
-/// Changes with what memory has of a program.
+/// Changes with the files of a program in memory.
 fn stamp_of_memory(path: &Path, memory: Option<&Folder>) -> Result<u64, CheckpointError> {
     let mut hasher = DefaultHasher::new();
     let names = memory.map_or_else(|| Ok(Vec::new()), Vault::list)?;
-    // What ranks meet by is in a folder of its own.
+    // The files by which ranks meet are in a folder of their own.
     for name in names.iter().filter(|name| !name.contains('/')) {
         name.hash(&mut hasher);
         let meta = symlink_metadata(path.join(name)).ok();

@@ -1,10 +1,10 @@
-//! What the environment of a program says.
+//! Settings from the environment of a program.
 
 use std::path::{Path, PathBuf};
 use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode, Distance};
 use tarn_sys::folder::may_make;
 
-/// Which nodes come first as buddies: a matter of the machine, so its user says it where the program is started.
+/// Which nodes come first as buddies: a matter of the machine, so its user sets it where the program is started.
 pub(crate) fn distance() -> Result<Distance, CheckpointError> {
     match text("TARN_PHX_BUDDIES").as_deref() {
         None | Some("near") => Ok(Distance::Near),
@@ -18,7 +18,7 @@ pub(crate) fn distance() -> Result<Distance, CheckpointError> {
     }
 }
 
-/// The switches over this node, from the top down: as the environment says, or as Slurm does, which names the node last.
+/// The switches over this node, from the top down: from the environment, or from Slurm, which names the node last.
 pub(crate) fn switches() -> Option<String> {
     let slurm = || {
         let address = text("SLURM_TOPOLOGY_ADDR")?;

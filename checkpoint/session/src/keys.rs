@@ -9,7 +9,7 @@ use tarn_seal::wrap::WrappedKeyOwner;
 use tarn_sys::private::random;
 use tarn_types::key::{DataKey, KEY_BYTES, KeyId};
 
-/// What the versions of all programs are, beside the names that these have.
+/// The version in the owner of each wrapped key; the dataset is the program's name.
 const VERSION: &str = "checkpoint";
 
 fn owner(run: &str) -> WrappedKeyOwner<'_> {
@@ -30,7 +30,7 @@ pub(crate) fn read_switch(name: &'static str) -> Result<bool, CheckpointError> {
         .map_err(|e| CheckpointError::new(CheckpointErrorCode::Invalid, e.to_string()))
 }
 
-/// Whether a program that encrypts takes what it had in clear, too.
+/// Whether a program that encrypts takes its older versions in clear, too.
 pub(crate) fn takes_clear() -> Result<bool, CheckpointError> {
     read_switch("TARN_PHX_CLEAR")
 }
@@ -40,7 +40,7 @@ fn unwrap_with(keys: KeyRing, run: &str) -> Arc<Unwrap> {
     Arc::new(move |wrapped| keys.unwrap(wrapped, owner(&run)))
 }
 
-/// What opens the keys of a program's versions.
+/// Opens the keys of a program's versions.
 pub(crate) fn opening(run: &str) -> Result<Arc<Unwrap>, CheckpointError> {
     Ok(unwrap_with(keys()?, run))
 }

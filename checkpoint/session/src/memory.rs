@@ -10,7 +10,7 @@ use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 /// Objects of so many bytes are worth large pages.
 const LARGE: usize = 2 << 20;
 
-/// Where an object's bytes are. They belong to the program: it writes to them whenever it is in no call of
+/// The memory of an object's bytes. They belong to the program: it writes to them whenever it is in no call of
 /// this library.
 ///
 /// # Examples
@@ -31,7 +31,7 @@ pub struct ObjectMemory {
     made: bool,
 }
 
-// SAFETY: it is an address range; whoever has this may use it as far as the program lets it.
+// SAFETY: it is an address range; its holder may use it as far as the program lets it.
 unsafe impl Send for ObjectMemory {}
 // SAFETY: by a shared reference only the range can be requested.
 unsafe impl Sync for ObjectMemory {}
@@ -61,7 +61,7 @@ impl ObjectMemory {
                 NonNull::new(start.map_err(none)?.cast::<u8>()).ok_or(none(Errno::NOMEM))?;
             let before = start.addr().get().next_multiple_of(more.max(1)) - start.addr().get();
             let end = (before + len).next_multiple_of(rustix::param::page_size());
-            // SAFETY: before and after what is used, all of it within the new range.
+            // SAFETY: before and after the used part, all of it within the new range.
             unsafe {
                 memory.start = start.add(before);
                 for (from, bytes) in [(0, before), (end, total.saturating_sub(end))] {
@@ -98,21 +98,21 @@ impl ObjectMemory {
         }
     }
 
-    /// Another size; it may move. What is new is zero.
+    /// Sets another size; it may move. New bytes are zero.
     pub(crate) fn resize(&mut self, len: usize) -> Result<(), CheckpointError> {
         if self.len == 0 || len == 0 {
             let new = Self::new(len)?;
             *self = new;
             return Ok(());
         }
-        // What is cut off and comes back is zero too.
+        // Bytes that are cut off and come back are zero too.
         let page = rustix::param::page_size();
         if len < self.len {
             let end = len.next_multiple_of(page).min(self.len);
             // SAFETY: within the range, which the program does not use during a call.
             unsafe { std::ptr::write_bytes(self.start.as_ptr().add(len), 0, end - len) };
         }
-        // SAFETY: the range of this, made here; it may move, and the caller is told where to.
+        // SAFETY: the range of this, made here; it may move, and the caller gets the new address.
         let start = unsafe {
             mremap(
                 self.start.as_ptr().cast(),
@@ -149,12 +149,12 @@ impl ObjectMemory {
         self.len
     }
 
-    /// What it holds.
+    /// Its content.
     ///
     /// # Safety
     /// The program does not write to them meanwhile.
     pub(crate) unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: made here, or said by the program to be so many bytes.
+        // SAFETY: made here, or of so many bytes by the program's promise.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -188,7 +188,7 @@ elements!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
 impl Drop for ObjectMemory {
     fn drop(&mut self) {
         if self.made && self.len > 0 {
-            // SAFETY: made here, and whoever has this lets nobody use it any longer.
+            // SAFETY: made here, and its holder lets nobody use it any longer.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         }
     }

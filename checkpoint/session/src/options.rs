@@ -1,10 +1,10 @@
-//! What a program asks of its session and of each object.
+//! The options of a session, and the properties of each object.
 
 use std::path::PathBuf;
 use std::time::Duration;
 use tarn_checkpoint_core::{PersistenceLevel, Replicate, Shape, StagingShare};
 
-/// Longest wait for other ranks, unless told otherwise.
+/// Longest wait for other ranks, unless set otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How a session begins. Where a field is `None`, the environment's value counts, then the default.
@@ -38,7 +38,7 @@ pub struct Options {
     pub rank: u32,
     /// The number of ranks: at most 16,384.
     pub ranks: u32,
-    /// Copies of what is staged, each on another node: at most [`MAX_REPLICAS`](crate::MAX_REPLICAS); else
+    /// Copies of the staged bytes, each on another node: at most [`MAX_REPLICAS`](crate::MAX_REPLICAS); else
     /// one if the ranks are on several nodes.
     pub replicas: Option<u32>,
     /// The program's name on this node, 1 to 200 bytes; else `$TARN_PHX_RUN`, or "phx".
@@ -52,12 +52,12 @@ pub struct Options {
     /// A file with 64 hexadecimal digits that only this user can read; else `$TARN_PHX_KEY`.
     pub key: Option<PathBuf>,
     /// How bytes go to ranks of other nodes and come back: `tcp`, `libfabric:PROVIDER`, or `libfabric` for
-    /// the best provider that there is; else `$TARN_PHX_TRANSPORT`, or `tcp`. Where that cannot be had it is
-    /// TCP, and the next commit says so.
+    /// the best provider that there is; else `$TARN_PHX_TRANSPORT`, or `tcp`. Where that is not available it is
+    /// TCP, and the next commit reports it.
     pub transport: Option<String>,
-    /// A slower persistent tier that is played; else `$TARN_PHX_PROFILE`, or none.
+    /// A slower persistent tier that is emulated; else `$TARN_PHX_PROFILE`, or none.
     pub profile: Option<String>,
-    /// What is staged; else what is best for this tier.
+    /// The bytes to stage; else the best for this tier.
     pub staging: Option<StagingShare>,
     /// A buddy on the same node will do (for tests).
     pub same_node: bool,
@@ -71,13 +71,13 @@ pub struct Options {
     pub helper: bool,
     /// Processors that it may use; none: those of the program.
     pub processors: Vec<usize>,
-    /// What was copied ahead is compared at the commit: finds writes that nobody sees.
+    /// Bytes that were copied ahead are compared at the commit: finds writes that nobody sees.
     pub audit: bool,
-    /// Writes are tracked by [`Tracker::by_mprotect`](tarn_dirty_pages::Tracker::by_mprotect), whatever the
-    /// kernel has for it: a handler of SIGSEGV is installed.
+    /// Writes are tracked by [`Tracker::by_mprotect`](tarn_dirty_pages::Tracker::by_mprotect), even if the
+    /// kernel has a mechanism: a handler of SIGSEGV is installed.
     pub mprotect: bool,
-    /// What objects hold is encrypted wherever versions lie, with this user's key (`tarn key new`); else
-    /// where `$TARN_PHX_ENCRYPT` is 1. Versions in clear are refused then, unless `$TARN_PHX_CLEAR` is 1.
+    /// The content of objects is encrypted wherever versions are stored, with this user's key (`tarn key new`);
+    /// else where `$TARN_PHX_ENCRYPT` is 1. Versions in clear are refused then, unless `$TARN_PHX_CLEAR` is 1.
     pub encrypt: bool,
     /// A folder on a store that outlives the nodes; else `$TARN_PHX_EXTERNAL`, or there is none.
     pub external: Option<PathBuf>,
@@ -140,8 +140,8 @@ pub enum Precopy {
     Always,
 }
 
-/// What an object asks for. A version is complete or it does not exist: of `versions`, `persistence` and
-/// `replicas` the most that any object asks for counts, for all that is committed while that object exists.
+/// The properties of an object. A version is complete or it does not exist: of `versions`, `persistence` and
+/// `replicas` the most that any object requires counts, for all that is committed while that object exists.
 ///
 /// # Examples
 /// ```
@@ -169,19 +169,19 @@ pub struct Properties {
     pub precopy: Precopy,
     /// How many versions are kept: 1 to 13.
     pub versions: usize,
-    /// What a version has reached when [`CheckpointSession::commit`](crate::CheckpointSession::commit)
+    /// The level of a version when [`CheckpointSession::commit`](crate::CheckpointSession::commit)
     /// returns. From [`PersistenceLevel::Durable`] on nothing is staged; for a higher level the commit waits
     /// as [`CheckpointSession::wait`](crate::CheckpointSession::wait) does.
     pub persistence: PersistenceLevel,
-    /// Copies of what is staged, each on another node: at most [`MAX_REPLICAS`](crate::MAX_REPLICAS); else as
-    /// many as the options say.
+    /// Copies of the staged bytes, each on another node: at most [`MAX_REPLICAS`](crate::MAX_REPLICAS); else as
+    /// many as the options have.
     pub replicas: Option<u32>,
     /// How it is a part of something that all ranks have together.
     pub shape: Shape,
 }
 
 impl Default for Properties {
-    /// One version is kept, of what is this rank's own.
+    /// One version is kept, and it is this rank's own.
     fn default() -> Self {
         Self {
             transient: false,

@@ -1,9 +1,9 @@
-//! Readers of a program's versions: other programs of its node, which map them where they lie while it goes
-//! on.
+//! Readers of a program's versions: other programs of its node, which map them where they are stored while the
+//! program continues.
 //!
-//! What is mapped does not change: the version is pinned, by a lock that the kernel releases with the reader,
-//! and who writes to the arena passes over what is pinned. That no version is taken for pinned which is given
-//! up already, see docs/internals/checkpoints.md.
+//! Mapped bytes do not change: the version is pinned, by a lock that the kernel releases with the reader,
+//! and the writer of the arena passes over pinned bytes. For how a reader finds that a version was given up
+//! before its pin, see docs/internals/checkpoints.md.
 
 use crate::memory::{Element, ObjectMemory};
 use crate::settings::{name_of, tier_of};
@@ -75,7 +75,7 @@ pub struct RankObject<'a> {
     pub bytes: u64,
     /// The size of an element in bytes.
     pub unit: u32,
-    /// How it is a part of what all ranks have together.
+    /// How it is a part of a thing that all ranks have together.
     pub shape: &'a Shape,
 }
 
@@ -127,15 +127,15 @@ pub struct VersionReader {
 struct RankPart {
     path: PathBuf,
     rank: u32,
-    /// That wrote the version.
+    /// Ranks that wrote the version.
     ranks: u32,
     version: Version,
-    /// Which objects were compared with their checksums.
+    /// The objects that were compared with their checksums.
     proven: Box<[AtomicBool]>,
     /// If it is encrypted. Filled without a wait: a child that was forked while another thread fills it would
     /// wait for ever.
     opener: OnceBox<Opener>,
-    /// What encrypted objects hold.
+    /// The content of encrypted objects.
     opened: Box<[OnceBox<ObjectMemory>]>,
     /// Unmapped before the pin is gone.
     seen: ReadOnlyMapping,
@@ -228,7 +228,7 @@ impl VersionReader {
         self.parts.keys().copied()
     }
 
-    /// What it survives: the least level of the ranks that are on this node.
+    /// The failures that it survives: the least level of the ranks that are on this node.
     pub fn level(&self) -> PersistenceLevel {
         let levels = self.parts.values().map(|p| p.version.level);
         levels.min().unwrap_or(PersistenceLevel::Durable)
@@ -257,7 +257,7 @@ impl VersionReader {
     ///
     /// # Errors
     /// - [`NotFound`](CheckpointErrorCode::NotFound): no such rank or object is here.
-    /// - [`Corrupt`](CheckpointErrorCode::Corrupt): it is damaged; the message says which bytes.
+    /// - [`Corrupt`](CheckpointErrorCode::Corrupt): it is damaged; the message names the bytes.
     /// - [`Invalid`](CheckpointErrorCode::Invalid): it is encrypted with a key that this user does not have.
     /// - [`Unsupported`](CheckpointErrorCode::Unsupported): it is stored in several pieces.
     /// - [`NoMem`](CheckpointErrorCode::NoMem): there is no memory to decrypt it.
@@ -275,7 +275,7 @@ impl VersionReader {
         Ok(bytes)
     }
 
-    /// What an encrypted object holds.
+    /// The content of an encrypted object.
     fn opened<'a>(
         &self,
         part: &'a RankPart,
@@ -304,7 +304,7 @@ impl VersionReader {
         Ok(unsafe { memory.bytes() })
     }
 
-    /// What opens an encrypted part.
+    /// The opener of an encrypted part.
     fn opener<'a>(&self, part: &'a RankPart) -> Result<&'a Opener, CheckpointError> {
         if let Some(opener) = part.opener.get() {
             return Ok(opener);
@@ -375,7 +375,7 @@ impl VersionReader {
 }
 
 impl RankPart {
-    /// Where an object is stored, all of it behind each other.
+    /// The bytes of an object, all of it behind each other.
     fn bytes(&self, object: &Object) -> Result<&[u8], CheckpointError> {
         let size = object.size() as usize;
         let mut next = None;
@@ -392,7 +392,7 @@ impl RankPart {
             }
         }
         let at = next.map_or(0, |(first, _)| first as usize);
-        // SAFETY: nobody writes to what is pinned, as who writes to arenas looks. That nobody makes the file shorter is asked of people.
+        // SAFETY: nobody writes to pinned bytes, as writers of arenas look for pins. People must not make the file shorter.
         let all = unsafe { self.seen.bytes() };
         all.get(at..at + size).ok_or_else(|| {
             let text = format!("{} is shorter than it was", self.path.display());
@@ -474,7 +474,7 @@ impl RankArena {
         before(self.arena.header().start, start) && before(start, self.arena.started())
     }
 
-    /// What it has of a version.
+    /// A version in it.
     fn version(&self, id: VersionId, start: u128) -> Option<&Version> {
         let mut versions = self.arena.versions().iter();
         versions.find(|v| v.id == id && v.start == start)
@@ -561,7 +561,7 @@ fn pin(
             continue;
         };
         file.pin(&version.extent())?;
-        // What is still kept now was not given up before the writer could see the pin.
+        // A version that is still kept now was not given up before the writer could see the pin.
         if !Arena::open(&file)?.versions().contains(version) {
             return Ok(None);
         }

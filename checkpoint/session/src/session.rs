@@ -1,4 +1,4 @@
-//! What a program has between its begin and its end.
+//! The session of a program, from its begin to its end.
 
 use crate::environment::{distance, path, switches, text};
 use crate::memory::{Element, ObjectMemory};
@@ -64,11 +64,11 @@ pub struct CheckpointSession {
     rank: Rank<Folder, Folder>,
     objects: BTreeMap<Box<[u8]>, SessionObject>,
     timeout: Duration,
-    /// Copies of what is staged, where objects do not say how many.
+    /// Copies of the staged bytes, where objects set no number.
     replicas: u32,
     /// The process that began it.
     pub(crate) process: u32,
-    /// None where nothing tells what was written.
+    /// None where nothing finds the written pages.
     tracker: Option<Tracker>,
 }
 
@@ -83,7 +83,7 @@ impl std::fmt::Debug for CheckpointSession {
 }
 
 impl CheckpointSession {
-    /// Begins: the ranks meet, and each completes what its earlier starts left. All ranks call it. Folders
+    /// Begins: the ranks meet, and each completes the versions of its earlier starts. All ranks call it. Folders
     /// that are missing are made, but for those that would be on the root disk.
     ///
     /// # Errors
@@ -93,8 +93,8 @@ impl CheckpointSession {
     /// - [`TimedOut`](CheckpointErrorCode::TimedOut), [`Lost`](CheckpointErrorCode::Lost): a rank did not
     ///   come within `timeout`, or died.
     /// - [`Io`](CheckpointErrorCode::Io), [`NoSpace`](CheckpointErrorCode::NoSpace),
-    ///   [`Unsupported`](CheckpointErrorCode::Unsupported): a folder cannot be used, or the system lacks what
-    ///   was asked for.
+    ///   [`Unsupported`](CheckpointErrorCode::Unsupported): a folder cannot be used, or the system lacks a
+    ///   requested feature.
     ///
     /// # Examples
     /// Two ranks on one node, here as threads; usually each is a process of its own:
@@ -200,8 +200,7 @@ impl CheckpointSession {
     /// # Errors
     /// - [`Exists`](CheckpointErrorCode::Exists): there is an object of this key.
     /// - [`Invalid`](CheckpointErrorCode::Invalid): the key is empty or too long, `len` is no multiple of
-    ///   `unit`, the shape has another size, or no version of this start can have what the properties ask
-    ///   for.
+    ///   `unit`, the shape has another size, or no version of this start can meet the properties.
     /// - [`Unsupported`](CheckpointErrorCode::Unsupported): there are too few other nodes for `replicas`.
     /// - [`NoSpace`](CheckpointErrorCode::NoSpace), [`NoMem`](CheckpointErrorCode::NoMem): the tier or memory
     ///   has no space for all objects. The object is not created then.
@@ -272,8 +271,8 @@ impl CheckpointSession {
         if memory.size() == 0 {
             return Ok(&mut []);
         }
-        // SAFETY: it was made here, on pages of its own, all bytes are written, and any are an `Element`; whoever has the slice has
-        // this session for as long.
+        // SAFETY: it was made here, on pages of its own, all bytes are written, and any are an `Element`; the holder of the slice
+        // has this session for as long.
         Ok(unsafe {
             std::slice::from_raw_parts_mut(
                 memory.start().as_ptr().cast(),
@@ -366,7 +365,7 @@ impl CheckpointSession {
         let wanted = match precopy {
             Precopy::Never => false,
             Precopy::Always => true,
-            // What other processes or devices write is not seen. Pinned pages may be anybody's.
+            // Writes of other processes or devices are not seen. Pinned pages may be anybody's.
             Precopy::WherePays => {
                 size >= WATCHED
                     && (object.memory.made() || tarn_dirty_pages::is_private(start, size))
@@ -376,7 +375,7 @@ impl CheckpointSession {
         if transient || !wanted || size == 0 {
             return;
         }
-        // SAFETY: it is not watched any more before it is resized or goes, and whoever has given it keeps it until then.
+        // SAFETY: it is not watched any more before it is resized or goes, and the program that has given it keeps it until then.
         let watched = unsafe {
             match object.memory.made() {
                 true => tracker.watch_mapping(start, size),
@@ -400,7 +399,7 @@ impl CheckpointSession {
         self.rank.reserve(&sizes)
     }
 
-    /// What objects require of versions.
+    /// The requirements that objects make of versions.
     fn version_requirements(&self) -> VersionRequirements {
         let of_object = |of: &Properties| VersionRequirements {
             versions: of.versions,
@@ -412,9 +411,9 @@ impl CheckpointSession {
         all.reduce(VersionRequirements::and).unwrap_or_else(none)
     }
 
-    /// What an object that is gone required does not count any more.
+    /// Drops the requirements of an object that is gone.
     fn ask_less(&mut self) {
-        // What was granted with it is not refused without it.
+        // Requirements that were granted with it are not refused without it.
         let _ = self.rank.require(self.version_requirements());
     }
 
@@ -435,8 +434,8 @@ impl CheckpointSession {
         self.object(key).map(|object| &object.memory)
     }
 
-    /// Resizes an object that [`CheckpointSession::create`] made to `len` bytes. It keeps what fits, what is
-    /// new is zero, and it may move.
+    /// Resizes an object that [`CheckpointSession::create`] made to `len` bytes. It keeps as much as fits, new
+    /// bytes are zero, and it may move.
     ///
     /// # Errors
     /// - [`NotFound`](CheckpointErrorCode::NotFound): there is no such object.
@@ -476,7 +475,7 @@ impl CheckpointSession {
             return Err(invalid(text));
         }
         element(&name, len, object.unit as usize, &object.properties.shape)?;
-        // What cannot be done is known before anything moves.
+        // An impossible size is refused before anything moves.
         self.reserve_space(Some((key, len)))?;
         self.rank.unwatch(key);
         let resized = self.object(key)?.memory.resize(len);
@@ -485,7 +484,7 @@ impl CheckpointSession {
         self.memory(key)
     }
 
-    /// Forgets an object and what it asked of versions; frees its memory if [`CheckpointSession::create`]
+    /// Forgets an object and its requirements of versions; frees its memory if [`CheckpointSession::create`]
     /// made it. Versions that have the object keep it.
     ///
     /// # Errors
@@ -499,10 +498,10 @@ impl CheckpointSession {
 
     /// Commits the state of all objects as a new version (Fernando et al. 2016, section II). All ranks call
     /// it equally often: a failed commit counts too, so do not repeat it on one rank alone. A rank waits for
-    /// others only for space, and for the level that objects ask for.
+    /// others only for space, and for the level that objects require.
     ///
-    /// The version survives the process when this returns. [`Committed::degraded`] says why it has fewer
-    /// copies than were asked for.
+    /// The version survives the process when this returns. [`Committed::degraded`] is the reason why it has
+    /// fewer copies than were requested.
     ///
     /// # Errors
     /// The version does not exist on this rank then, and the versions before are as they were.
@@ -534,7 +533,8 @@ impl CheckpointSession {
                 key,
                 unit: object.unit,
                 shape: object.properties.shape.clone(),
-                // SAFETY: memory made here is borrowed only as long as this is not in use; `Memory::of` says it of the program's own.
+                // SAFETY: memory made here is borrowed only while this is not in use; `Memory::of` requires that of the program's
+                // own.
                 bytes: unsafe { object.memory.bytes() },
             })
             .collect();
@@ -547,10 +547,10 @@ impl CheckpointSession {
     ///
     /// # Errors
     /// - [`NotFound`](CheckpointErrorCode::NotFound): `which` cannot be restored.
-    /// - [`Invalid`](CheckpointErrorCode::Invalid): the objects are not those of the version, ranks ask for
+    /// - [`Invalid`](CheckpointErrorCode::Invalid): the objects are not those of the version, ranks request
     ///   different versions, or this start has committed.
     /// - [`Shape`](CheckpointErrorCode::Shape): the number of ranks has changed, and an object's shape does
-    ///   not say how it divides.
+    ///   not define how it divides.
     /// - [`Corrupt`](CheckpointErrorCode::Corrupt): no undamaged copy is left.
     /// - [`TimedOut`](CheckpointErrorCode::TimedOut), [`Lost`](CheckpointErrorCode::Lost): a rank did not
     ///   come, or died.
@@ -674,18 +674,18 @@ impl CheckpointSession {
         self.rank.stats()
     }
 
-    /// When durable data survives a loss of power, as the tier's medium says; `None` before there were
+    /// When durable data survives a loss of power, by the promise of the tier's medium; `None` before there were
     /// objects.
     pub fn power_fail(&self) -> Option<PowerFail> {
         self.rank.power_fail()
     }
 
-    /// Ends: de-stages what is staged and frees the memory. The versions stay. All ranks call it. A flush
+    /// Ends: de-stages and frees the memory. The versions stay. All ranks call it. A flush
     /// that is under way is not waited for. (A session that is dropped ends as if the program was killed.)
     ///
     /// # Errors
     /// [`Io`](CheckpointErrorCode::Io), [`Corrupt`](CheckpointErrorCode::Corrupt),
-    /// [`NoSpace`](CheckpointErrorCode::NoSpace): what is staged cannot be de-staged. It stays in memory, and
+    /// [`NoSpace`](CheckpointErrorCode::NoSpace): staged bytes cannot be de-staged. They stay in memory, and
     /// the next start tries again.
     pub fn end(self) -> Result<(), CheckpointError> {
         self.rank.end()
@@ -719,7 +719,7 @@ fn check(options: &Options) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Whether there can be so many replicas, if any number was said.
+/// Whether there can be so many replicas, if a number was given.
 fn possible(replicas: Option<u32>) -> Result<(), CheckpointError> {
     match replicas {
         Some(many) if many > MAX_REPLICAS => Err(invalid(format!(

@@ -1,4 +1,4 @@
-//! The settings of a session: each is as the program gives it, else as the environment says.
+//! The settings of a session: each is from the program, else from the environment.
 
 use crate::environment::{may_begin, path, text};
 use rustix::thread::CpuSet;
@@ -12,7 +12,7 @@ use tarn_types::units::parse_rate;
 /// The folder that all runs of a user have in memory begins with this.
 pub(crate) const MEMORY: &str = "tarn-phx-";
 
-/// What finds the pages that the program writes; with `mprotect` it must be that.
+/// The tracker of the pages that the program writes; with `mprotect` it must be that.
 pub(crate) fn tracker(mprotect: bool) -> Result<Option<Tracker>, CheckpointError> {
     if !mprotect {
         return Ok(Tracker::probe().ok());
@@ -40,7 +40,7 @@ pub(crate) fn staging_of(slow: bool, tier: &Path) -> StagingShare {
     }
 }
 
-/// The program's name: as it is given, or as the environment says.
+/// The program's name: as it is given, or from the environment.
 pub(crate) fn name_of(given: Option<String>) -> Result<String, CheckpointError> {
     let name = given.or_else(|| text("TARN_PHX_RUN"));
     let name = name.unwrap_or_else(|| "phx".into());
@@ -69,14 +69,14 @@ pub(crate) fn folders(
     Ok((tier, memory))
 }
 
-/// The folder on the persistent tier: as it is given, or as the environment says.
+/// The folder on the persistent tier: as it is given, or from the environment.
 pub(crate) fn tier_of(given: Option<PathBuf>) -> Result<PathBuf, CheckpointError> {
     given.or_else(|| path("TARN_PHX_TIER")).ok_or_else(|| {
         invalid("no persistent tier: set `tier`, or TARN_PHX_TIER, to a folder on it")
     })
 }
 
-/// Where versions are flushed to, and which.
+/// The store that versions are flushed to, and which versions.
 pub(crate) fn external_store(
     folder: Option<PathBuf>,
     every: Option<u64>,

@@ -34,16 +34,16 @@ use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 #[derive(Debug)]
 pub struct SessionSlot {
     session: Mutex<Option<CheckpointSession>>,
-    /// Whose thread is in a call; 0 if none is. Who has it has the lock: so nobody has that without its
-    /// process being known. A child that was forked in the middle of a call has this as it was then, and
-    /// nobody who gives it back.
+    /// The process whose thread is in a call; 0 if none is. A thread sets it before it takes the lock: so the process of
+    /// a lock's holder is always known. A child that was forked in the middle of a call has this as it was then, and no
+    /// thread that resets it.
     process: AtomicU32,
 }
 
 /// The session of a [`SessionSlot`], for one call: it derefs to an `Option` of the session.
 #[derive(Debug)]
 pub struct SessionGuard<'s> {
-    // First, so it is given back first: who finds that no process has it does not wait for the lock.
+    // First, so it is given back first: a caller that finds no process in a call does not wait for the lock.
     session: MutexGuard<'s, Option<CheckpointSession>>,
     _call: SessionCall<'s>,
 }
@@ -61,12 +61,12 @@ impl SessionSlot {
         }
     }
 
-    /// Takes the session for one call. If a call has panicked, the session is gone: what it left is not used.
+    /// Takes the session for one call. If a call has panicked, the session is gone: its remains are not used.
     ///
     /// # Errors
     /// - [`Busy`](CheckpointErrorCode::Busy): another thread is in a call.
     /// - [`Unsupported`](CheckpointErrorCode::Unsupported): the session is that of the process that this one
-    ///   was forked from. A forked child has no helper thread, and would write what its parent writes.
+    ///   was forked from. A forked child has no helper thread, and would write the same as its parent.
     pub fn take(&self) -> Result<SessionGuard<'_>, CheckpointError> {
         let own = std::process::id();
         if let Err(whose) = self.process.compare_exchange(0, own, Acquire, Acquire) {
@@ -87,7 +87,7 @@ impl SessionSlot {
             return Err(forked());
         }
         if is_broken {
-            // What a call that panicked has left is not used.
+            // The session of a call that panicked is not used.
             *taken = None;
             self.session.clear_poison();
         }
@@ -143,8 +143,8 @@ mod tests {
         assert!(!slot.session.is_poisoned());
     }
 
-    /// As in a child that was forked from a process that had called without a session: whichever of its
-    /// threads is first, the others are busy. None of them is told that there is a session of its parent's.
+    /// As in a child that was forked from a process that had called without a session: its first
+    /// thread gets the slot, the others are busy. None of them gets the error about a session of its parent's.
     #[test]
     fn threads_of_a_child_whose_parent_had_no_session_are_busy_and_not_forked() {
         for _ in 0..2000 {
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// A child has what its parent had then.
+    /// A child has the state that its parent had then.
     fn as_of_the_parent(slot: &SessionSlot) {
         let own = std::process::id();
         if slot.process.load(Acquire) == own {

@@ -35,7 +35,7 @@ pub(crate) fn providers(given: Option<String>) -> Result<Vec<String>, Checkpoint
     }
 }
 
-/// Has the ranks meet. Where they are on several nodes, which is the second of what is returned, bytes go by the first of these providers
+/// Makes the ranks meet. Where they are on several nodes, which is the second result, bytes go by the first of these providers
 /// that can be opened.
 pub(crate) fn join(
     options: tarn_ranks::Options,
@@ -60,7 +60,7 @@ fn open(providers: &[String]) -> Result<Arc<dyn OneSided>, CheckpointError> {
     for provider in providers {
         match Rma::load_as_guest(&library, provider) {
             Ok(rma) => return Ok(rma),
-            // That of the one that every machine has says most.
+            // The error of the provider that every machine has is the most useful one.
             Err(e) => why = e.to_string(),
         }
     }

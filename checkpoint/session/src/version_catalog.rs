@@ -1,10 +1,10 @@
-//! What two folders have of programs' checkpoints, for who only looks: nothing is locked, nothing is written,
+//! The programs' checkpoints in two folders, for programs that only look: nothing is locked, nothing is written,
 //! whoever writes meanwhile. Nothing is read through a mapping: a file that is made shorter meanwhile would
 //! end this process.
 //!
-//! What lies where: `<tier>/phx/<run>/<generation>/<rank>.arena`, and in memory
+//! The places: `<tier>/phx/<run>/<generation>/<rank>.arena`, and in memory
 //! `<memory>/tarn-phx-<uid>/<run>/` with the staged parts of these (`.staging`) and of buddies' (`.buddy`).
-//! Names only lead there: whose a file is says its header.
+//! Names only lead there: a file's header names its owner.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_millis(5);
 const MAX_ID: u64 = 32;
 /// Bytes of a staging file's first block.
 const STAGING_BLOCK: usize = 4 << 10;
-/// Where what is staged begins in its file.
+/// The begin of the staged bytes in their file.
 const STAGING_HEAD: u64 = 64 << 10;
 
 /// Why a folder or file of checkpoints could not be read.
@@ -43,7 +43,7 @@ pub enum Unreadable {
     /// A folder.
     #[error("cannot read {}: {source}", .folder.display())]
     Folder {
-        /// It.
+        /// The folder.
         folder: PathBuf,
         /// The error of the system.
         source: io::Error,
@@ -51,15 +51,15 @@ pub enum Unreadable {
     /// A file cannot be looked at.
     #[error("{}: {source}", .path.display())]
     File {
-        /// It.
+        /// The file.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
     },
-    /// What has the name of an arena is no file.
+    /// The thing with the name of an arena is no file.
     #[error("{}: this is no file", .path.display())]
     NoFile {
-        /// It.
+        /// The path.
         path: PathBuf,
     },
     /// Its bytes cannot be had.
@@ -75,12 +75,12 @@ pub enum Unreadable {
     Arena {
         /// The file.
         path: PathBuf,
-        /// What is wrong with them.
+        /// The error in them.
         source: ArenaError,
     },
 }
 
-/// The checkpoints of a tier, and what waits for them in memory. Nothing is locked or written, whatever
+/// The checkpoints of a tier, and their staged parts in memory. Nothing is locked or written, whatever
 /// programs do meanwhile; `tarn ckpt ls` is made of this.
 ///
 /// # Examples
@@ -176,7 +176,7 @@ impl<'a> VersionCatalog<'a> {
     }
 }
 
-/// The versions of all programs in these folders, for a restart of the programs. What cannot be read is left
+/// The versions of all programs in these folders, for a restart of the programs. Unreadable ones are left
 /// out.
 ///
 /// # Examples
@@ -218,26 +218,26 @@ pub struct RunCheckpoints<'a> {
     memory: &'a Path,
 }
 
-/// What these folders have of a version. Sizes are bytes of all ranks that are here.
+/// The parts of a version in these folders. Sizes are bytes of all ranks that are here.
 #[derive(Debug)]
 pub struct CatalogVersion {
-    /// The least of its ranks'.
+    /// The least level of its ranks.
     pub level: PersistenceLevel,
-    /// Of the program that wrote it.
+    /// Ranks of the program that wrote it.
     pub ranks: u32,
-    /// Those that have it here.
+    /// The ranks that have it here.
     pub here: BTreeSet<u32>,
-    /// Of all its objects.
+    /// Bytes of all its objects.
     pub bytes: u64,
-    /// Of these, what is not on the tier.
+    /// The share of them that is not on the tier.
     pub staged_bytes: u64,
-    /// Of those here, the ranks whose staged part is not in memory.
+    /// The ranks here whose staged part is not in memory.
     pub gone: BTreeSet<u32>,
-    /// What the weakest medium keeps without power.
+    /// The promise of the weakest medium about a loss of power.
     pub power_fail: PowerFail,
 }
 
-/// What is here, oldest first, by version and start: two that knew nothing of each other have the same
+/// The versions here, oldest first, by version and start: two starts that knew nothing of each other have the same
 /// numbers.
 pub type Versions = BTreeMap<(VersionId, u128), CatalogVersion>;
 
@@ -269,7 +269,7 @@ impl RunCheckpoints<'_> {
                         gone: BTreeSet::new(),
                         power_fail: fails,
                     });
-                // Whoever has copied an arena has it twice.
+                // A copied arena is here twice.
                 if !found.here.insert(header.rank) {
                     continue;
                 }
@@ -291,7 +291,7 @@ impl RunCheckpoints<'_> {
         versions
     }
 
-    /// Its arenas, in the order of generations and ranks, and why what looks like one could not be read.
+    /// Its arenas, in the order of generations and ranks, and why seeming arenas could not be read.
     pub fn arenas(&self) -> impl Iterator<Item = Result<ReadableArena, Unreadable>> {
         let (files, unreadable) = self.files();
         let failed = unreadable.into_iter().map(Err);
@@ -325,7 +325,7 @@ impl RunCheckpoints<'_> {
         let generations = numbered(&inside(&folder), "").into_iter();
         let generations: Vec<Vec<DirEntry>> = generations.map(|(_, f)| inside(&f)).collect();
         let mut files = Vec::new();
-        // What a rank has written itself comes before copies of it.
+        // Arenas that a rank has written itself come before copies of them.
         for end in [".arena", ".copy", ".made"] {
             let all = generations.iter().flat_map(|all| numbered(all, end));
             files.extend(all.map(|(_, path)| path));
@@ -337,14 +337,14 @@ impl RunCheckpoints<'_> {
     pub fn process(&self, owner: u32) -> Option<String> {
         let user = format!("tarn-phx-{owner}");
         let folder = self.memory.join(user).join(self.name).join("meet");
-        // What cannot be read is nobody's.
+        // An unreadable folder has no locks.
         let all = entries(&folder).unwrap_or_default();
         let locks = all.iter().map(DirEntry::path);
         let mut locks = locks.filter(|path| path.extension() == Some(OsStr::new("lock")));
         locks.find_map(|path| {
             let file = fs::symlink_metadata(&path).ok()?.is_file();
             let mut lock = File::open(&path).ok().filter(|_| file)?;
-            // Whoever begins meanwhile tries again; who de-stages has it for a moment.
+            // A process that begins meanwhile tries again; one that de-stages has it for a moment.
             let mut locked = flock(&lock, FlockOperation::NonBlockingLockShared);
             for _ in 0..TRIES {
                 if locked.is_ok() {
@@ -397,11 +397,11 @@ impl RunCheckpoints<'_> {
         Ok(())
     }
 
-    /// What memory has of an arena's staged pieces, the rank's own first.
+    /// The files in memory with an arena's staged pieces, the rank's own first.
     pub fn staged(&self, held: &ReadableArena) -> Vec<StagedFile> {
         let user = format!("tarn-phx-{}", held.owner);
         let folder = self.memory.join(user).join(self.name);
-        // What cannot be read is not there.
+        // An unreadable folder is empty.
         let all = entries(&folder).unwrap_or_default();
         let of_it = |entry: &DirEntry| {
             let path = entry.path();
@@ -428,7 +428,7 @@ impl RunCheckpoints<'_> {
     }
 }
 
-/// Where a version's staged pieces are stored.
+/// The places of a version's staged pieces.
 fn waiting(version: &Version) -> impl Iterator<Item = Range<u64>> {
     let pieces = version.manifest.objects.iter().flat_map(|o| &o.pieces);
     pieces.filter_map(|p| match p.place {
@@ -445,11 +445,11 @@ pub struct ReadableArena {
     pub path: PathBuf,
     /// Its bytes.
     pub seen: Reader,
-    /// What its medium promises.
+    /// The promises of its medium.
     pub promises: Promises,
-    /// What its bytes mean.
+    /// Its content.
     pub arena: Arena,
-    /// The user whose it is.
+    /// The owning user.
     pub owner: u32,
 }
 

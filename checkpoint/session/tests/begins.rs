@@ -1,4 +1,4 @@
-//! Where a program begins, and what it must have made when it goes on.
+//! The folders in which a program begins, and the objects that it must have made when it continues.
 
 use std::path::Path;
 use tarn_checkpoint::{
@@ -94,7 +94,7 @@ fn a_restart_that_would_leave_out_an_object_is_refused() {
     let text = "the version has object \"b\" of 800 bytes, which this program has not: create it before restarting";
     assert!(fault.to_string().contains(text), "{fault}");
     assert_eq!(session.values::<u64>("a").unwrap()[0], 0);
-    // It goes on once it has that, and later versions may be without it.
+    // It continues once it has that, and later versions may be without it.
     make(&mut session, "b");
     assert!(session.restart(None).unwrap().is_some());
     assert_eq!(session.values::<u64>("b").unwrap()[99], 7);

@@ -1,4 +1,4 @@
-//! What programs that died have left in memory, and who brings it to the tier.
+//! The remains of dead programs in memory, and how they get to the tier.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -42,7 +42,7 @@ impl Node {
         self.folder.path().join(name)
     }
 
-    /// What memory has of the program.
+    /// The folder of the program in memory.
     fn memory(&self) -> PathBuf {
         let user = rustix::process::geteuid().as_raw();
         self.path(&format!("memory/tarn-phx-{user}/heat"))
@@ -102,7 +102,7 @@ fn value(i: u64, number: u64) -> u64 {
     i * 7 + (number << 40)
 }
 
-/// What is told of the program's ranks.
+/// The outcomes that are reported for the program's ranks.
 fn told(destager: &mut Destager) -> Vec<(u32, DestageOutcome)> {
     let mut all = Vec::new();
     let tell =
@@ -142,7 +142,7 @@ fn what_was_brought_to_the_tier_outlives_memory_and_what_was_not_does_not() {
     node.start(Some(id(3, 1)), 0);
 }
 
-/// Of a version that was staged in part the rest lies on the tier: what is brought there goes to its place beside it.
+/// The rest of a version that was staged in part is stored on the tier: the staged part goes to its place beside it.
 #[test]
 fn what_was_staged_in_part_lies_in_one_piece_afterwards_and_is_mapped_by_readers() {
     let node = Node {
@@ -178,7 +178,7 @@ fn what_was_staged_in_part_lies_in_one_piece_afterwards_and_is_mapped_by_readers
     node.start(Some(id(1, 3)), 1);
 }
 
-/// Who begins meanwhile waits for the rank: to map all of a large arena takes seconds.
+/// A process that begins meanwhile waits for the rank: to map all of a large arena takes seconds.
 #[test]
 fn of_a_large_arena_only_what_is_written_is_mapped() {
     let node = Node {

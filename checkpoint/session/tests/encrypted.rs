@@ -10,7 +10,7 @@ use tarn_keyring::{fresh, write};
 use tarn_seal::ring::KeyRing;
 
 const CELLS: usize = 100_000;
-/// What a cell holds, so that it is found wherever it lies.
+/// The content of a cell, so that it is found wherever it is stored.
 const NEEDLE: u64 = 0x7061_7373_776f_7264;
 const ROLE: &str = "TARN_TEST_ROLE";
 
@@ -33,7 +33,7 @@ fn read() -> Result<bool, tarn_checkpoint::CheckpointError> {
     Ok(cells == [NEEDLE; CELLS])
 }
 
-/// A program that does what it is told, or says why it cannot.
+/// A program that does its task, or reports why it cannot.
 #[test]
 #[ignore = "run by the others, with keys of its own"]
 fn program() {

@@ -1,5 +1,5 @@
 //! Programs of two ranks, each on a node of its own (a network namespace with a name of its own), whose copies go by libfabric. A rank is
-//! a process, which is told what to do line by line.
+//! a process, which gets its commands line by line.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ fn program() {
         Ok(session) => session,
         Err(fault) => {
             println!("\nrefused {:?} {}", fault.code, fault.text);
-            // Its node, and the link to the other, stay until that has been heard.
+            // Its node, and the link to the other, stay until the test has read that.
             let _ = std::io::stdin().lines().next();
             return;
         }
@@ -146,7 +146,7 @@ fn program() {
     }
 }
 
-/// Where the nodes' folders are.
+/// The nodes' folders.
 struct Site {
     folder: tempfile::TempDir,
     transport: String,
@@ -193,7 +193,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // What the provider `shm` has left of a process that was killed is called so.
+        // The provider `shm` names its files so; a killed process leaves them.
         let own = format!("{}:", self.child.id());
         let left = std::fs::read_dir("/dev/shm")
             .into_iter()
@@ -308,7 +308,7 @@ impl Node {
         writeln!(self.says, "{what}").unwrap();
     }
 
-    /// What it answers.
+    /// Its answer.
     fn answers(&mut self) -> String {
         self.hears.next().expect("it ended").unwrap()
     }
@@ -357,7 +357,7 @@ fn kill(nodes: [Node; 2]) {
     }
 }
 
-/// Whatever was restored is what was committed.
+/// The restored content is the committed one.
 fn restored(nodes: &mut [Node; 2]) -> String {
     let [a, b] = both(nodes, "restart");
     assert_eq!(a, b);
@@ -430,7 +430,7 @@ fn a_lost_node_is_replaced_from_copies_that_were_read_so() {
     }
 }
 
-/// Both commit, and something happens to the second rank so many milliseconds later; what the first one says then, and after how long.
+/// Both commit, and something happens to the second rank so many milliseconds later; returns the reply of the first one.
 fn struck(nodes: &mut [Node; 2], step: u64, after: u64, strike: impl FnOnce(&mut Node)) -> String {
     for node in &mut *nodes {
         node.says(&format!("commit {step}"));
@@ -507,7 +507,7 @@ fn a_rank_that_stands_still_as_copies_are_written_is_not_waited_for_and_harms_no
         nodes[1].signal("-CONT");
         let said = nodes[1].answers();
         assert!(said.starts_with("committed 1.2"), "{said}");
-        // What it had on its way comes now, to memory that nobody uses any more.
+        // Its late writes come now, to memory that nobody uses any more.
         let said = commit(&mut nodes, 3);
         assert!(
             said.iter().all(|s| s.starts_with("committed 1.3")),

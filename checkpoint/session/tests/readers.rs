@@ -1,5 +1,5 @@
-//! Programs that map a version of another, which goes on meanwhile, dies, or is started again. (Readers and writer are one process here,
-//! or two: the kernel's locks are those of open files. Two are in `bindings/c/tests/phx.rs`.)
+//! Programs that map a version of another, which continues meanwhile, dies, or is started again. (Readers and writer are one
+//! process here, or two: the kernel's locks are those of open files. Two are in `bindings/c/tests/phx.rs`.)
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -106,7 +106,7 @@ fn what_is_pinned_stays_and_its_slot_is_used_again_afterwards() {
     assert_eq!(reader.map(0, b"cells").unwrap().as_ptr(), at);
     let passed = session.stats().pinned;
     assert!(passed > 0);
-    // More of them than the arena has room for.
+    // More of them than the arena has space for.
     let mut others = Vec::new();
     for next in 14..40 {
         others.push((read(folder.path()), next - 1));
@@ -369,7 +369,7 @@ fn what_is_damaged_is_told_and_nothing_else_is_hurt() {
             .text
             .contains("is not on rank 0")
     );
-    // What is no arena.
+    // Files that are no arena.
     let stray = arena(folder.path(), 1, 7);
     for bytes in [
         vec![7; 100_000],

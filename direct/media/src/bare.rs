@@ -1,4 +1,4 @@
-//! Aligned reads and writes of a file by an io_uring and nothing else: what storage memory in units is measured beside.
+//! Aligned reads and writes of a file by an io_uring and nothing else: the baseline for storage memory in units.
 
 use crate::map::Pages;
 use crate::units::pool;

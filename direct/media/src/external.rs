@@ -1,4 +1,4 @@
-//! A folder of an external store: ordinary files, written and read as such, on whatever file system.
+//! A folder of an external store: ordinary files, written and read as such, on any file system.
 
 use crate::folder::{error, private, remove, sync_folder};
 use crate::held::LockedFile;
@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_ports::{External, ExternalFileWriter, MediumError, ReadableMedium};
 use tarn_types::crc::crc;
 
-/// What a file is called until it has its name.
+/// The suffix of a file until it has its name.
 const PART: &str = ".part";
-/// What is locked.
+/// The file that is locked.
 const LOCK: &str = "lock";
 /// In a mode: only its owner can remove or rename what is in the folder.
 const STICKY: u32 = 0o1000;
@@ -33,8 +33,8 @@ pub struct ExternalFolder {
 }
 
 impl ExternalFolder {
-    /// What a run has below a store: `<store>/phx/<run>`, made if it is not there. `phx` is made as open as
-    /// the store is.
+    /// The folder of a run below a store: `<store>/phx/<run>`, made if it is not there. `phx` is made as
+    /// open as the store is.
     ///
     /// # Errors
     /// When the store is not there (it may not be mounted), or the run's folder cannot be made or belongs to
@@ -44,7 +44,7 @@ impl ExternalFolder {
         let all = store.join("phx");
         match fs::create_dir(&all) {
             Ok(()) => {
-                // Whoever may make files in the store may have runs there. A store without modes has none to set.
+                // A user who may make files in the store may have runs there. A store without modes has none to set.
                 let mode = Permissions::from_mode(found.mode() & 0o777 | STICKY);
                 let _ = fs::set_permissions(&all, mode);
                 sync_folder(&all)?;
@@ -57,7 +57,7 @@ impl ExternalFolder {
         Ok(Self { path })
     }
 
-    /// The same for who only reads: nothing is made.
+    /// The same for a reader: nothing is made.
     pub fn there(store: &Path, run: &Path) -> Self {
         let path = store.join("phx").join(run);
         Self { path }
@@ -77,7 +77,7 @@ impl ExternalFolder {
 
 impl External for ExternalFolder {
     fn create(&self, name: &str) -> Result<Box<dyn ExternalFileWriter>, MediumError> {
-        // Nobody else has this name, on whatever node.
+        // No other process has this name, on any node.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let path = self.file(name)?;
         let folder = path.parent().unwrap_or(&self.path);
@@ -221,8 +221,8 @@ impl Reader {
         })
     }
 
-    /// Keeps whoever writes to it from writing there for as long as this lives, if they look
-    /// ([`tarn_ports::MediumWindow::pinned`]) before they do. What is read afterwards is all that was written
+    /// Keeps writers from writing there for as long as this lives, if they look
+    /// ([`tarn_ports::MediumWindow::pinned`]) before they do. Later reads see all that the writers wrote
     /// before they looked last.
     ///
     /// # Errors
@@ -278,7 +278,7 @@ impl ExternalFileWriter for Unnamed {
 
     fn sync(&mut self) -> Result<(), MediumError> {
         self.file.sync_all().map_err(error("sync", &self.part))?;
-        // What this node's memory has of it proves nothing.
+        // This node's cached pages of it prove nothing.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_ports::{MediumError, Vault};
 
-/// What a medium is called while it is filled.
+/// The suffix of a medium's name while it is filled.
 const PART: &str = ".part";
 /// Names in a folder that are looked at.
 const MAX_NAMES: usize = 1 << 20;
@@ -120,7 +120,7 @@ impl Vault for Folder {
         if let Some(folder) = file.parent() {
             private(folder)?;
         }
-        // What processes that were killed have left of this medium: nobody else makes it now.
+        // The files that killed processes have left of this medium: nobody else makes it now.
         let parts = format!("{name}.");
         for left in all(&self.path)?.iter().filter(|n| n.ends_with(PART)) {
             if left.starts_with(&parts) {

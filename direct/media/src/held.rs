@@ -8,7 +8,7 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub(crate) struct LockedFile {
     file: OwnedFd,
-    /// Whose the lock is: it is not its forked children's.
+    /// The process that owns the lock: its forked children do not.
     process: u32,
 }
 

@@ -1,6 +1,6 @@
 //! Copies that checksum on the way: each byte is read once from memory, and checksummed and stored in one
-//! pass, or block by block while it is in the first cache. Stores go past the caches, as what is written is
-//! not read again soon.
+//! pass, or block by block while it is in the first cache. Stores go past the caches, as the written bytes
+//! are not read again soon.
 
 use crate::flush::{Flush, LINE};
 #[cfg(target_arch = "x86_64")]
@@ -23,7 +23,7 @@ const STRETCH: usize = 512;
 enum StoreMethod {
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// In the pass that checksums. Where there is AVX-512 the checksum's own library is as fast.
+    /// In the pass that checksums. With AVX-512 the checksum's own library is as fast.
     #[cfg(target_arch = "x86_64")]
     Fold,
     #[cfg(target_arch = "x86_64")]
@@ -234,8 +234,8 @@ fn copy_by<const N: usize>(
     sum.finish()
 }
 
-/// Copies without a checksum, past the caches but for what is less than a line at both ends: these lines are
-/// written back by `flush`. A fence must follow.
+/// Copies without a checksum, past the caches but for bytes of less than a line at both ends: these lines
+/// are written back by `flush`. A fence must follow.
 ///
 /// # Safety
 /// There are so many bytes at both, which do not overlap.
@@ -261,7 +261,7 @@ pub(crate) unsafe fn stream(to: *mut u8, from: *const u8, len: usize, flush: Flu
 /// it as this copies.
 ///
 /// # Safety
-/// There are so many bytes at `to` and `from`, which do not overlap. Nothing is asked of `ahead`.
+/// There are so many bytes at `to` and `from`, which do not overlap. `ahead` has no requirements.
 pub(crate) unsafe fn copy_and_fetch(
     to: *mut u8,
     from: *const u8,
@@ -304,8 +304,8 @@ pub fn past_caches(to: &mut [u8], from: &[u8]) {
     unsafe { stream(to.as_mut_ptr(), from.as_ptr(), from.len(), Flush::None) };
 }
 
-/// Copies what others may be writing to, and returns the checksum of what was copied, whatever lies there by
-/// now.
+/// Copies bytes that others may be writing to, and returns the checksum of the copied bytes, even if others
+/// are there by now.
 ///
 /// # Safety
 /// There are as many bytes at `from`, and they are not those of `to`.
@@ -326,7 +326,7 @@ pub(crate) unsafe fn take(to: &mut [u8], from: *const u8) -> u64 {
         len => to.as_ptr().align_offset(LINE).min(len),
     };
     through(&mut to[..head], 0, &mut sum);
-    // SAFETY: what is left of the bytes that are there, and `to` from a line on, if any. It reads each byte once.
+    // SAFETY: the rest of the bytes that are there, and of `to`, from a line on, if any. It reads each byte once.
     let done = head
         + unsafe {
             StoreMethod::one_pass().steps(&mut [&mut to[head..]], from.add(head), &mut sum)
@@ -429,7 +429,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes, their number, and where they are and go to.
+        /// For all bytes, lengths and alignments of source and destination.
         #[test]
         fn all_stores_copy_and_checksum_alike(
             length in 0..3 * BLOCK,

@@ -1,4 +1,4 @@
-//! L3: memory that outlives a process, mapped and kept, and what it can promise. docs/guide/checkpoints.md.
+//! L3: memory that outlives a process, mapped and kept, and its promises. docs/guide/checkpoints.md.
 //!
 //! Sizes and offsets are bytes, rates bytes a second, latencies nanoseconds.
 //!

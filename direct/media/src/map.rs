@@ -19,9 +19,9 @@ use std::ptr::NonNull;
 use tarn_ports::{Medium, MediumError, MediumWindow, PowerFail, Promises, ReadableMedium};
 use tarn_sys::memory::{is_memory, memory};
 
-/// Where sysfs is.
+/// The path of sysfs.
 const SYS: &str = "/sys";
-/// Bytes whose memory is taken at once, so that whoever waits for a signal is not kept long.
+/// Bytes whose memory is taken at once, so that a thread that waits for a signal is not kept long.
 const POPULATE: usize = 256 << 20;
 
 /// Pages that are mapped as long as this lives.
@@ -31,7 +31,7 @@ pub(crate) struct Pages {
     pub(crate) len: usize,
 }
 
-// SAFETY: it is an address range that belongs to this value alone; whoever has the value has the range.
+// SAFETY: it is an address range that belongs to this value alone; the owner of the value has the range.
 unsafe impl Send for Pages {}
 // SAFETY: by a shared reference it is only read.
 unsafe impl Sync for Pages {}
@@ -116,7 +116,7 @@ impl MappedFile {
         let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("make", path))?;
         let made = Self::make(file, path, size);
         if made.is_err() {
-            // What has no memory is of no use to anybody.
+            // A file without memory is of no use.
             let _ = std::fs::remove_file(path);
         }
         made
@@ -155,14 +155,14 @@ impl MappedFile {
         Self::map(LockedFile::new(file), path)
     }
 
-    /// All of its bytes. What is written here is persistent after [`MappedPart::filled`], not before.
+    /// All of its bytes. Bytes written here are persistent after [`MappedPart::filled`], not before.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the range of `pages`, which this has for itself.
         unsafe { std::slice::from_raw_parts_mut(self.pages.start.as_ptr(), self.pages.len) }
     }
 
-    /// Its writer is done: the memory stays where it is and holds what it held, but what is written to it
-    /// from now on does not get to the file. Memory is only taken for what is written.
+    /// Its writer is done: the memory keeps its place and its content, but later writes to it do not
+    /// reach the file. Only written pages take memory.
     ///
     /// # Errors
     /// When the system has no space for that: nothing that is written to it gets to the file any more.
@@ -183,7 +183,8 @@ impl MappedFile {
             let (from, to) = (start.as_ptr().cast(), self.pages.start.as_ptr().cast());
             mremap_fixed(from, len, len, MremapFlags::MAYMOVE, to)
         };
-        // Only one of the two is unmapped in the end. Where it was not moved, what was in its place may be unmapped, and be another's now.
+        // Only one of the two is unmapped in the end. If it was not moved, its old place may be unmapped, and belong to
+        // another mapping now.
         std::mem::forget(match moved {
             Ok(_) => private,
             Err(_) => std::mem::replace(&mut self.pages, private),
@@ -191,7 +192,7 @@ impl MappedFile {
         moved.map(drop).map_err(failed("map", &self.path))
     }
 
-    /// Where it begins.
+    /// The first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.pages.start
     }
@@ -234,12 +235,12 @@ impl MappedFile {
 }
 
 /// Reserves the space of a file from byte `old` to byte `new`, where the file system can: a mapping of a file
-/// without space ends the process. Memory that is not free is not asked for: the kernel would end processes
+/// without space ends the process. Memory that is not free is not requested: the kernel would end processes
 /// for it.
 ///
 /// # Errors
 /// There is no space ([`StorageFull`](io::ErrorKind::StorageFull),
-/// [`OutOfMemory`](io::ErrorKind::OutOfMemory)). What was reserved stays.
+/// [`OutOfMemory`](io::ErrorKind::OutOfMemory)). The space that was reserved stays.
 ///
 /// # Examples
 /// ```
@@ -267,7 +268,7 @@ pub fn reserve(file: impl AsFd, old: u64, new: u64) -> Result<(), io::Error> {
     }
 }
 
-/// What a file is, and how many bytes of it there are from one on.
+/// The kind of a file, and the number of its bytes from one on.
 fn examine(
     file: BorrowedFd<'_>,
     path: &Path,
@@ -390,7 +391,7 @@ impl Medium for MappedFile {
             self.populate_from(old)
         });
         if grown.is_err() {
-            // What has no memory is not used: the pages behind the old end are given back, mapped or not.
+            // Pages without memory are not used: the pages behind the old end are given back, mapped or not.
             let _ = ftruncate(&self.file, old as u64);
             if self.pages.len > old {
                 // SAFETY: as above; it only becomes shorter.
@@ -413,20 +414,20 @@ impl Medium for MappedFile {
 #[derive(Debug)]
 pub struct MappedPart<'a> {
     bytes: &'a mut [u8],
-    /// Where they begin in the file.
+    /// The offset at which they begin in the file.
     at: u64,
     power_fail: PowerFail,
     flush: Flush,
     file: BorrowedFd<'a>,
     path: &'a Path,
-    /// What holds all that was written and is not persistent yet.
+    /// A range that covers all bytes that were written and are not persistent yet.
     written: Option<Range<usize>>,
     /// Some of it could not be synced.
     failed: bool,
 }
 
 impl MappedPart<'_> {
-    /// The bytes themselves. What is written here is persistent after [`MappedPart::filled`] and
+    /// The bytes themselves. Bytes written here are persistent after [`MappedPart::filled`] and
     /// [`persist`](MediumWindow::persist), not before.
     ///
     /// # Examples
@@ -546,7 +547,7 @@ impl MediumWindow for MappedPart<'_> {
         let Some(written) = self.written.take() else {
             return Ok(());
         };
-        // What was stored and flushed is behind a fence already.
+        // Bytes that were stored and flushed are behind a fence already.
         if self.power_fail != PowerFail::Synced || written.is_empty() {
             return Ok(());
         }
@@ -556,7 +557,7 @@ impl MediumWindow for MappedPart<'_> {
         // SAFETY: pages that hold bytes of this window; to sync them changes none.
         let synced = unsafe { msync(first as *mut _, len, MsyncFlags::SYNC) };
         synced.map_err(|e| {
-            // The system may take these pages for clean now: another try would say that all is well.
+            // The system may take these pages for clean now: another try would report success.
             self.failed = true;
             failed("sync", self.path)(e)
         })
@@ -571,7 +572,7 @@ impl MediumWindow for MappedPart<'_> {
     }
 }
 
-/// A file or device that is mapped to be read, while others may write it: what is published in it does not
+/// A file or device that is mapped to be read, while others may write it: published content does not
 /// change. [`MappedFile`] has an example.
 #[derive(Debug)]
 pub struct ReadOnlyMapping {
@@ -610,7 +611,7 @@ impl ReadOnlyMapping {
         unsafe { std::slice::from_raw_parts(self.pages.start.as_ptr(), self.pages.len) }
     }
 
-    /// What it promises to whoever writes it.
+    /// Its promises to its writer.
     pub fn promises(&self) -> Promises {
         self.promises
     }
@@ -621,7 +622,7 @@ impl ReadableMedium for ReadOnlyMapping {
         self.pages.len as u64
     }
 
-    /// They are what they are: the checksum tells whether they are what was published.
+    /// They are what they are: the checksum shows whether they are the published ones.
     fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
         let size = self.size();
         let end = at.checked_add(into.len() as u64).filter(|end| *end <= size);
@@ -631,8 +632,8 @@ impl ReadableMedium for ReadOnlyMapping {
                 size,
             });
         }
-        // SAFETY: within the mapped pages, as was checked, and `into` is none of them. Another process may be writing there: then these
-        // bytes are of no version, which their checksum tells.
+        // SAFETY: within the mapped pages, as was checked, and `into` is none of them. Another process may be writing there: then
+        // these bytes are of no version, which their checksum shows.
         Ok(unsafe { kernel::take(into, self.pages.start.as_ptr().add(at as usize)) })
     }
 }

@@ -1,9 +1,9 @@
-//! Which pieces of a mapping are mapped yet, so that who uses a little of it does not pay for all.
+//! Which pieces of a mapping are mapped yet, so that a program that uses a little of it does not pay for all.
 //!
-//! To map a page costs time, and a new one of memory is cleared before that; a system call copies to and from pages without either. So
-//! the system copies large requests until as much has gone through a piece as it holds: about then it would have been cheaper to map it, so
-//! it is mapped, all at once, and costs nothing more. That is the ski rental problem: whatever is requested, both together cost at most
-//! about twice as much as the better one alone.
+//! To map a page costs time, and a new one of memory is cleared before that; a system call copies to and from pages without
+//! either. So the system copies large requests until as much has gone through a piece as it holds: about then it would have been
+//! cheaper to map it, so it is mapped, all at once, and costs nothing more. That is the ski rental problem: for any requests,
+//! both together cost at most about twice as much as the better one alone.
 
 use crate::guarded::AtomicWord;
 use std::ops::Range;
@@ -13,12 +13,12 @@ use std::sync::atomic::AtomicUsize;
 const SHIFT: u32 = 21;
 /// Pieces of a mapping, at most: those of longer ones are larger.
 const MAX_PIECES: usize = 1 << 16;
-/// What a request costs besides its bytes, in bytes that are copied in that time.
+/// The cost of a request besides its bytes, in bytes that are copied in that time.
 const REQUEST: usize = 8 << 10;
 /// Nothing more is to be done for a piece.
 const MAPPED: usize = usize::MAX;
 
-/// What is to be done for a request.
+/// The way to serve a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PieceAccess {
     /// Its piece is mapped.
@@ -29,7 +29,7 @@ pub(crate) enum PieceAccess {
     System,
 }
 
-/// Pieces of a mapping. These are only hints: who finds an older one does what is right too, but later.
+/// Pieces of a mapping. These are only hints: a thread that finds an older one does the right thing too, but later.
 #[derive(Debug)]
 pub(crate) struct MappedPieces<W> {
     /// For each, bytes that have gone through it, or [`MAPPED`].
@@ -50,7 +50,7 @@ impl MappedPieces<AtomicUsize> {
         let before = before.filter(|before| before.shift == shift);
         let used = |piece| {
             let used = before.and_then(|before| before.used.get(piece));
-            // What was mapped there is to be mapped here when it is used.
+            // Pieces that were mapped there are to be mapped here when they are used.
             AtomicUsize::new(used.map_or(0, |used: &AtomicUsize| used.peek().min(1 << shift)))
         };
         Self {
@@ -83,7 +83,7 @@ impl<W: AtomicWord> MappedPieces<W> {
         first == last && self.used.get(first).is_some_and(is_mapped)
     }
 
-    /// What is to be done for so many bytes of a piece.
+    /// The way to serve so many bytes of a piece.
     pub(crate) fn charge(&self, piece: usize, length: usize) -> PieceAccess {
         let Some(used) = self.used.get(piece) else {
             return PieceAccess::Mapped;
@@ -92,7 +92,7 @@ impl<W: AtomicWord> MappedPieces<W> {
             MAPPED => PieceAccess::Mapped,
             before if before >= 1 << self.shift => PieceAccess::Map,
             before => {
-                // Where another thread was faster, this one costs nothing.
+                // If another thread was faster, this one costs nothing.
                 used.replace(before, before + length.max(REQUEST));
                 PieceAccess::System
             }
@@ -156,7 +156,7 @@ mod tests {
         let long = new(1 << 50);
         assert_eq!(long.used.len(), MAX_PIECES);
         assert_eq!(long.range(long.of((1 << 50) - 1)).end, 1 << 50);
-        // Those of another size say nothing of these.
+        // Pieces of another size give no information about these.
         let grown = MappedPieces::new(1 << 50, Some(&new(PIECE)));
         assert_eq!(grown.charge(0, PIECE), PieceAccess::System);
     }
@@ -177,7 +177,7 @@ mod tests {
                 });
             }
         });
-        // What two have counted at the same time may count once.
+        // Bytes that two threads count at the same time may count once.
         for number in 0..2 {
             while pieces.charge(number, PIECE) != PieceAccess::Mapped {
                 pieces.mapped(number);

@@ -19,13 +19,13 @@ pub(crate) fn pin(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
     if !hold(file, range, RangeLockMode::Shared)? {
         return Err(io::ErrorKind::WouldBlock.into());
     }
-    // What is read from now on was not written before a writer saw the lock, or is what it wrote before: both sides look after they
-    // have told.
+    // Later reads see content from before a writer saw the lock, or the writer's own earlier writes: each side publishes first
+    // and looks then.
     fence(Ordering::SeqCst);
     Ok(())
 }
 
-/// What of a range others have pinned, by whatever lock.
+/// The parts of a range that others have pinned, by any lock.
 pub(crate) fn pinned(file: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
     fence(Ordering::SeqCst);
     let mut pinned = Vec::new();
@@ -34,7 +34,7 @@ pub(crate) fn pinned(file: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Vec<
         if range.is_empty() {
             continue;
         }
-        // The kernel tells any lock there, not the first: what is on both sides of it is requested too.
+        // The kernel reports any lock there, not the first: the ranges on both sides of it are queried too.
         let Some(found) = locked(file, &range)? else {
             continue;
         };
@@ -53,7 +53,7 @@ fn locked(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Option<Range<u
     let found = match held(file, range).map_err(io::Error::from) {
         Ok(Some(found)) => found,
         Ok(None) => return Ok(None),
-        // Where there are no such locks nobody has one.
+        // Without such locks nobody has one.
         Err(e) if is_unsupported(&e) => return Ok(None),
         Err(e) => return Err(e),
     };
@@ -80,7 +80,7 @@ mod tests {
         ranges
     }
 
-    /// The kernel keeps locks by who has them: the first that it tells need not be the first of the file.
+    /// The kernel keeps locks by their owners: the first that it reports need not be the first of the file.
     #[test]
     fn all_that_others_have_pinned_is_found_and_gone_with_them() {
         let folder = tempfile::tempdir().unwrap();

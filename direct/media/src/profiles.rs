@@ -27,7 +27,7 @@ pub enum ProfileError {
         .known.join(", ")
     )]
     Unknown {
-        /// What was given.
+        /// The name that was given.
         name: String,
         /// The names that there are.
         known: Vec<String>,
@@ -38,9 +38,9 @@ pub enum ProfileError {
     /// A limit cannot be read.
     #[error("the NVRAM profile {name:?} is not valid: {source}")]
     Value {
-        /// What was given.
+        /// The name that was given.
         name: String,
-        /// What is wrong with the limit.
+        /// The error in the limit.
         source: UnitError,
     },
     /// The list of profiles that is built in is damaged.

@@ -1,4 +1,4 @@
-//! What a file can promise, as the system reports it and never guessed from a path.
+//! The promises of a file, as the system reports them and never guessed from a path.
 
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FileType, fstat, fstatfs, major, minor};
@@ -7,14 +7,14 @@ use std::path::Path;
 use tarn_ports::{PowerFail, Promises};
 use tarn_sys::memory::is_memory;
 
-/// What every processor that is supported writes whole, where it is aligned.
+/// The aligned bytes that every supported processor writes whole.
 const ATOMIC: u64 = 8;
 const LINE: u64 = 64;
 /// Persistent memory is written by blocks inside (256 bytes on Optane, 64 on battery-backed DRAM and CXL): the larger does no harm.
 const BLOCK: u64 = 256;
 const PAGE: u64 = 4096;
 
-/// What is known of a file before it is mapped.
+/// The known facts about a file before it is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MediumKind {
     /// Of a file system in memory.
@@ -44,7 +44,7 @@ impl MediumKind {
         })
     }
 
-    /// What it promises; `synchronous`: it could be mapped with `MAP_SYNC`.
+    /// Its promises; `synchronous`: it could be mapped with `MAP_SYNC`.
     pub(crate) fn promises(self, synchronous: bool, sys: &Path) -> Promises {
         let power_fail = match self {
             Self::Memory

@@ -41,7 +41,7 @@ pub struct SharedMedium {
     promises: Promises,
     file: OwnedFd,
     path: PathBuf,
-    /// It could not be synced once: the system may say now that all is well.
+    /// It could not be synced once: the system may report success now.
     failed: AtomicBool,
 }
 
@@ -67,7 +67,7 @@ impl SharedMedium {
         })
     }
 
-    /// What it promises.
+    /// Its promises.
     pub fn promises(&self) -> Promises {
         self.promises
     }
@@ -77,8 +77,8 @@ impl SharedMedium {
         &self.file
     }
 
-    /// Maps `length` bytes of the file; it is never mapped shorter. A [`Direct`] sees that when its
-    /// [`Storage::size`] is asked for.
+    /// Maps `length` bytes of the file; it is never mapped shorter. A [`Direct`] sees that in its
+    /// [`Storage::size`].
     ///
     /// # Errors
     /// It cannot be mapped, or is broken: all is as it was then.
@@ -88,7 +88,7 @@ impl SharedMedium {
             return Ok(());
         }
         if now.is_broken() {
-            // What was written to pages that were not there any more is lost.
+            // Bytes written to pages that were not there any more are lost.
             return Err(failed("map", &self.path)(Errno::IO));
         }
         let (new, _) = View::new(&self.file, &self.path, self.mapping, length, Some(&now))?;
@@ -118,10 +118,10 @@ const FEW: usize = 64;
 /// A copy is small up to so many bytes.
 const SMALL: usize = 64;
 /// A copy out of storage memory may wait up to so many bytes: the next one's are fetched while one is done,
-/// and both lie in the second cache.
+/// and both fit the second cache.
 const AHEAD: usize = 64 << 10;
 
-/// What is not mapped was requested: who calls has not looked.
+/// The request goes beyond the mapping: the caller has not looked.
 const OUTSIDE: SubmitOutcome = SubmitOutcome::Done(Err(StorageRequestError::Invalid));
 
 /// A copy that is to be done.
@@ -130,16 +130,15 @@ struct Few {
     to: *mut u8,
     from: *const u8,
     length: usize,
-    /// Where lines are to be written back.
+    /// The instruction that writes lines back, if they are to be.
     flush: Flush,
 }
 
 /// Storage memory in the hands of one queue pair.
 ///
-/// Small copies are done together: what is looked at for each request would else stand between one's fetching
-/// of a cache line and the next one's, and the processor fetches only as many at a time as it can look ahead.
-/// So are reads that are not long: it is known what comes next, and so its bytes are on their way before its
-/// turn.
+/// Small copies are done together: checks between two requests would else separate their fetches of cache
+/// lines, and the processor fetches only as many at a time as it can look ahead. So are reads that are not
+/// long: the next one is known, and so its bytes are on their way before its turn.
 #[derive(Debug)]
 pub struct Direct {
     view: Arc<View>,
@@ -168,12 +167,12 @@ impl Direct {
         }
     }
 
-    /// What it is.
+    /// The medium that it accesses.
     pub fn shared(&self) -> &Arc<SharedMedium> {
         &self.shared
     }
 
-    /// Where bytes are mapped; none where they are not all.
+    /// The address of mapped bytes; none if not all are mapped.
     #[inline(always)]
     fn at(&self, at: u64, length: usize) -> Option<*mut u8> {
         let size = self.view.pages.len as u64;
@@ -191,8 +190,8 @@ impl Direct {
         })
     }
 
-    /// How lines get to the medium with a write. On persistent memory they always do: what is done is found
-    /// by every flush, whoever has done it.
+    /// How lines get to the medium with a write. On persistent memory they always do: every flush covers
+    /// all earlier writes, of any writer.
     #[inline]
     fn flush_of(&self, persistent: bool) -> Flush {
         match self.power_fail {
@@ -221,7 +220,8 @@ impl Direct {
     fn copy_few(&mut self) {
         for (at, few) in self.few.iter().enumerate() {
             let next = self.few.get(at + 1).filter(|_| few.length > SMALL);
-            // SAFETY: what a request named, which has not ended: both are there, and the program's memory is another than what is mapped.
+            // SAFETY: the memory of a request that has not ended: both ranges are there, and the program's memory is another
+            // than the mapping.
             unsafe {
                 match next {
                     Some(next) => {
@@ -241,7 +241,7 @@ impl Direct {
         self.few.clear();
     }
 
-    /// Copies bytes out of what is mapped.
+    /// Copies bytes out of the mapping.
     #[inline(always)]
     fn get(&mut self, from: *const u8, to: MemorySpan) {
         match to.len() {
@@ -306,8 +306,9 @@ impl Direct {
         }
     }
 
-    /// Makes persistent what was done; all else was on the medium when its doorbell had ended. What was done
-    /// before in this one counts as failed at its end, too, if some of it was not there.
+    /// Makes completed writes persistent; all others were on the medium when their doorbell had ended. The
+    /// earlier requests of this doorbell count as failed at its end, too, if some of the memory was not
+    /// there.
     fn sync(&mut self) -> Result<(), StorageRequestError> {
         self.finish();
         self.used = true;

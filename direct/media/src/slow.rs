@@ -1,6 +1,6 @@
 //! An NVRAM that is slower than the medium it is emulated on, as Phoenix was evaluated (Fernando 2016, section
-//! III): writes take the time that a device of the given bandwidths and latency would take. Who waits sleeps,
-//! so that the processor is free for others.
+//! III): writes take the time that a device of the given bandwidths and latency would take. A waiting thread
+//! sleeps, so that the processor is free for others.
 
 use crate::map::MappedFile;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ const MAX_CORES: usize = 1024;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
-    /// What it is called in results.
+    /// Its name in results.
     pub name: String,
     /// Bytes a second that the device takes from all cores together; 0 for no limit.
     pub device: u64,
@@ -58,7 +58,7 @@ impl DeviceQueue {
         }
         let lasts = u128::from(bytes) * u128::from(SECOND) / u128::from(rate);
         let lasts = Nanos::try_from(lasts).unwrap_or(Nanos::MAX);
-        // What was late before is made up for; idle time is not saved.
+        // Lateness is made up for; idle time is not saved.
         let end = |free: Nanos| free.max(now.saturating_sub(LATE)).saturating_add(lasts);
         let before = self
             .free
@@ -95,11 +95,11 @@ impl Profile {
 pub struct Device {
     profile: Profile,
     queue: DeviceQueueMemory,
-    /// What each thread may write: threads are what cores are here.
+    /// The queue of each thread, which bounds its writes: threads stand for cores here.
     cores: Mutex<BTreeMap<u64, Arc<DeviceQueue>>>,
 }
 
-/// Where a device's queue is.
+/// The memory of a device's queue.
 #[derive(Debug)]
 enum DeviceQueueMemory {
     Own(DeviceQueue),
@@ -232,7 +232,7 @@ impl<W: MediumWindow> ReadableMedium for SlowWindow<W> {
         self.window.size()
     }
 
-    /// Reads are as fast as the medium: writing is what limits (Fernando 2016, section I).
+    /// Reads are as fast as the medium: writing is the limit (Fernando 2016, section I).
     fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
         self.window.read(at, into)
     }

@@ -9,7 +9,7 @@ const BETWEEN: Duration = Duration::from_micros(250);
 
 /// A storage whose requests have ended when their calls return: for other nodes, and wherever requests come
 /// one by one. [`SharedMedium`](crate::SharedMedium) has an example. Offsets and lengths are bytes, and may
-/// be anything: what is outside gives [`StorageRequestError::Invalid`].
+/// be anything: those outside give [`StorageRequestError::Invalid`].
 #[derive(Debug)]
 pub struct Now<S> {
     storage: S,
@@ -38,7 +38,7 @@ impl<S: Storage> Now<S> {
         self.storage.size()
     }
 
-    /// What became of a request that was begun, once it has ended: its memory is in use until then.
+    /// The result of a request that was begun, once it has ended: its memory is in use until then.
     fn end(&mut self, started: SubmitOutcome) -> Result<u64, StorageRequestError> {
         let settled = self.storage.settle();
         let result = match started {
@@ -86,7 +86,7 @@ impl<S: Storage> Now<S> {
     /// Copies bytes out, wherever they are requested.
     ///
     /// # Errors
-    /// `Invalid` for what there is not, and why else it cannot.
+    /// `Invalid` for bytes that are not there, and the reason of any other error.
     pub fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), StorageRequestError> {
         self.has(at, to.len() as u64)?;
         // SAFETY: they are borrowed until this returns, and the request has ended then.
@@ -115,7 +115,7 @@ impl<S: Storage> Now<S> {
         self.end(started).map(drop)
     }
 
-    /// Adds to 8 aligned bytes; what was there.
+    /// Adds to 8 aligned bytes, and returns their value before.
     ///
     /// # Errors
     /// As [`Now::write`].
@@ -125,7 +125,7 @@ impl<S: Storage> Now<S> {
         self.end(started)
     }
 
-    /// Replaces 8 aligned bytes if they are what is expected; what was there.
+    /// Replaces 8 aligned bytes if they are as expected, and returns their value before.
     ///
     /// # Errors
     /// As [`Now::write`].

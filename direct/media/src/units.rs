@@ -32,7 +32,7 @@ use tarn_sys::lock::{RangeLockMode, held, hold, hold_alone};
 use tarn_sys::signals::Blocked;
 use unit_io::{BUFFER, DEPTH, UnitChange, UnitIo, UnitOperation};
 
-/// What a medium is written by if nobody says more: what disks write whole, and file systems too.
+/// The unit of a medium if nobody sets another: disks and file systems write as much whole.
 const USUAL: u32 = 4096;
 /// How long who begins to use a file waits for another one who does.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// How a file is to be used in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Using {
-    /// Where its units begin: at 2 MiB or later.
+    /// The offset at which its units begin: 2 MiB or later.
     pub from: u64,
     /// Bytes of a unit: a power of two from 512 to 16,384.
     pub unit: u32,
@@ -52,7 +52,7 @@ pub struct Using {
     pub guarded: bool,
 }
 
-/// What reads must be aligned to, and writes too.
+/// The alignment of reads and writes.
 #[derive(Debug, Clone, Copy)]
 struct Grain {
     /// In the file.
@@ -87,7 +87,7 @@ struct Grain {
 #[derive(Debug)]
 pub struct Units {
     file: OwnedFd,
-    /// Of a file that is only read, but may be written: who has the users' lock.
+    /// Of a file that is only read, but may be written: the open file that has the users' lock.
     _keeper: Option<OwnedFd>,
     layout: UnitLayout,
     using: Using,
@@ -99,16 +99,16 @@ pub struct Units {
     size: AtomicU64,
     /// It was made shorter than that.
     cut: AtomicBool,
-    /// It could not be synced once: the system may say now that all is well.
+    /// It could not be synced once: the system may report success now.
     failed: AtomicBool,
     path: PathBuf,
 }
 
-/// The unit in bytes that a file is written by: 0 where it is better mapped, else at least as many as were
-/// asked for.
+/// The unit in bytes that a file is written by: 0 if it is better mapped, else at least as many as were
+/// requested.
 ///
 /// # Errors
-/// The system does not say what it is.
+/// The system does not report it.
 ///
 /// # Examples
 /// ```
@@ -138,14 +138,14 @@ pub fn clear_slots(file: &OwnedFd, path: &Path) -> Result<(), MediumError> {
     recover::write_all(file, layout::SLOTS, &zeros).map_err(failed("write the slots of", path))
 }
 
-/// Whether a file can be used without the page cache, and what it must be aligned to then.
+/// Whether a file can be used without the page cache, and the alignment that it needs then.
 fn grain(file: &OwnedFd) -> (bool, Grain) {
     let flags = StatxFlags::DIOALIGN;
     let stat = statx(file, "", AtFlags::EMPTY_PATH, flags);
     let stat = stat.ok().filter(|stat| stat.stx_mask & flags.bits() != 0);
     let (bytes, memory) = match stat {
         Some(stat) => (stat.stx_dio_offset_align, stat.stx_dio_mem_align),
-        // A system that does not say: no disk has more.
+        // A system that does not report it: no disk has more.
         None => (4096, 4096),
     };
     let fits = |align: u32, most: u32| align.is_power_of_two() && align <= most;
@@ -180,8 +180,8 @@ fn reopened(file: &OwnedFd, writable: bool) -> Result<OwnedFd, Errno> {
 }
 
 impl Units {
-    /// Begins to use so many bytes of a file; `path` is for messages. What a loss of power has left torn is
-    /// whole then.
+    /// Begins to use so many bytes of a file; `path` is for messages. It makes whole the units that a loss
+    /// of power has left torn.
     ///
     /// # Errors
     /// When it cannot be opened for that; `EBUSY` where it was left torn and may only be read, or somebody
@@ -227,14 +227,14 @@ impl Units {
         Ok(units)
     }
 
-    /// Takes the users' lock; whoever is the first makes whole what is torn.
+    /// Takes the users' lock; the first user makes torn units whole.
     fn join(&self) -> Result<Option<OwnedFd>, Errno> {
         let own = match self.using.writable {
             true => None,
             false => match reopened(&self.file, true) {
                 Ok(own) => Some(own),
                 Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
-                    // Nobody has it open: what is in its slots is of no one who lives.
+                    // Nobody has it open: the content of its slots belongs to no living process.
                     let is_torn = held(&self.file, &USERS)?.is_none()
                         && (held(&self.file, &self.layout.all_locks())?.is_some()
                             || self.shadows()? > 0);
@@ -251,7 +251,8 @@ impl Units {
             return Err(Errno::BUSY);
         }
         if hold(keeper, &USERS, RangeLockMode::Alone)? {
-            // What a killed program had given to io_uring may be written still. Its open file lives, and locks its slots, until it is.
+            // Writes that a killed program had given to io_uring may still be under way. Its open file lives, and locks its
+            // slots, until they end.
             let slots = self.layout.all_locks();
             if !hold_alone(keeper, &slots, TIMEOUT)? {
                 return Err(Errno::BUSY);
@@ -265,7 +266,7 @@ impl Units {
         Ok(own)
     }
 
-    /// What it promises.
+    /// Its promises.
     pub fn promises(&self) -> Promises {
         self.promises
     }
@@ -300,7 +301,7 @@ impl Units {
     }
 }
 
-/// What a pair of hands and its thread have together.
+/// The state that a queue pair's storage and its thread share.
 #[derive(Debug)]
 struct SharedUnitIo {
     unit_io: Mutex<UnitIo>,
@@ -313,7 +314,7 @@ impl SharedUnitIo {
         self.unit_io.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Continues with what holds locks that others may want, while the program does not look.
+    /// Continues requests that hold locks that others may want, while the program does not look.
     fn watch(&self) {
         let mut unit_io = self.lock();
         while !unit_io.closing {
@@ -338,13 +339,13 @@ impl SharedUnitIo {
 pub struct UnitStorage {
     units: Arc<Units>,
     core: Arc<SharedUnitIo>,
-    /// Where it writes.
+    /// The thread, if it writes.
     watch: Option<JoinHandle<()>>,
 }
 
 impl UnitStorage {
-    /// One more pair of hands, by an open file of its own if that is given. Where io_uring is not allowed,
-    /// calls block.
+    /// The storage of one more queue pair, by an open file of its own if that is given. If io_uring is not
+    /// allowed, calls block.
     ///
     /// # Errors
     /// When the file cannot be opened once more, is another one, or there is no memory.
@@ -408,7 +409,7 @@ impl UnitStorage {
         })
     }
 
-    /// What it is.
+    /// The file that it accesses.
     pub fn units(&self) -> &Arc<Units> {
         &self.units
     }

@@ -15,7 +15,7 @@ use tarn_ring::MemorySpan;
 /// How a file is to be mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
-    /// Where in the file: a multiple of a page.
+    /// The offset in the file: a multiple of a page.
     pub from: u64,
     /// To be written, too.
     pub writable: bool,
@@ -32,7 +32,7 @@ pub(crate) struct View {
     pub(crate) pages: Pages,
     /// None where all is mapped, or as the system likes.
     pieces: Option<MappedPieces<AtomicUsize>>,
-    /// Where in the file it begins.
+    /// The offset in the file at which it begins.
     from: u64,
     /// Whether the system may write to all of it for this process.
     writable: bool,
@@ -66,7 +66,7 @@ impl View {
         let (pages, promises) = pages(file.as_fd(), path, mapping.from, Some(length), protection)?;
         let start = pages.start.addr().get();
         let range = start..start + pages.len;
-        // SAFETY: what is mapped here is only copied, and unmapped after this was dropped.
+        // SAFETY: the mapping is only copied from and to, and unmapped after this was dropped.
         let guarded = mapping.guarded.then(|| unsafe { Guarded::new(range) });
         let guarded = guarded.transpose().map_err(failed("guard", path))?;
         let in_memory = promises.power_fail == PowerFail::Lost;
@@ -83,7 +83,7 @@ impl View {
             let before = before.and_then(|before| before.pieces.as_ref());
             MappedPieces::new(pages.len, before)
         });
-        // A mapping knows no such limit, but who writes beyond it by the system is killed.
+        // A mapping knows no such limit, but the system kills a process that writes beyond it by a call.
         let limit = getrlimit(Resource::Fsize).current;
         let view = Self {
             guarded,
@@ -117,8 +117,8 @@ impl View {
         span.split(end.unwrap_or(span.len()))
     }
 
-    /// Does for a part of a request what is to be done while its piece is not mapped: maps that, or has the system copy as many of the
-    /// first bytes as this says, if it may; the others are the caller's to copy.
+    /// Does for a part of a request the work that is due while its piece is not mapped: maps that, or has the system copy some of
+    /// the first bytes, if it may; returns their number, and the caller copies the others.
     pub(crate) fn begin(
         &self,
         file: &OwnedFd,
@@ -134,7 +134,7 @@ impl View {
         match pieces.charge(piece, part.len()) {
             PieceAccess::Mapped => 0,
             PieceAccess::Map => {
-                // What cannot be mapped so is found when it is touched.
+                // If this fails, the error is found when the page is touched.
                 let range = pieces.range(piece);
                 let _ = self.pages.populate_by(range, Advice::LinuxPopulateRead);
                 pieces.mapped(piece);
@@ -158,7 +158,7 @@ impl View {
             return 0;
         }
         let (file, from) = (file.as_raw_fd(), (self.from + at) as i64);
-        // SAFETY: so many bytes are there, as who has made the request says; where they are not, the system only fails.
+        // SAFETY: so many bytes are there, as the maker of the request says; where they are not, the system only fails.
         let copied = unsafe {
             match copying {
                 Copying::Out => libc::pread(file, part.start().cast(), length, from),
@@ -171,7 +171,7 @@ impl View {
 
     /// Whether the file has not been made shorter; else it is broken from now on.
     fn is_whole(&self) -> bool {
-        // SAFETY: the last byte of what is mapped.
+        // SAFETY: the last byte of the mapping.
         let _ = unsafe { self.pages.start.add(self.pages.len - 1).read_volatile() };
         !self.is_broken()
     }

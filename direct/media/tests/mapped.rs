@@ -1,4 +1,4 @@
-//! Files in memory and on a disk: what is written and made persistent is there for whoever maps them next.
+//! Files in memory and on a disk: content that is written and made persistent is there for the next process that maps them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ fn what_is_filled_in_place_is_there_and_later_writes_are_not() {
     }
 }
 
-/// A private mapping is charged whole by most kernels' rule, unless it says that it is not to be.
+/// A private mapping is charged whole by most kernels' rule, unless its flags exclude that.
 #[test]
 fn a_file_larger_than_the_memory_is_frozen() {
     let strict = fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap();
@@ -304,7 +304,7 @@ fn a_device_that_is_shared_is_one() {
             });
         }
     });
-    // Ten times 1 MiB at 50 MB/s; never less, but for what one may be late.
+    // Ten times 1 MiB at 50 MB/s; never less, but for the lateness that is made up for.
     let least = Duration::from_millis(10 * 1048 / 50 - 5);
     assert!(began.elapsed() >= least, "{:?}", began.elapsed());
 }
@@ -327,7 +327,7 @@ fn a_medium_grows_and_keeps_what_it_holds() {
         assert_eq!(read[..5000], data[..]);
         assert!(read[5000..].iter().all(|b| *b == 0));
         drop(windows);
-        // What there is not is not taken, and nothing is lost.
+        // More space than there is is not taken, and nothing is lost.
         assert!(medium.grow(1 << 55).is_err());
         assert_eq!(medium.size(), 3 << 20);
         let mut again = vec![0; 5000];
@@ -354,7 +354,7 @@ fn a_folder_keeps_media_under_their_names() {
     let first = folder.create("3/7.arena", 4096, &mut fill(1)).unwrap();
     folder.create("x", 4096, &mut fill(2)).unwrap();
     assert_eq!(folder.list().unwrap(), ["3/7.arena", "x"]);
-    // A process that was killed leaves what it was making; whoever makes it anew removes that, and nothing of others.
+    // A killed process leaves the file that it was making; the next one that makes it removes that, and nothing of others.
     fs::write(path.join("x.12.0.part"), b"").unwrap();
     fs::write(path.join("xy.12.0.part"), b"").unwrap();
     folder.create("x", 4096, &mut fill(2)).unwrap();
@@ -364,13 +364,13 @@ fn a_folder_keeps_media_under_their_names() {
     assert!(said.contains("lock"), "{said}");
     drop(first);
     assert!(folder.open("3/7.arena").is_ok());
-    // What replaces it is whole at once, and who has the old one keeps it.
+    // Its replacement is whole at once, and a holder of the old one keeps it.
     let seen = folder.see("3/7.arena").unwrap();
     folder.create("3/7.arena", 8192, &mut fill(3)).unwrap();
     let mut byte = [0];
     seen.read(0, &mut byte).unwrap();
     assert_eq!((byte, folder.see("3/7.arena").unwrap().size()), ([1], 8192));
-    // What cannot be filled leaves nothing.
+    // A medium that cannot be filled leaves nothing.
     let failing = &mut |_: &mut <Folder as Vault>::Medium| Err(MediumError::Taken(0..1));
     assert!(folder.create("y", 4096, failing).is_err());
     assert_eq!(folder.list().unwrap(), ["3/7.arena", "x"]);

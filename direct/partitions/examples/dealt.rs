@@ -1,5 +1,5 @@
-//! A program of a step that uses a partition: `dealt write|read|add NAME AT [WORD]`, or `dealt watch NAME`, which reads all of it again and
-//! again, and says so, until that fails.
+//! A program of a step that uses a partition: `dealt write|read|add NAME AT [WORD]`, or `dealt watch NAME`, which reads all of it
+//! again and again until that fails, and prints `watching` first.
 
 use std::cell::Cell;
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! What an error of the system is to the caller.
+//! The caller's error for an error of the system.
 
 use crate::{Code, RequestError};
 use rustix::io::Errno;

@@ -17,9 +17,9 @@ use tarn_queue::header::{DATA, HEAD, Header, MAX_SIZE, MAX_UNIT, MIN_UNIT, PAGE,
 use tarn_sys::lock::hold_alone;
 use tarn_types::grant::{Grant, MAX_GRANTS};
 
-/// What a partition's file is called behind its name.
+/// The suffix of a partition's file, after its name.
 pub const SUFFIX: &str = ".partition";
-/// The byte of the file whose lock is the header's: who changes it has that, or has the partition alone.
+/// The byte of the file whose lock is the header's: a process that changes the header has that, or has the partition alone.
 const HEADER: Range<u64> = 0..1;
 /// How long that is waited for: it is held for as long as space takes to be had.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const RESIZING: Duration = Duration::from_secs(1);
 /// Between two looks at it.
 const BETWEEN: Duration = Duration::from_millis(1);
 
-/// Where a partition is stored: an open folder and the name in it.
+/// The place of a partition: an open folder and the name in it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PartitionLocation<'a> {
     pub(crate) folder: &'a OwnedFd,
@@ -49,23 +49,23 @@ impl PartitionLocation<'_> {
     }
 }
 
-/// Who else has a partition open while this is done to it.
+/// The other processes that may have a partition open during an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OtherOpeners {
     /// It is only looked at: nobody is kept from anything.
     Unasked,
-    /// Whoever.
+    /// Any.
     Allowed,
     /// Nobody.
     None,
 }
 
-/// What a new partition is to be.
+/// The properties of a new partition.
 pub(crate) struct New<'a> {
     /// Bytes that it is written by; 0: it is mapped. None: as its medium is.
     pub(crate) unit: Option<u32>,
     pub(crate) grants: Vec<Grant>,
-    /// What its data begins with, before zeros.
+    /// The first bytes of its data, before zeros.
     pub(crate) first: &'a [u8],
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn make(
     if openat(at.folder, at.file_name(), flags, Mode::empty()).is_ok() {
         return Err(exists(&path));
     }
-    // Without a name: what a killed program was making is gone with it.
+    // Without a name: if the program is killed, the unfinished file is gone with it.
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let file = openat(at.folder, ".", flags, Mode::RUSR | Mode::WUSR);
     let file = file.map_err(refused("make a partition in", at.path))?;
@@ -239,7 +239,7 @@ pub(crate) fn open(
     Ok((file, header))
 }
 
-/// What the file says of itself.
+/// The header in the file.
 pub(crate) fn header(file: &OwnedFd, path: &Path) -> Result<Header, RequestError> {
     let stat = fstat(file).map_err(refused("examine", path))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -315,7 +315,8 @@ pub(crate) fn grow(file: &OwnedFd, size: u64, path: &Path) -> Result<u64, Reques
     }
 }
 
-/// Gives a partition another size. Who makes it smaller has it alone; who makes it larger has that, or its header's lock.
+/// Gives a partition another size. A process that makes it smaller has it alone; one that makes it larger has that, or its
+/// header's lock.
 pub(crate) fn resize(
     file: &OwnedFd,
     old: &Header,
@@ -328,7 +329,7 @@ pub(crate) fn resize(
     };
     let cut = |size: u64| ftruncate(file, DATA + size).map_err(refused("cut", path));
     if new.size > old.size {
-        // What a killed program has left behind the end nobody has mapped.
+        // Nobody has mapped the bytes that a killed program has left behind the end.
         cut(old.size)?;
         reserve(file, DATA + old.size, DATA + new.size).map_err(|e| {
             let _ = cut(old.size);
@@ -351,7 +352,7 @@ fn write_all(file: &OwnedFd, bytes: &[u8], at: u64) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Makes both copies of the header say the same, one after the other; the second is what holds then.
+/// Writes the same content to both copies of the header, one after the other; the second is the one that holds then.
 fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<Header, RequestError> {
     let both = [header.clone(), header.again()];
     for header in &both {

@@ -110,7 +110,7 @@ impl PartitionFolder {
         file::delete(&self.location(sound(name)?))
     }
 
-    /// Resizes a partition that nobody has open to `size` bytes. It keeps what fits; what is new is zero.
+    /// Resizes a partition that nobody has open to `size` bytes. It keeps the bytes that fit; added bytes are zero.
     ///
     /// # Errors
     /// [`Busy`](Code::Busy): somebody has it open. [`NotFound`](Code::NotFound): there is none.
@@ -120,7 +120,7 @@ impl PartitionFolder {
         let (file, header) = self.open_file(name, true, OtherOpeners::None)?;
         let path = self.path_of(name);
         if header.unit > 0 {
-            // What a loss of power has left must not come to units that are made later.
+            // Torn units after a loss of power must not become part of units that are made later.
             let own = file.try_clone().map_err(refused("open", &path))?;
             file::units(own, &header, &path, true, false)?;
         }
@@ -137,8 +137,8 @@ impl PartitionFolder {
         file::grow(&file, size, &self.path_of(name))
     }
 
-    /// A partition's file for another program, and what is known of it. The partition is open while the
-    /// descriptor is.
+    /// A partition's file for another program, and the partition's details. The partition is open while
+    /// the descriptor is.
     ///
     /// # Errors
     /// [`NotFound`](Code::NotFound); [`Denied`](Code::Denied); [`Busy`](Code::Busy) while it is deleted or
@@ -153,7 +153,7 @@ impl PartitionFolder {
         Ok((file, PartitionDetails::of(name, &header)))
     }
 
-    /// What is known of a partition. Nobody is kept from anything meanwhile.
+    /// The details of a partition. Nobody is kept from anything meanwhile.
     ///
     /// # Errors
     /// [`NotFound`](Code::NotFound); [`Denied`](Code::Denied); [`Corrupt`](Code::Corrupt) where its header is
@@ -193,7 +193,7 @@ impl PartitionFolder {
         Ok(found)
     }
 
-    /// Where the partition of this name is stored.
+    /// The location of the partition of this name.
     fn location<'a>(&'a self, name: &'a str) -> PartitionLocation<'a> {
         PartitionLocation {
             folder: &self.fd,

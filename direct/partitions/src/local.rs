@@ -20,7 +20,7 @@ use tarn_sys::lock::{RangeLockMode, hold};
 /// The byte of a partition's file that its lock is: docs/reference/formats.md.
 const LOCK: u64 = 32_770;
 
-/// Where it is.
+/// The place of a partition.
 #[derive(Debug)]
 enum PartitionHome {
     /// In this folder, by this name.
@@ -111,7 +111,7 @@ impl LocalPart {
         })
     }
 
-    /// What is known of it, now: others may have made it larger.
+    /// Its details now: others may have made it larger.
     ///
     /// # Errors
     /// When its header cannot be read.
@@ -130,7 +130,7 @@ impl LocalPart {
     /// Bytes that can be used. If others have made it larger, it is larger here from now on.
     ///
     /// # Errors
-    /// When its header cannot be read, or what was added cannot be mapped.
+    /// Its header cannot be read, or the added bytes cannot be mapped.
     pub(crate) fn size(&self) -> Result<u64, RequestError> {
         let mut known = self.header.lock().unwrap_or_else(PoisonError::into_inner);
         let now = file::header(self.file(), &self.path)?;
@@ -181,7 +181,7 @@ impl LocalPart {
         }
     }
 
-    /// What its medium promises.
+    /// The promises of its medium.
     pub(crate) fn promises(&self) -> Promises {
         match &self.access {
             PartitionAccess::Mapped(shared) => shared.promises(),
@@ -200,7 +200,7 @@ impl LocalPart {
         };
         let queued = match &self.home {
             PartitionHome::Folder(..) => UnitStorage::new(units, None),
-            // Who may have it may not open the file.
+            // A user who may access it may be unable to open the file.
             PartitionHome::Tarnd => {
                 let opened = reopen_file(&InSpace::of(&self.path)?, self.options.writable)?;
                 UnitStorage::new(units, Some(opened))

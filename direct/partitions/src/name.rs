@@ -1,4 +1,4 @@
-//! What partitions are called: by a folder's path, or as their node's tarnd knows them.
+//! The names of partitions: a folder's path, or a name that their node's tarnd knows.
 
 use crate::file::SUFFIX;
 use crate::folder::sound;
@@ -14,7 +14,7 @@ use tarn_proto::local::{TaskLocation, TaskOperation, TaskSpec};
 /// How long tarnd may take to make a partition, or to give it another size: its turn has to come, and memory is cleared.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Where a partition is, or a folder of them.
+/// The place of a partition, or of a folder of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PartitionName<'n> {
     /// In a folder, without any service: a path that begins with `/`, `./` or `../`.
@@ -90,7 +90,7 @@ impl<'n> InSpace<'n> {
 }
 
 impl InSpace<'_> {
-    /// The tarnd that `$TARN_SOCKET` names; of what is the step's, that of its run.
+    /// The tarnd that `$TARN_SOCKET` names; for partitions of the step, that of its run.
     pub(crate) fn tarnd(&self) -> Result<Client, RequestError> {
         if self.space == STEP_SPACE {
             return step_tarnd();
@@ -135,7 +135,7 @@ impl InSpace<'_> {
     }
 }
 
-/// The tarnd of the run, which has the pieces of what spans the nodes of the step open for its programs.
+/// The tarnd of the run, which has the pieces of partitions over the nodes of the step open for its programs.
 fn step_tarnd() -> Result<Client, RequestError> {
     let path = std::env::var_os(STEP_SOCKET).ok_or_else(|| {
         let text = format!(

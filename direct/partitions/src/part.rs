@@ -47,7 +47,7 @@ impl PartitionPart {
         LocalPart::from_tarnd_file(opened?.0, path, options).map(Self::Local)
     }
 
-    /// What is known of it, now.
+    /// Its details now.
     pub(crate) fn info(&self) -> Result<PartitionDetails, RequestError> {
         ask!(self, it => it.info())
     }
@@ -84,7 +84,7 @@ impl PartitionPart {
         ask!(self, it => it.lock(what))
     }
 
-    /// What its medium promises.
+    /// The promises of its medium.
     pub(crate) fn promises(&self) -> Promises {
         ask!(self, it => it.promises())
     }

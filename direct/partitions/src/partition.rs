@@ -17,7 +17,7 @@ use tarn_queue::{Cyclic, CyclicLayout, MAX_PARTS};
 use tarn_sys::lock::RangeLockMode;
 use tarn_types::grant::Grant;
 
-/// What is known of a partition: its size, units and access list.
+/// The details of a partition: its size, units and access list.
 ///
 /// # Examples
 /// ```
@@ -42,7 +42,7 @@ pub struct PartitionDetails {
     pub unit: u32,
     /// The number of the user that it belongs to.
     pub owner: u32,
-    /// Who else may open it.
+    /// The others that may open it.
     pub grants: Vec<Grant>,
     /// Why it cannot be used, if it cannot.
     pub damaged: Option<String>,
@@ -167,7 +167,7 @@ pub struct Partition {
 impl Partition {
     /// Creates a partition of `size` bytes, rounded up to whole pages of 4096, all zero. Its space is
     /// reserved. Memory and DAX devices are mapped; all other media are used in units of 4096 bytes or more.
-    /// `grants` says who may open it besides its user.
+    /// `grants` lists those who may open it besides its user.
     ///
     /// # Errors
     /// - [`Exists`](Code::Exists): there is a partition of this name.
@@ -191,9 +191,9 @@ impl Partition {
         Self::make(path, size, None, grants)
     }
 
-    /// The same, in units of at least `unit` bytes, a power of two of 512 to 16,384, whatever the medium is;
-    /// with a `unit` of 0 it is mapped. A change of a part of a unit is atomic: after a crash all of it is
-    /// there, or nothing (docs/guide/direct-access.md).
+    /// The same, in units of at least `unit` bytes, a power of two of 512 to 16,384, on any medium; with a
+    /// `unit` of 0 it is mapped. A change of a part of a unit is atomic: after a crash all of it is there,
+    /// or nothing (docs/guide/direct-access.md).
     ///
     /// # Errors
     /// As [`Partition::create`], and [`Invalid`](Code::Invalid) for another unit.
@@ -278,7 +278,7 @@ impl Partition {
     }
 
     /// Resizes a partition that nobody has open to `size` bytes, rounded up to whole pages and units. It
-    /// keeps what fits; what is new is zero.
+    /// keeps the bytes that fit; added bytes are zero.
     ///
     /// # Errors
     /// [`Busy`](Code::Busy): somebody has it open. [`NotFound`](Code::NotFound): there is none.
@@ -309,7 +309,7 @@ impl Partition {
         }
     }
 
-    /// The partitions of a folder or of a dataspace, by name. What is damaged is listed with the reason.
+    /// The partitions of a folder or of a dataspace, by name. A damaged partition is listed with the reason.
     ///
     /// # Errors
     /// [`NotFound`](Code::NotFound), [`Denied`](Code::Denied), [`Io`](Code::Io): the folder cannot be read.
@@ -431,8 +431,8 @@ impl Partition {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// What is known of it now: others may have made it larger. Of several partitions it is what is known of
-    /// the first, with the size of all.
+    /// Its details now: others may have made it larger. Of several partitions these are the details of the
+    /// first, with the size of all.
     ///
     /// # Errors
     /// [`Corrupt`](Code::Corrupt), [`Io`](Code::Io): a header cannot be read. [`Lost`](Code::Lost): its node
@@ -505,7 +505,7 @@ impl Partition {
         self.first.lock(what)
     }
 
-    /// What its medium promises of a loss of power; of several partitions, the one that promises least.
+    /// The promises of its medium about a loss of power; of several partitions, those of the one that promises least.
     ///
     /// # Examples
     /// ```
@@ -544,7 +544,7 @@ impl Partition {
         cyclic.map(PartitionStorage::Many).ok_or_else(wrong)
     }
 
-    /// What tells it from all others that this process has opened.
+    /// The number that tells it from all others that this process has opened.
     pub(crate) fn own(&self) -> u64 {
         self.own
     }

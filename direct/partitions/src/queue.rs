@@ -21,7 +21,7 @@ const NAP: Duration = Duration::from_secs(1);
 /// A queue pair of one thread (Schürmann et al. 2014, section 4): requests go into one ring, completions come
 /// out of another. On mapped partitions no request makes a system call.
 ///
-/// Requests begin in the order in which they were prepared. A completion tells its request by
+/// Requests begin in the order in which they were prepared. A completion names its request by
 /// [`Sqe::user_data`]; with [`Flags::UNSIGNALLED`](crate::Flags) success has none, with
 /// [`Flags::LINKED`](crate::Flags) the next request begins when this one has succeeded.
 ///
@@ -65,14 +65,14 @@ pub struct PartitionQueue {
     event: Option<CompletionEvent>,
     /// The program has it too, and waits for completions with other things.
     exported: bool,
-    /// It is notified of the ends of what is under way, too.
+    /// It is notified of the ends of requests under way, too.
     is_notified: bool,
     /// The process that alone can use it, from when it has more than mapped memory: a thread, a stream, descriptors that a forked child would
     /// share with its parent.
     process: Option<u32>,
 }
 
-/// What becomes readable with completions.
+/// The descriptor that becomes readable with completions.
 #[derive(Debug)]
 struct CompletionEvent {
     /// An epoll descriptor, of this eventfd and others.
@@ -251,8 +251,8 @@ impl PartitionQueue {
         self.pair.rings().prepare(request)
     }
 
-    /// Begins what was prepared, as far as the completion ring has space for it, and takes in what has ended.
-    /// Returns how many were begun: none in a forked child that cannot use this.
+    /// Begins the prepared requests, as far as the completion ring has space for them, and takes in those
+    /// that have ended. Returns how many were begun: none in a forked child that cannot use this.
     ///
     /// # Examples
     /// ```
@@ -360,7 +360,7 @@ impl PartitionQueue {
         }
     }
 
-    /// Until something of what is under way may have ended.
+    /// Sleeps until a request under way may have ended.
     fn sleep(&mut self, until: Option<Instant>) {
         let is_new = self.event.is_none();
         if self.make_event().is_err() || !self.is_notified {

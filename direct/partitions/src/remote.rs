@@ -20,7 +20,7 @@ use tarn_proto::storage::{StorageReply, StorageRequest, Verb};
 use tarn_ring::StorageRequestError;
 use tarn_sys::lock::RangeLockMode;
 
-/// How long the other node may take to say how large the partition is.
+/// The time in which the other node must report how large the partition is.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A partition of another node.
@@ -34,9 +34,9 @@ pub(crate) struct RemotePart {
     size: Arc<AtomicU64>,
     /// It cannot be reached by windows: every further try would take as long.
     no_windows: AtomicBool,
-    /// It has it open there for as long as this is, and tells its size.
+    /// It has it open there for as long as this is, and reports its size.
     stream: Mutex<Wire>,
-    /// Whose that is.
+    /// The process that owns the stream.
     process: u32,
 }
 
@@ -59,7 +59,7 @@ impl RemotePart {
         })
     }
 
-    /// What is known of it, with the size that it has now.
+    /// Its details, with its present size.
     pub(crate) fn info(&self) -> Result<PartitionDetails, RequestError> {
         let mut info = PartitionDetails::from(self.far.info.clone());
         info.size = self.size()?;
@@ -97,7 +97,7 @@ impl RemotePart {
             })
     }
 
-    /// Sends its node a request; what it answers.
+    /// Sends its node a request, and returns the answer.
     fn request(
         &self,
         verb: Verb,
@@ -129,7 +129,7 @@ impl RemotePart {
         self.far.identity
     }
 
-    /// What its medium promises there.
+    /// The promises of its medium there.
     pub(crate) fn promises(&self) -> Promises {
         Promises {
             atomic: 8,
@@ -146,7 +146,7 @@ impl RemotePart {
     pub(crate) fn hands(&self) -> Result<RemoteStorage, RequestError> {
         let within = InSpace::of(&self.path)?;
         let opened = stream(&within, self.options);
-        // It has not been lost meanwhile: what was written before a later flush would be taken for persistent.
+        // It must not have been lost meanwhile: a later flush would take earlier writes for persistent.
         self.size()?;
         let (stream, far) = opened?;
         if far.identity != self.far.identity {

@@ -1,4 +1,4 @@
-//! Partitions of steps: what `tarn` and `tarnd --node` make them with.
+//! Partitions of steps: the functions by which `tarn` and `tarnd --node` make them.
 
 use crate::{Code, PartitionFolder, RequestError};
 use std::path::Path;

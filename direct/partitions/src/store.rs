@@ -1,4 +1,4 @@
-//! What an open partition is to a queue pair.
+//! The storage that an open partition is to a queue pair.
 
 use std::os::fd::BorrowedFd;
 use tarn_data_plane::RemoteStorage;

@@ -79,7 +79,7 @@ impl Serving {
     }
 }
 
-/// An open partition, and what its requests are done by. Dropped in this order.
+/// An open partition, and the storage that does its requests. Dropped in this order.
 struct ExportTarget<T> {
     hands: Now<PartStorage>,
     part: LocalPart,

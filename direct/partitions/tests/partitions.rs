@@ -103,7 +103,7 @@ fn reads_of_one_doorbell_however_long_find_what_is_there() {
     let mut hands = Hands::new(&partition);
     let all: Vec<u8> = (0..MIB).map(|n| ((n * n) >> 9) as u8).collect();
     assert_eq!(hands.write(0, &all), 0);
-    // Words, lines, what is fetched ahead of its turn, and what is longer.
+    // Words, lines, lengths that are fetched ahead of their turn, and longer ones.
     let lengths = [
         4096, 32, 70_000, 65_536, 5, 100, 64, 513, 512, 4095, 65, 8192,
     ];
@@ -143,7 +143,7 @@ fn what_is_written_is_there_for_others_and_later() {
     let other = open(&path);
     let mut two = Hands::new(&other);
     assert_eq!(two.read(0, 100).unwrap(), [0; 100]);
-    // Lengths on both sides of what goes past the caches, and any alignment.
+    // Lengths on both sides of the size that goes past the caches, and any alignment.
     let mut at = 1;
     for length in [
         1, 7, 8, 16, 31, 32, 64, 100, 4095, 4096, 4097, 10_000, 65_536,
@@ -164,8 +164,8 @@ fn what_is_written_is_there_for_others_and_later() {
     assert_eq!(Hands::new(&open(&path)).read(last, 1).unwrap(), b"x");
 }
 
-/// Lengths that the system copies and others, over the edges of pieces, first uses and later ones, by some that have it open: each finds
-/// what was written last, whoever has mapped what.
+/// Lengths that the system copies and others, over the edges of pieces, first uses and later ones, by some that have it open:
+/// each finds the bytes that were written last, with any mappings.
 #[test]
 fn all_find_what_was_written_last_whatever_of_it_is_mapped() {
     let folder = memory();
@@ -316,7 +316,7 @@ fn words_are_changed_by_one_at_a_time() {
                         ..hands.request(Op::FetchAdd, 64, 8)
                     };
                     assert_eq!(hands.done(add).code, 0);
-                    // A lock: whoever finds 0 there has it.
+                    // A lock: a process that finds 0 there has it.
                     let take = Sqe {
                         operand: 1,
                         ..hands.request(Op::CompareSwap, 128, 8)
@@ -365,7 +365,7 @@ fn it_grows_while_others_have_it_and_they_find_that_when_they_ask() {
     let region = one.queue.register(&partition, 4 * MIB, MIB, true).unwrap();
     one.region = region;
     assert_eq!(one.write(MIB - 3, b"end"), 0);
-    // Old regions go on, and new ones have what was added.
+    // Old regions stay valid, and new ones have the added bytes.
     assert_eq!(two.read(0, 4).unwrap(), b"kept");
     assert_eq!(other.size().unwrap(), 5 * MIB);
     two.region = two.queue.register(&other, 0, 5 * MIB, false).unwrap();
@@ -473,7 +473,7 @@ fn a_damaged_header_is_found_and_the_other_copy_used() {
         let file = Open::new().write(true).open(&file).unwrap();
         file.write_all_at(b"?", at).unwrap();
     };
-    // Each copy alone, of one that was never resized and of one that was: both say the same.
+    // Each copy alone, of one that was never resized and of one that was: both are the same.
     for (size, at) in [(MIB, 50), (2 * MIB, 16384 + 50), (3 * MIB, 50)] {
         open(&path).grow(size).unwrap();
         spoil(at);
@@ -517,7 +517,7 @@ fn a_file_made_shorter_under_a_mapping_kills_nobody() {
     assert_eq!(again.code, Code::Corrupt);
 }
 
-/// On a disk the system makes persistent what was written, and would say that all is well.
+/// On a disk the system makes written pages persistent, and would report success.
 #[test]
 fn nothing_is_told_to_be_persistent_or_read_that_is_not_there_any_more() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -587,7 +587,7 @@ fn a_file_made_shorter_is_found_by_who_has_the_system_write_and_does_not_become_
 
 #[test]
 fn a_partition_of_a_disk_that_is_mapped_is_synced_when_it_is_flushed() {
-    // Where the tests' own files are.
+    // On the disk where the tests' own files are.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join("field");
     Partition::create_units(&path, MIB, 0, Vec::new()).expect("room");

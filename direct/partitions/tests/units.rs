@@ -1,4 +1,4 @@
-//! Partitions that are used in units, on the disk where the tests' own files are, or whatever is there.
+//! Partitions that are used in units, on the disk of the tests' own files, with any file system.
 
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -129,10 +129,10 @@ fn what_is_written_is_there_for_others_and_later() {
     }
 }
 
-/// How long a piece is, and whether it is written: with what, from where in memory, and whether that is persistent.
+/// How long a piece is, and whether it is written: the byte, its place in memory, and whether that is persistent.
 type Piece = (u16, Option<(u8, u8, bool)>);
 
-/// What a batch of requests does.
+/// The work of a batch of requests.
 #[derive(Debug, Clone)]
 enum Step {
     /// Disjoint pieces of a range.
@@ -158,7 +158,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..20)
 }
 
-/// Where in memory something lies: aligned as a medium wants it, or not.
+/// The place of bytes in memory: aligned as a medium wants it, or not.
 fn skipped(at: usize, skip: usize) -> usize {
     at.next_multiple_of(4096) + [0, 1, 512][skip]
 }

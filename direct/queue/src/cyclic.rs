@@ -9,7 +9,7 @@ use tarn_ring::{MemorySpan, Storage, StorageRequestError, SubmitOutcome, Ticket}
 /// Storages in one, at most.
 pub const MAX_PARTS: usize = 1024;
 
-/// Where a byte of the whole is (Schürmann et al. 2014, section 4.3).
+/// The place of a byte of the whole (Schürmann et al. 2014, section 4.3).
 ///
 /// # Examples
 /// ```
@@ -77,12 +77,12 @@ pub struct Cyclic<S> {
     parts: Vec<S>,
     layout: CyclicLayout,
     joints: Slab<Joint>,
-    /// Pieces under way, by the numbers that their storages know: whose they are.
+    /// The requests of the pieces under way, by the numbers that their storages know.
     pieces: Slab<Ticket>,
 }
 
 impl<S: Storage> Cyclic<S> {
-    /// What it is made of.
+    /// The storages that it is made of.
     pub fn parts(&self) -> &[S] {
         &self.parts
     }
@@ -169,7 +169,7 @@ impl<S: Storage> Cyclic<S> {
     }
 }
 
-/// What two pieces are together.
+/// The combined result of two pieces.
 fn and(
     one: Result<u64, StorageRequestError>,
     other: Result<u64, StorageRequestError>,

@@ -1,4 +1,4 @@
-//! Requests that have begun and not ended, and whose end is not to be reported yet.
+//! Requests that have begun and not ended, and those that have ended and cannot be reported yet.
 
 use crate::slab::Slab;
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ pub(crate) struct RequestChain {
 struct Parked {
     group: u64,
     completion: Cqe,
-    /// What it has done counts.
+    /// Its result is final.
     settled: bool,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct RequestsInFlight {
 }
 
 impl RequestsInFlight {
-    /// Places in the completion ring that are promised to what is here.
+    /// Places in the completion ring that are promised to these requests.
     #[inline]
     pub(crate) fn promised(&self) -> u32 {
         self.requests + self.parked.len() as u32
@@ -66,7 +66,7 @@ impl RequestsInFlight {
         }
     }
 
-    /// What was under way by a number; none where there is no such number.
+    /// The chain under way by a number; none if there is no such number.
     pub(crate) fn end(&mut self, ticket: Ticket) -> Option<RequestChain> {
         self.chains.remove(ticket)
     }
@@ -120,7 +120,7 @@ impl RequestsInFlight {
         assert_eq!(counted, unsignalled, "unsignalled requests under way");
     }
 
-    /// What was parked and can be reported now, as the unsignalled requests before it have ended.
+    /// Reports the parked completions that the unsignalled requests before them no longer hold back.
     pub(crate) fn release(&mut self, complete: &mut dyn FnMut(Cqe)) {
         if self.parked.is_empty() {
             return;
@@ -133,7 +133,7 @@ impl RequestsInFlight {
         }
     }
 
-    /// What is parked counts: as it is, or as failed where it was not settled before.
+    /// Settles parked completions: each keeps its result, or fails if it was not settled before and `result` is an error.
     #[inline]
     pub(crate) fn settle(&mut self, result: Result<(), i32>) {
         for parked in self.parked.iter_mut().filter(|parked| !parked.settled) {

@@ -1,4 +1,4 @@
-//! What a partition's file begins with. docs/reference/formats.md, "Partitions".
+//! The head of a partition's file. docs/reference/formats.md, "Partitions".
 
 use tarn_types::block::{self, BlockKind, Fields};
 use tarn_types::grant::{Grant, Grantee, MAX_GRANTS};
@@ -13,7 +13,7 @@ pub const HEAD: usize = SECOND as usize + COPY;
 pub const MIN_UNIT: u32 = 512;
 /// As above.
 pub const MAX_UNIT: u32 = 16384;
-/// Where the data begins: behind the copies, and where a large page does.
+/// The offset of the data: behind the copies, at a multiple of a large page.
 pub const DATA: u64 = 2 << 20;
 /// Bytes of a partition, at most.
 pub const MAX_SIZE: u64 = 1 << 50;
@@ -50,12 +50,12 @@ pub struct Header {
     pub unit: u32,
     /// The user that it belongs to.
     pub owner: u32,
-    /// Who else may have it, at most [`MAX_GRANTS`].
+    /// The others that may have it, at most [`MAX_GRANTS`].
     pub grants: Vec<Grant>,
 }
 
 impl Header {
-    /// Where this one's copy is stored: they are written in turn.
+    /// The offset of this one's copy: they are written in turn.
     pub fn place(&self) -> u64 {
         self.number % 2 * SECOND
     }
@@ -95,7 +95,7 @@ impl Header {
     }
 
     /// The one that holds, of the two copies that a file begins with; none where it has none. `file` is how
-    /// many bytes the file has: a header that says more is none.
+    /// many bytes the file has: a header with a larger number is none.
     pub fn newest(head: &[u8], file: u64) -> Option<Self> {
         let copy = |at: u64| Self::decode(head.get(at as usize..)?.get(..COPY)?, at);
         let headers = [0, SECOND].into_iter().filter_map(copy);

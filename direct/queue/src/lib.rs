@@ -1,7 +1,7 @@
-//! L2: queue pairs to storage memory (Schürmann et al. 2014, section 4): what a request may name, in which
-//! order requests begin, when completions are given; and what is in a partition's header. A [`Queue`] is
-//! generic over its [`Storage`], so that nothing is dispatched on the way of a copy. Programs use
-//! `tarn-partitions`, which has the storages. docs/guide/direct-access.md.
+//! L2: queue pairs to storage memory (Schürmann et al. 2014, section 4): the memory that a request may
+//! name, the order in which requests begin, the time at which completions are given; and the header of a
+//! partition. A [`Queue`] is generic over its [`Storage`], so that nothing is dispatched on the way of a
+//! copy. Programs use `tarn-partitions`, which has the storages. docs/guide/direct-access.md.
 //!
 //! [`Storage`]: tarn_ring::Storage
 //!

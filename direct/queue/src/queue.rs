@@ -9,7 +9,7 @@ use tarn_ring::{
     SubmitOutcome, Ticket,
 };
 
-/// What holds for all requests of a queue pair.
+/// The options that hold for all requests of a queue pair.
 ///
 /// # Examples
 /// ```
@@ -54,7 +54,7 @@ pub struct Queue<S> {
 
 const _: () = assert!(std::mem::offset_of!(Queue<()>, rings) == 0);
 
-/// What the next request has to do with the one before.
+/// The relation of the next request to the one before.
 enum RequestLink {
     None,
     Failed,
@@ -198,7 +198,7 @@ impl<S: Storage> Queue<S> {
                 SubmitOutcome::Pending => RequestLink::Behind(self.fly(Posted { request, group })),
                 SubmitOutcome::Done(result) => {
                     self.complete_request(&request, group, result);
-                    // The next is to find it as it is to be: persistent, say.
+                    // The next is to find it as it is to be: persistent, for example.
                     match result.is_ok() && (!request.is_linked() || self.settle_storages()) {
                         true => RequestLink::None,
                         false => RequestLink::Failed,
@@ -273,7 +273,7 @@ impl<S: Storage> Queue<S> {
         self.settle();
     }
 
-    /// The head of a chain has ended; what waited for it begins, or ends too.
+    /// The head of a chain has ended; the request that waited for it begins, or ends too.
     #[inline(never)]
     fn ended(&mut self, chain: RequestChain, result: Result<u64, StorageRequestError>) {
         let RequestChain { mut head, mut rest } = chain;
@@ -365,7 +365,7 @@ impl<S: Storage> Queue<S> {
         self.rings.publish();
     }
 
-    /// Begins what a request says.
+    /// Begins a request.
     #[inline(always)]
     fn begin(&mut self, request: &Sqe) -> SubmitOutcome {
         self.try_begin(request)

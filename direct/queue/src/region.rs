@@ -1,4 +1,4 @@
-//! What requests may name.
+//! The memory that requests may name.
 
 use tarn_ring::{MemorySpan, ProgramMemory};
 

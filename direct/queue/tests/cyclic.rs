@@ -36,7 +36,7 @@ proptest! {
         let layout = CyclicLayout::new(parts, blocks * 4096).unwrap();
         let (part, there, length) = layout.place(at);
         prop_assert!(part < parts && length > 0);
-        // The bytes of the whole in this storage before it: whole blocks of it, and what is before it in its own.
+        // The bytes of the whole in this storage before it: whole blocks of it, and those before it in its own.
         let block = at / (blocks * 4096);
         let before = (0..block).filter(|b| (b % parts as u64) as usize == part).count() as u64;
         prop_assert_eq!(there, before * blocks * 4096 + at % (blocks * 4096));
@@ -44,7 +44,7 @@ proptest! {
         prop_assert_eq!(layout.part(layout.size(there)), there / (blocks * 4096) * blocks * 4096);
     }
 
-    /// Whatever is written and read, in one piece or in many, however late its pieces are.
+    /// For all writes and reads, in one piece or in many, however late its pieces are.
     #[test]
     fn what_was_written_is_read(
         parts in 1..5_usize,
@@ -129,7 +129,7 @@ fn a_request_fails_if_a_piece_of_it_does_and_tells_it_once_all_have_ended() {
     assert_eq!(told, [(7, Err(StorageRequestError::Lost))]);
     whole.reap(&mut |ticket, result| told.push((ticket, result)));
     assert_eq!(told.len(), 1);
-    // What is not settled in one is not in the whole.
+    // If one storage is not settled, the whole is not.
     kept.0.borrow_mut().unsettled = Some(StorageRequestError::Corrupt);
     assert_eq!(whole.settle(), Err(StorageRequestError::Corrupt));
     assert_eq!(whole.settle(), Ok(()));

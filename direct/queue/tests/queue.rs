@@ -342,12 +342,12 @@ fn unsignalled_requests_are_told_of_by_the_next_signalled_one() {
         b.write(4, 0),
     ]);
     assert_eq!(b.reap(), []);
-    // The third ends first, and tells nothing, as the first was posted before the fourth too.
+    // The third ends first, and is not reported, as the first was posted before the fourth too.
     b.queue.poll();
     assert_eq!(b.reap(), []);
     b.queue.poll();
     assert_eq!(b.reap(), [(2, 0), (4, 0)]);
-    // An error is told always.
+    // An error is always reported.
     b.fails(5);
     b.post(&[b.write(5, quiet), b.write(6, quiet)]);
     assert_eq!(b.reap(), [(5, StorageRequestError::Io.code())]);
@@ -361,7 +361,7 @@ fn what_cannot_be_settled_has_failed_signalled_or_not() {
     b.storage.0.borrow_mut().unsettled = Some(StorageRequestError::Corrupt);
     b.post(&[b.write(1, 0), b.write(2, quiet), b.write(3, 0)]);
     assert_eq!(b.reap(), [(1, corrupt), (3, corrupt), (2, corrupt)]);
-    // What is linked to it does not begin.
+    // The request linked to it does not begin.
     b.happened();
     b.storage.0.borrow_mut().unsettled = Some(StorageRequestError::Corrupt);
     b.post(&[b.write(4, Flags::LINKED), b.write(5, 0), b.write(6, quiet)]);
@@ -375,7 +375,7 @@ fn what_waits_to_be_told_has_failed_too_if_it_cannot_be_settled() {
     let mut b = bench(16);
     b.late(&[1]);
     let quiet = Flags::UNSIGNALLED;
-    // The third is told with the first, but not settled with it.
+    // The third is reported with the first, but not settled with it.
     b.post(&[b.write(1, quiet), b.write(2, 0)]);
     b.storage.0.borrow_mut().unsettled = Some(StorageRequestError::Corrupt);
     b.post(&[b.write(3, quiet), b.write(4, 0)]);
@@ -439,7 +439,7 @@ fn a_chain_begins_when_all_of_it_has_room() {
 }
 
 proptest! {
-    /// Whatever is posted, and however it ends.
+    /// For all posted requests, however they end.
     #[test]
     fn every_end_is_told_once_in_its_order(
         plan in prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.2)), 1..60),
@@ -493,7 +493,7 @@ proptest! {
                 Some(code) => prop_assert!(*fails && *code == StorageRequestError::Io.code() || *code == StorageRequestError::Cancelled.code()),
             }
         }
-        // A signalled one is told after all unsignalled ones that were posted before it and were done.
+        // A signalled one is reported after all unsignalled ones that were posted before it and were done.
         for (number, ended) in ended_when_told {
             if plan[number as usize].1 { continue; }
             for earlier in 0..number {

@@ -1,6 +1,6 @@
 //! L3: a client of the tarnd of this node (docs/guide/tasks.md).
 //!
-//! One connection may be used by many threads: each request has a number, and whichever thread waits reads
+//! One connection may be used by many threads: each request has a number, and any waiting thread reads
 //! replies for all. There is no thread of the client's own, no runtime and no signal handler. It belongs to
 //! the process that connected: in a forked child its calls give [`Code::Unsupported`].
 //!
@@ -62,7 +62,7 @@ const MAX_PARTITIONS: usize = 1 << 16;
 /// Between two attempts at either: the first and the longest.
 const BETWEEN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// What a call returns.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, RequestError>;
 
 /// The result of [`Client::submit`]: for each task, in order, its number or why it was refused.
@@ -123,7 +123,7 @@ pub struct Client {
     buffers: Mutex<Vec<Vec<u8>>>,
     user: UserId,
     node: String,
-    /// That connected: it is not its forked children's.
+    /// The process that connected: the connection is not its forked children's.
     process: u32,
 }
 
@@ -355,7 +355,7 @@ impl Client {
         loop {
             match receive_packet(&self.fd, buffer, RecvFlags::empty()) {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // tarnd closed and left requests unread. The kernel says so once, before what tarnd had sent until
+                // tarnd closed and left requests unread. The kernel reports it once, before what tarnd had sent until
                 // then: that is read next, and after it the end.
                 Err(e) if e.kind() == ErrorKind::ConnectionReset && !reset => reset = true,
                 Err(e) => return Err(lost(e)),
@@ -686,7 +686,7 @@ impl Client {
         }
     }
 
-    /// Opens a partition: returns its file; for one of another `node`, a stream to it and what is known of
+    /// Opens a partition: returns its file; for one of another `node`, a stream to it and the properties of
     /// it. It is open while the descriptor is. Programs use `tarn_partitions::Partition`.
     ///
     /// # Errors

@@ -85,7 +85,7 @@ mod tests {
             bind(&fd, &SocketAddrUnix::new(&path).unwrap()).unwrap();
             fd
         };
-        // What an earlier one has left.
+        // A socket file that an earlier process has left.
         drop(bound());
         let at_once = listening(&path, Duration::ZERO);
         assert_eq!(at_once.unwrap_err(), Errno::CONNREFUSED);

@@ -52,16 +52,16 @@ fn a_refusal_is_read_although_requests_were_not() {
     assert!(number == 0 && matches!(reply.0, Reply::Refused(why) if why.code == Code::Busy));
     let end = client.read(&mut Vec::new());
     assert_eq!(end.unwrap_err().code, Code::Lost);
-    // Gone before the program asks: the send tells of the reset.
+    // Gone before the program's request: the send reports the reset.
     assert_eq!(refused().stats().unwrap_err().code, Code::Busy);
-    // The send tells that it is closed.
+    // The send reports that it is closed.
     let client = refused();
     assert_eq!(client.write(b"", None), Err(Errno::CONNRESET));
     assert_eq!(client.write(b"", None), Err(Errno::PIPE));
     assert_eq!(client.stats().unwrap_err().code, Code::Busy);
 }
 
-/// What was not sent has no reply to wait for.
+/// A request that was not sent has no reply to wait for.
 #[test]
 fn a_request_that_cannot_be_sent() {
     let (client, _there) = pair();

@@ -1,4 +1,4 @@
-//! L3: decorators of ports that crash or fail on purpose, to prove that what is above them recovers.
+//! L3: decorators of ports that crash or fail on purpose, to prove that the layers above them recover.
 //!
 //! [`CrashPoint`] numbers every moment at which a crash makes a difference: before and after each append to the
 //! log, each action, each wait for an event. A test runs the same workflow with 1, 2, 3, ... until it ends without a

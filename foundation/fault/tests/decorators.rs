@@ -1,4 +1,4 @@
-//! Each point is hit once, in order, and what is decorated sees just what was before it.
+//! Each point is hit once, in order, and the decorated port sees only the calls before it.
 
 use std::cell::Cell;
 use tarn_fault::{CrashPoint, FaultJournal, FaultWorld, FullJournal};
@@ -8,7 +8,7 @@ use tarn_types::event::Event;
 use tarn_types::reason::Reason;
 use tarn_types::units::Time;
 
-/// What the decorated things did so far.
+/// The calls so far of the decorated journal and world.
 #[derive(Default)]
 struct Seen(Vec<&'static str>);
 
@@ -47,7 +47,7 @@ fn note(what: &'static str) {
     STORY.set(story);
 }
 
-/// Stands for a crash: what comes later is told apart from what came before.
+/// Stands for a crash: separates later calls from earlier ones.
 fn crash() {
     note("CRASH");
 }

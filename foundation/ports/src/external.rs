@@ -4,7 +4,7 @@ use crate::medium::{MediumError, ReadableMedium};
 
 /// Files below one folder of it, under names such as `3.7/0.arena`. A file that has its name is whole, and outlives a loss of power.
 pub trait External: Send + Sync {
-    /// Begins a file that has no name yet. What was left of one for this name, by a process that was killed, is gone.
+    /// Begins a file that has no name yet. A killed process's leftover for this name is gone.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -28,7 +28,7 @@ pub trait External: Send + Sync {
     /// When it cannot be removed.
     fn remove(&self, name: &str) -> Result<(), MediumError>;
 
-    /// Keeps others from locking it, on whatever node they are, until this is dropped. Where the store has no locks nobody is kept.
+    /// Keeps others from locking it, on any node, until this is dropped. Where the store has no locks nobody is kept.
     ///
     /// # Errors
     /// When somebody has it (`WouldBlock`).
@@ -37,19 +37,20 @@ pub trait External: Send + Sync {
 
 /// A file that has no name yet. One that is dropped is gone.
 pub trait ExternalFileWriter: ReadableMedium + Send {
-    /// Writes what follows.
+    /// Writes the next bytes.
     ///
     /// # Errors
     /// When it cannot be written.
     fn append(&mut self, bytes: &[u8]) -> Result<(), MediumError>;
 
-    /// What was written outlives a loss of power, and is read from the store from now on, as far as the system can be asked for that.
+    /// From now on the written bytes outlive a loss of power and are read from the store, as far as the system can be asked for
+    /// that.
     ///
     /// # Errors
     /// When it cannot be synced: nothing is promised then.
     fn sync(&mut self) -> Result<(), MediumError>;
 
-    /// Gives it its name, in the place of what had it.
+    /// Gives the file its name, in the place of the file that had it.
     ///
     /// # Errors
     /// When it cannot be renamed, or that cannot be synced.

@@ -5,7 +5,7 @@ use tarn_types::action::Action;
 use tarn_types::event::Event;
 use tarn_types::units::Time;
 
-/// One record of the event log: what happened, and what the engine decided about it.
+/// One record of the event log: an event, and the engine's decisions about it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Counts from 0 without a gap.
@@ -14,10 +14,10 @@ pub struct Record {
     pub now: Time,
     /// Version of the engine that decided.
     pub engine: u32,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
-    /// What is to be done about it, in order.
+    /// The actions that follow from it, in order.
     pub actions: Vec<Action>,
 }
 
@@ -27,11 +27,11 @@ pub struct Record {
 pub struct JournalError {
     /// The log's path.
     pub path: String,
-    /// What the system said.
+    /// The system's error.
     pub source: std::io::Error,
 }
 
-/// Where records go. When `append` returns, the records survive a crash of the machine.
+/// The destination of records. When `append` returns, the records survive a crash of the machine.
 pub trait Journal {
     /// Appends records, all durable on return.
     ///

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// When what was written to a medium outlives a loss of power, the worst first.
+/// When written bytes of a medium outlive a loss of power, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PowerFail {
     /// Never: it is memory. It outlives the process.
@@ -15,41 +15,41 @@ pub enum PowerFail {
     Fenced,
 }
 
-/// What a medium promises of what is written to it.
+/// The guarantees of a medium for the bytes that are written to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promises {
-    /// Aligned bytes that are written whole or not at all, whatever happens.
+    /// Aligned bytes that are written whole or not at all, in any event.
     pub atomic: u64,
-    /// Bytes that cost as much as one of them: what is written is best a multiple.
+    /// Bytes that cost as much as one of them: the length of a write is best a multiple.
     pub write_unit: u64,
     /// Bytes that become persistent together, at least.
     pub persist_unit: u64,
-    /// What a loss of power leaves.
+    /// The state that a loss of power leaves.
     pub power_fail: PowerFail,
 }
 
-/// Why a medium did not do what it was asked for.
+/// Why a medium did not do a request.
 #[derive(Debug, thiserror::Error)]
 pub enum MediumError {
     /// It ends before that.
     #[error("bytes {} to {} were asked for, and there are {size}", .range.start, .range.end)]
     Outside {
-        /// What was asked for.
+        /// The requested bytes.
         range: Range<u64>,
         /// Bytes that there are.
         size: u64,
     },
-    /// The same bytes were asked for twice.
+    /// The same bytes were requested twice.
     #[error("bytes {} to {} are in another window already", .0.start, .0.end)]
     Taken(Range<u64>),
     /// The operating system refused something.
     #[error("cannot {doing} {what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
-        /// Of what.
+        /// The object of the operation.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -61,7 +61,7 @@ pub trait Medium: Send {
     where
         Self: 'a;
 
-    /// What it promises.
+    /// Its guarantees.
     fn promises(&self) -> Promises;
 
     /// Bytes.
@@ -73,7 +73,7 @@ pub trait Medium: Send {
     /// [`MediumError::Outside`], and [`MediumError::Taken`] where ranges overlap.
     fn windows(&mut self, ranges: &[Range<u64>]) -> Result<Vec<Self::Window<'_>>, MediumError>;
 
-    /// Makes it larger, its memory taken; what it holds stays.
+    /// Makes it larger, its memory taken; its content stays.
     ///
     /// # Errors
     /// When there is no space: it is as it was.
@@ -135,7 +135,7 @@ pub trait MediumWindow: ReadableMedium + Send {
         self.write(at, bytes)
     }
 
-    /// It will be used soon: where it is memory that is not mapped yet, it is now. What cannot be costs its first use instead.
+    /// It will be used soon: memory that is not mapped yet is mapped now. If that fails, the first use maps it.
     fn warm(&mut self) {}
 
     /// Makes all persistent that was written through this window, as far as the medium can.
@@ -144,11 +144,11 @@ pub trait MediumWindow: ReadableMedium + Send {
     /// When the system cannot sync it: nothing is promised then.
     fn persist(&mut self) -> Result<(), MediumError>;
 
-    /// What of it readers in other programs have pinned at this instant, in any order: it is not to be written. Who pins afterwards sees
-    /// all that was written before. None of what nobody else can see.
+    /// The ranges of it that readers in other programs have pinned at this instant, in any order: do not write to them. A reader
+    /// that pins afterwards sees all that was written before. No ranges if nobody else can see it.
     ///
     /// # Errors
-    /// When the system does not say: then nothing may be written where nothing was kept before.
+    /// When the system does not report them: then nothing may be written where nothing was kept before.
     fn pinned(&self) -> Result<Vec<Range<u64>>, MediumError> {
         Ok(Vec::new())
     }

@@ -1,4 +1,4 @@
-//! Movers: what copies, hashes, checks and removes file trees.
+//! Movers, which copy, hash, check and remove file trees.
 
 use crate::operation::{Control, MoverError};
 use crate::peer::{Arrivals, PeerTree};
@@ -14,21 +14,21 @@ use tarn_types::part::Verify;
 pub struct CopySource {
     /// The folder whose content is copied, or one file or link. Of a peer's tree: nothing.
     pub root: PathBuf,
-    /// The tree is stored on another node. Then `manifest` is needed: it says what the tree holds.
+    /// The tree is stored on another node. Then `manifest` is needed: it lists the tree's content.
     pub peer: Option<Arc<dyn PeerTree>>,
     /// When set, `root` is one entry and appears under this name at the destination.
     pub as_entry: Option<String>,
-    /// What it must be: paths, sizes and hashes are compared while copying. `None` when it is not known yet.
+    /// The expected content: paths, sizes and hashes are compared while copying. `None` when it is not known yet.
     pub manifest: Option<Manifest>,
     /// Only paths (as they appear at the destination) that are listed here; `None` for all.
     pub only: Option<Vec<Box<[u8]>>>,
-    /// Its files are sealed with this key: what is copied, hashed and compared is their content.
+    /// Its files are sealed with this key: their content is copied, hashed and compared.
     pub sealed: Option<Arc<DataKey>>,
-    /// What becomes of links that lead out of it.
+    /// The treatment of links that lead out of it.
     pub follow: Follow,
 }
 
-/// What becomes of the links that lead out of a tree.
+/// The treatment of links that lead out of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Follow {
     /// They are refused.
@@ -36,9 +36,9 @@ pub enum Follow {
     None,
     /// They are refused, and the tree is opened by its path without following a link.
     Within,
-    /// What a link of this user's, or of root's, points to is a part of the tree; others are refused. Opened as with `Within`.
+    /// The target of a link of this user's, or of root's, is a part of the tree; other links are refused. Opened as with `Within`.
     Of(u32),
-    /// It is what a user names as a source of their own run: what links point to is a part of it.
+    /// A user names the tree as a source of their own run: the targets of links are a part of it.
     All,
 }
 
@@ -60,12 +60,12 @@ impl CopySource {
 /// Copy trees into one folder that appears whole or not at all.
 #[derive(Debug, Clone)]
 pub struct CopyJob {
-    /// What is copied. Several trees are merged: folders unite; two different files of one name are a conflict.
+    /// The trees to copy. Several trees are merged: folders unite; two different files of one name are a conflict.
     pub sources: Vec<CopySource>,
-    /// Where the result appears, by a rename; must not exist, unless `replace`.
+    /// The place of the result, which appears there by a rename; must not exist, unless `replace`.
     pub dest: PathBuf,
-    /// Where it grows, on the same file system. What an earlier, interrupted attempt left here is reused
-    /// when it is proven intact.
+    /// The place where it grows, on the same file system. Files of an earlier, interrupted attempt here are reused if they are
+    /// proven intact.
     pub staging: PathBuf,
     /// An existing `dest` is replaced at once (exchange, then removal), never mixed.
     pub replace: bool,
@@ -77,31 +77,31 @@ pub struct CopyJob {
     pub rate: u64,
     /// Nanoseconds that every file costs in addition; emulation of a slow store.
     pub latency: u64,
-    /// Who is told what has arrived, when others want to read the tree before it is whole.
+    /// The receiver of notifications about arrived bytes, when others want to read the tree before it is whole.
     pub arrivals: Option<Arc<dyn Arrivals>>,
     /// The destination's files are sealed with this key; hashes stay those of their content.
     pub seal: Option<Arc<DataKey>>,
 }
 
-/// What a copy did.
+/// The report of a copy.
 #[derive(Debug, Clone, Default)]
 pub struct CopyReport {
-    /// What each source held, with hashes, in the order of the sources.
+    /// The content of each source, with hashes, in the order of the sources.
     pub manifests: Vec<Manifest>,
     /// Bytes of content that were moved.
     pub bytes: u64,
     /// Bytes that were already there from an earlier attempt.
     pub resumed: u64,
-    /// What the destination could not hold, such as extended attributes: one sentence each.
+    /// Properties that the destination could not hold, such as extended attributes: one sentence each.
     pub lost: Vec<String>,
 }
 
-/// What a delivery may replace and remove of what its destination holds already.
+/// The content of its destination that a delivery may replace and remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
-    /// What its owner has put there; all else is a conflict.
+    /// Objects that its owner has put there; all else is a conflict.
     Own,
-    /// The same, unless it is whole: what an interrupted delivery has left.
+    /// The same, unless it is whole: the rest of an interrupted delivery.
     Unfinished,
     /// All.
     All,
@@ -110,15 +110,15 @@ pub enum Over {
 /// Put trees into an object store. Every object is whole or absent; the tree is not replaced at once, as a store has no renames.
 #[derive(Debug, Clone)]
 pub struct DeliveryJob {
-    /// What is put, merged. Where a manifest is not known the tree is read for it.
+    /// The trees to put, merged. Without a manifest, the tree is read for it.
     pub sources: Vec<CopySource>,
     /// The tree in the store, as `s3://BUCKET/PREFIX/`.
     pub dest: PathBuf,
     /// The sources are a single file, and `dest` is the object that it becomes, as `s3://BUCKET/KEY`.
     pub single: bool,
-    /// Whose tree it is: objects carry this name.
+    /// The owner of the tree: objects carry this name.
     pub owner: String,
-    /// What of what is there makes way.
+    /// The existing objects that the delivery may replace.
     pub over: Over,
     /// How it is verified: with `Readback` every object is read again and compared.
     pub verify: Verify,
@@ -128,7 +128,7 @@ pub struct DeliveryJob {
     pub latency: u64,
 }
 
-/// What a folder's file system can do; probed, never guessed from its name.
+/// The abilities of a folder's file system; probed, never guessed from its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeCapabilities {
     /// Files can share blocks (`FICLONE`).
@@ -144,7 +144,7 @@ pub struct TreeCapabilities {
 /// Works on file trees. Every call blocks; callers run it on their own threads. A mover never follows a
 /// symbolic link out of a tree it was given, but for a source's ([`CopySource::follow`]), and refuses names that lead out of it.
 pub trait Mover: Send + Sync {
-    /// What the file system of an existing folder can do.
+    /// The abilities of an existing folder's file system.
     ///
     /// # Errors
     /// When the folder cannot be written.
@@ -157,7 +157,7 @@ pub trait Mover: Send + Sync {
     /// When the tree cannot be read.
     fn list(&self, root: &Path, control: &Control) -> Result<Manifest, MoverError>;
 
-    /// As [`Mover::list`] of what a user names as a source: a link that leads out of it counts as what it points to. A mover that
+    /// As [`Mover::list`] of a user's source: a link that leads out of it counts as its target. A mover that
     /// knows no links lists it as any tree.
     ///
     /// # Errors
@@ -209,12 +209,12 @@ pub trait Mover: Send + Sync {
     /// Whether there is something to be read at a place in an object store. It is not listed for that.
     ///
     /// # Errors
-    /// That nothing is there, or why the store cannot be asked.
+    /// That nothing is there, or why the store cannot be reached.
     fn may_fetch(&self, source: &Path, _control: &Control) -> Result<(), MoverError> {
         Err(no_store(source))
     }
 
-    /// Whether a tree of an object store can be put there: nothing is, or only what carries the owner's name, and this
+    /// Whether a tree of an object store can be put there: nothing is there, or only objects with the owner's name, and this
     /// process may write.
     ///
     /// # Errors
@@ -234,7 +234,7 @@ pub trait Mover: Send + Sync {
     /// Whether a tree of an object store, or a single object, is a delivery of this owner's that came to its end.
     ///
     /// # Errors
-    /// When the store does not say.
+    /// When the store gives no answer.
     fn is_delivered(
         &self,
         dest: &Path,
@@ -244,7 +244,7 @@ pub trait Mover: Send + Sync {
         Err(no_store(dest))
     }
 
-    /// Ends what an unfinished delivery of this owner had under way in an object store, and removes the objects that it has put, if
+    /// Ends the uploads of an unfinished delivery of this owner in an object store, and removes the objects that it has put, if
     /// `objects`.
     ///
     /// # Errors
@@ -283,10 +283,10 @@ pub trait Mover: Send + Sync {
     /// manifests must cover every file of the tree; folders may stand in several.
     ///
     /// # Errors
-    /// When a rename fails; calling it again finishes what was begun.
+    /// When a rename fails; calling it again finishes the rest.
     fn split(&self, root: &Path, parts: &[(&Manifest, PathBuf)]) -> Result<(), MoverError>;
 
-    /// Removes a tree, whatever its permissions; a missing one is not an error.
+    /// Removes a tree, with any permissions; a missing one is not an error.
     ///
     /// # Errors
     /// When something remains.
@@ -299,7 +299,7 @@ pub trait Mover: Send + Sync {
     fn stored(&self, root: &Path) -> Result<u64, MoverError>;
 }
 
-/// What a mover says that reaches no object store.
+/// The error of a mover that reaches no object store.
 fn no_store(place: &Path) -> MoverError {
     let message = format!("this mover reaches no object store: {}", place.display());
     MoverError::new(FailureKind::Io, message)

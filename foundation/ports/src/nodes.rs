@@ -1,5 +1,5 @@
-//! The nodes of a run: what `tarn run` asks of its world beside actions and events, and what a world that owns only some
-//! of the nodes asks of the others. docs/internals/cluster.md tells who is who.
+//! The nodes of a run: the requests of `tarn run` to its world beside actions and events, and those of a world that owns only some
+//! of the nodes to the others. docs/internals/cluster.md explains the roles.
 
 use crate::peer::{Arrivals, PeerTree};
 use crate::progress::Progress;
@@ -18,13 +18,14 @@ use tarn_types::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 /// it may take long where a file system hangs.
 pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 
-/// What two folders, on a persistent tier and in memory, have of programs' checkpoints. It only looks.
+/// Finds the checkpoints of programs in two folders, one on a persistent tier and one in memory. It only looks.
 pub type CheckpointFinder = Arc<dyn Fn(&Path, &Path) -> Vec<Checkpoint> + Send + Sync>;
 
 /// Makes a partition (docs/guide/direct-access.md) of this name in a folder, of so many bytes, written by units of so many bytes, or mapped with 0.
 pub type MakePartition = Arc<dyn Fn(&Path, &str, u64, u32) -> Result<(), Failure> + Send + Sync>;
 
-/// Where programs find the partitions of their own step (docs/guide/direct-access.md), as others name a dataspace; none has such a name.
+/// The dataspace in which programs find the partitions of their own step (docs/guide/direct-access.md), named like a dataspace;
+/// no dataspace has such a name.
 pub const STEP_SPACE: &str = "@step";
 
 /// The variable that names the socket by which they have those that span several machines.
@@ -33,15 +34,15 @@ pub const STEP_SOCKET: &str = "TARN_STEP_SOCKET";
 /// An own node's pieces of the partitions that span the nodes of a step.
 #[derive(Debug, Clone)]
 pub struct Pieces {
-    /// Whose they are.
+    /// The attempt that owns them.
     pub step: AttemptId,
     /// The name of each partition, and the folder that has the piece of it.
     pub folders: BTreeMap<String, PathBuf>,
-    /// Where the socket for the step's programs is made, in a folder that is there.
+    /// The path of the socket for the step's programs, in an existing folder.
     pub socket: PathBuf,
 }
 
-/// What this machine or its settings lack, as a sentence for people, who alone can change that.
+/// A sentence for people about a lack of this machine or its settings, which only people can mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CapabilityError(String);
@@ -52,7 +53,7 @@ impl CapabilityError {
         Self(why.to_string())
     }
 
-    /// For what only works in namespaces, which are not to be had for this reason.
+    /// For work that needs namespaces, which are not available for this reason.
     #[must_use]
     pub fn needs_namespaces(why: &Self) -> Self {
         Self(format!("it needs namespaces: {why}"))
@@ -79,10 +80,10 @@ pub trait NodeWorld: World {
     /// The reason.
     fn images(&self) -> Result<(), CapabilityError>;
 
-    /// What is under way, for progress bars; outlives the world.
+    /// The transfers and steps under way, for progress bars; outlives the world.
     fn progress(&self) -> Progress;
 
-    /// What earlier runs left, after a look at what of it is still there: what `Do::Reuse` counts in from now on.
+    /// Checks which results of earlier runs are still there: `Do::Reuse` counts in them from now on.
     /// The replicas are `there`; those in the `protected` folders take space until they are reused, all others make
     /// way when theirs is wanted.
     ///
@@ -95,13 +96,13 @@ pub trait NodeWorld: World {
         protected: &BTreeSet<PathBuf>,
     ) -> Result<(), WorldError>;
 
-    /// Makes parts known that the log of an interrupted run tells of.
+    /// Makes the parts in the log of an interrupted run known.
     ///
     /// # Errors
     /// When the world is broken as a whole.
     fn know(&mut self, parts: Vec<(PartRef, PartInfo)>) -> Result<(), WorldError>;
 
-    /// Those of the replicas that are really there, whole, where the log says they should be.
+    /// Those of the replicas that are really there, whole, where the log has them.
     ///
     /// # Errors
     /// When the world is broken as a whole.
@@ -110,15 +111,15 @@ pub trait NodeWorld: World {
         wanted: &[(PartRef, StoreKey, Place)],
     ) -> Result<Vec<(PartRef, Place)>, WorldError>;
 
-    /// Removes everything of this workspace that does not stay; ends what is left of a dead run. Called before anything
+    /// Removes everything of this workspace that does not stay; ends the rest of a dead run. Called before anything
     /// is performed.
     ///
     /// # Errors
     /// When the world is broken as a whole.
     fn clean(&mut self, staying: &Staying) -> Result<Cleaned, WorldError>;
 
-    /// Where the external store's rate is emulated: of the transfers to and from it that are under way anywhere, `own` of `all` are
-    /// this world's, and so is that share of the rate. A world that knows all of them is never told.
+    /// Where the external store's rate is emulated: of the transfers to and from it that are under way anywhere, `own` of `all`
+    /// are this world's, and so is that share of the rate. Not called on a world that knows all of them.
     fn pace(&mut self, own: u32, all: u32);
 
     /// Of folders on tiers and in the drained area, whether each is there; `None` where nobody can look, as the node is lost.
@@ -127,22 +128,22 @@ pub trait NodeWorld: World {
     /// When the world is broken as a whole.
     fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<Option<bool>>, WorldError>;
 
-    /// Removes such folders with all that is in them, wherever they are. What could not be removed, a sentence each.
+    /// Removes such folders with their content, wherever they are. Returns a sentence for each failure.
     ///
     /// # Errors
     /// When the world is broken as a whole.
     fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError>;
 
-    /// The run has ended well: half-copied replicas, empty folders and claims on tiers go, and the world with them. What
-    /// could not be done, a sentence each.
+    /// The run has ended well: half-copied replicas, empty folders and claims on tiers go, and the world with them. Returns a
+    /// sentence for each failure.
     fn leave(self: Box<Self>) -> Vec<String>;
 
-    /// Of this part, under this key, no other world has a replica any more: what keeps one secret is forgotten. A world that knows all
-    /// replicas is never told.
+    /// No other world has a replica of this part under this key any more: forget the key that encrypts one. Not called on a world
+    /// that knows all replicas.
     fn gone(&mut self, part: PartRef, key: &StoreKey);
 
     /// A transfer from a source that another world has made is complete; it began at `began` (nanoseconds since 1970):
-    /// what was read of the source is remembered.
+    /// the bytes read of the source are remembered.
     fn learned(&mut self, transfer: &Transfer, began: i64);
 }
 
@@ -154,15 +155,15 @@ pub trait Peers: Send + Sync {
     /// `NodeLost` when its node is, `Io` when it is no node of this run.
     fn tree(&self, spot: TierRef, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure>;
 
-    /// Who is told of what arrives of a replica on an own node, so that others can read it before it is whole. From now on
-    /// who asks for it waits for it.
+    /// The receiver of notifications about the bytes of a replica that arrive on an own node, so that others can read it before
+    /// it is whole. From now on requests for the replica wait for it.
     fn arriving(&self, spot: TierRef, key: &StoreKey) -> Option<Arc<dyn Arrivals>>;
 
-    /// A transfer to an own node has begun: who all is told of what arrives of it is known.
+    /// A transfer to an own node has begun: all receivers of its notifications are known.
     fn begun(&self, id: TransferId);
 
     /// Lets the step's programs here have its pieces, those of the other nodes as well, and those on the other nodes have these. It ends
-    /// when what is returned is dropped: then nobody has these open any more.
+    /// when the returned value is dropped: then nobody has these open any more.
     ///
     /// # Errors
     /// When the socket cannot be made.
@@ -171,7 +172,7 @@ pub trait Peers: Send + Sync {
 
 /// The other nodes of a step: messages about it, whose content is the sender's and the receiver's own.
 pub trait Followers: Send + Sync {
-    /// Sends. The order between two nodes is kept. Does not wait for an answer; may wait for space in a queue. False when
-    /// that node is lost. Where it turns out later that the message cannot be delivered, the attempt has failed, and the world is told.
+    /// Sends. The order between two nodes is kept. Does not wait for an answer; may wait for space in a queue. False when that
+    /// node is lost. If the message turns out later to be undeliverable, the attempt has failed, and the world gets an event.
     fn send(&self, to: NodeId, step: AttemptId, message: Vec<u8>) -> bool;
 }

@@ -10,25 +10,25 @@ use tarn_types::object::ObjectUrl;
 /// Small texts that are kept with an object: name (lower case) and value.
 pub type Tags = Vec<(String, String)>;
 
-/// An object, as a store tells of it.
+/// An object, as a store lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectMetadata {
     /// Its key.
     pub key: String,
     /// In bytes.
     pub size: u64,
-    /// What tells this content from any other that had or will have the key; without quotes.
+    /// Distinguishes this content from any other that had or will have the key; without quotes.
     pub etag: String,
     /// When it was put, in seconds since 1970.
     pub modified: i64,
-    /// What was kept with it. A listing does not show it.
+    /// The tags that are stored with it. A listing does not show them.
     pub tags: Tags,
 }
 
-/// What an object that is put may take the place of.
+/// The existing object that a put may replace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replaces<'a> {
-    /// Whatever is there.
+    /// Any object.
     Anything,
     /// Nothing: no object was seen there.
     Nothing,
@@ -37,7 +37,7 @@ pub enum Replaces<'a> {
 }
 
 impl Replaces<'_> {
-    /// Whether what is there now may be replaced.
+    /// Whether the present object may be replaced.
     pub fn allows(&self, found: &ObjectMetadata) -> bool {
         match self {
             Self::Anything => true,
@@ -56,12 +56,12 @@ pub struct Upload {
     pub id: String,
 }
 
-/// Speaks to object stores. Every call blocks; what may pass by itself (a cut connection, a store that is busy) is tried again
-/// for a bounded time, and given up soon when `watch` says so.
+/// Speaks to object stores. Every call blocks; an error that may pass by itself (a cut connection, a store that is busy) is tried
+/// again for a bounded time, and given up soon when `watch` says so.
 ///
-/// Errors are `Io` where nothing better is said, `Cancelled` when `watch` has stopped it.
+/// Errors are `Io` unless a method lists another kind, `Cancelled` when `watch` has stopped it.
 pub trait ObjectStore: Send + Sync + Debug {
-    /// Tells of every object whose key begins with that of `at`, in the store's order. What `each` fails with ends it.
+    /// Calls `each` for every object whose key begins with that of `at`, in the store's order. An error from `each` ends it.
     ///
     /// # Errors
     /// When the bucket cannot be listed.
@@ -72,10 +72,10 @@ pub trait ObjectStore: Send + Sync + Debug {
         each: &mut dyn FnMut(ObjectMetadata) -> Result<(), MoverError>,
     ) -> Result<(), MoverError>;
 
-    /// What is known of an object; `None` when it is not there.
+    /// The metadata of an object; `None` when it is not there.
     ///
     /// # Errors
-    /// When the store does not say.
+    /// When the store gives no answer.
     fn look(&self, at: &ObjectUrl, watch: &dyn Watch)
     -> Result<Option<ObjectMetadata>, MoverError>;
 
@@ -91,7 +91,8 @@ pub trait ObjectStore: Send + Sync + Debug {
         watch: &'a dyn Watch,
     ) -> Result<Box<dyn ObjectBody + 'a>, MoverError>;
 
-    /// Puts an object in one piece, in the place of `replaces` only; its ETag. The store compares what arrives with a checksum.
+    /// Puts an object in one piece, in the place of `replaces` only; its ETag. The store compares the arrived bytes with a
+    /// checksum.
     ///
     /// # Errors
     /// When it cannot be put; then it is as it was, or (where the answer was lost) as it should be. `Conflict`, refused as `Occupied`,
@@ -111,7 +112,7 @@ pub trait ObjectStore: Send + Sync + Debug {
     /// When it cannot be begun.
     fn begin(&self, at: &ObjectUrl, tags: &Tags, watch: &dyn Watch) -> Result<Upload, MoverError>;
 
-    /// Sends a part, counted from 1; its ETag. The store compares what arrives with a checksum.
+    /// Sends a part, counted from 1; its ETag. The store compares the arrived bytes with a checksum.
     ///
     /// # Errors
     /// When it cannot be sent.
@@ -126,14 +127,14 @@ pub trait ObjectStore: Send + Sync + Debug {
     /// The ETags of the parts that an upload has, by their numbers; `None` when there is no such upload any more.
     ///
     /// # Errors
-    /// When the store does not say.
+    /// When the store gives no answer.
     fn parts(
         &self,
         upload: &Upload,
         watch: &dyn Watch,
     ) -> Result<Option<BTreeMap<u16, String>>, MoverError>;
 
-    /// Whether a part with this ETag has just these bytes. Where ETags do not tell it has not.
+    /// Whether a part with this ETag has just these bytes. Where ETags do not show it, false.
     fn is_part(&self, etag: &str, bytes: &[u8]) -> bool;
 
     /// Makes the object out of all parts, whose ETags these are in their order, in the place of `replaces` only; its ETag.
@@ -155,7 +156,7 @@ pub trait ObjectStore: Send + Sync + Debug {
     /// When it may still be there.
     fn abort(&self, upload: &Upload, watch: &dyn Watch) -> Result<(), MoverError>;
 
-    /// Removes an object; with an ETag, only the one that has it. That it is not there is no error.
+    /// Removes an object; with an ETag, only if the object has that one. A missing object is no error.
     ///
     /// # Errors
     /// When it may still be there. `Conflict`, refused as `Occupied`, when something else is there.

@@ -8,16 +8,16 @@ use std::os::fd::BorrowedFd;
 /// Something that is so until it is dropped.
 pub type KeepAliveGuard = Box<dyn Send + Sync>;
 
-/// A stretch of a file that other processes reach, and what they must be told to do so: opaque words.
+/// A stretch of a file that other processes reach, and the opaque words that they need for it.
 pub type ExposedExtent = (KeepAliveGuard, Box<[u8]>);
 
-/// What moves bytes so. `here` is the address of this host by which both ends reach each other.
+/// A transport that moves bytes so. `here` is the address of this host by which both ends reach each other.
 pub trait OneSided: Send + Sync {
-    /// What it is, for people: both ends have the same.
+    /// Its name, for people: the same at both ends.
     fn name(&self) -> &str;
 
-    /// Lets whoever is told the words read a stretch of a file, or write to it, until it is dropped: after that nothing lands there any
-    /// more. What others do there may take [`OneSided::attend`].
+    /// Lets every process that has the words read a stretch of a file, or write to it, until it is dropped: after that nothing
+    /// lands there any more. Access by others may need [`OneSided::attend`].
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -29,17 +29,17 @@ pub trait OneSided: Send + Sync {
         writable: bool,
     ) -> io::Result<ExposedExtent>;
 
-    /// While this is held, what others do to what is open here gets on.
+    /// While this is held, access by others to the files that are open here proceeds.
     ///
     /// # Errors
     /// When no thread can be had for that.
     fn attend(&self, here: IpAddr) -> io::Result<KeepAliveGuard>;
 
-    /// Writes bytes to what another process has opened, from `at` on: in the end they can be seen there. `waits` is called time and again
-    /// while nothing happens. After an error some may land there at any time, until the other end has closed it.
+    /// Writes bytes to a file that another process has opened, from `at` on: in the end they can be seen there. `waits` is called
+    /// time and again while nothing happens. After an error some may land there at any time, until the other end has closed it.
     ///
     /// # Errors
-    /// When it cannot be, or when `waits` says so.
+    /// When it cannot be written, or the error of `waits`.
     fn write(
         &self,
         here: IpAddr,
@@ -49,8 +49,8 @@ pub trait OneSided: Send + Sync {
         waits: &mut dyn FnMut() -> io::Result<()>,
     ) -> io::Result<()>;
 
-    /// Fills `into` from the first bytes of what another process has opened; `arrived` is told each time how many are there. After an
-    /// error none of it is written to any more.
+    /// Fills `into` from the first bytes that another process has opened; each time, `arrived` gets all bytes that are there.
+    /// After an error nothing writes to `into` any more.
     ///
     /// # Errors
     /// As [`OneSided::write`].

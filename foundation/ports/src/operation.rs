@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tarn_types::event::{Failure, FailureKind};
 
-/// Progress and cancellation, shared with whoever watches.
+/// Progress and cancellation, shared with its watchers.
 #[derive(Debug, Default)]
 pub struct Control {
     /// Set to make the operation fail soon with [`FailureKind::Cancelled`].
@@ -13,7 +13,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Whether cancellation was asked for.
+    /// Whether cancellation was requested.
     pub fn cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
     }
@@ -32,7 +32,7 @@ pub struct MoverError {
     /// Which of a copy's sources is not what it must be, by its place in the order of the sources; `None` if that is not known, or
     /// if it is not because of one.
     pub tree: Option<usize>,
-    /// What kind of refusal of an object store it is, if it is one that programs tell apart.
+    /// The kind of an object store's refusal, if programs distinguish it.
     pub refused: Option<ObjectStoreError>,
 }
 
@@ -50,7 +50,7 @@ pub enum ObjectStoreError {
 }
 
 impl MoverError {
-    /// An error of a kind, with a message that says what, why and what to do.
+    /// An error of a kind, with a message: the failure, its reason, and what to do.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self {
             failure: Failure {

@@ -4,7 +4,7 @@ use crate::operation::{Control, MoverError};
 use std::fmt::Debug;
 use std::path::Path;
 
-/// Who waits for a peer, and may stop waiting.
+/// Waits for a peer, and may stop waiting.
 pub trait Watch: Sync {
     /// Whether to give up soon.
     fn stopped(&self) -> bool;
@@ -16,18 +16,18 @@ impl Watch for Control {
     }
 }
 
-/// A tree on another node. What it holds is known from its manifest; here its contents are read.
+/// A tree on another node. Its manifest is known; here its contents are read.
 pub trait PeerTree: Send + Sync + Debug {
-    /// What it is called in messages: node and tree.
+    /// Its name in messages: node and tree.
     fn name(&self) -> String;
 
     /// A stream for one thread. Waits for the peer to be reached, and while it is busy.
     ///
     /// # Errors
-    /// `Io` when it cannot be reached or is not who it should be, `Cancelled` when `watch` says stop.
+    /// `Io` when it cannot be reached or is not who it should be, `Cancelled` when `watch` stops.
     fn open<'a>(&'a self, watch: &'a dyn Watch) -> Result<Box<dyn PeerStream + 'a>, MoverError>;
 
-    /// How many streams keep it busy, if on each one file is waited for at a time; `None`: files are asked for well ahead, and as
+    /// How many streams keep it busy, if on each one file is waited for at a time; `None`: files are requested well ahead, and as
     /// many streams as a copy has threads do.
     fn streams(&self) -> Option<usize> {
         None
@@ -41,11 +41,11 @@ pub struct Piece<'a> {
     pub path: &'a [u8],
     /// In bytes.
     pub offset: u64,
-    /// In bytes. 0 asks whether the file is there.
+    /// In bytes. 0 requests whether the file is there.
     pub len: u64,
 }
 
-/// Pieces of files are asked for, any number ahead, and then read in the order of asking.
+/// Pieces of files are requested, any number ahead, and then read in the order of the requests.
 pub trait PeerStream {
     /// Asks for pieces. Does not wait.
     ///
@@ -53,18 +53,18 @@ pub trait PeerStream {
     /// When the connection is lost.
     fn ask(&mut self, pieces: &[Piece<'_>]) -> Result<(), MoverError>;
 
-    /// Fills `buffer` with the next bytes of the pieces that were asked for. It must not reach beyond the end of a
+    /// Fills `buffer` with the next bytes of the requested pieces. It must not reach beyond the end of a
     /// piece; a piece of length 0 takes one call with an empty buffer.
     ///
     /// # Errors
     /// `SourceChanged` when the peer has no such file or it is shorter, `Io` when the peer is silent, gone or sends
-    /// what was not asked for. The stream is of no use afterwards.
+    /// bytes that were not requested. The stream is of no use afterwards.
     fn read(&mut self, buffer: &mut [u8]) -> Result<(), MoverError>;
 }
 
-/// Told what of a tree has arrived while it is copied, so that it can be served before it is whole. Called from the
-/// threads of the copy. What has arrived need not have been verified to its end: a large file's hash is known with its
-/// last byte. Whoever reads it verifies it too.
+/// Receives notifications about the bytes of a tree that have arrived while it is copied, so that it can be served before it is
+/// whole. Called from the threads of the copy. Arrived bytes need not be verified to their end: a large file's hash is known with
+/// its last byte. Every reader verifies them too.
 pub trait Arrivals: Send + Sync + Debug {
     /// The folder in which the tree grows.
     fn growing(&self, staging: &Path);

@@ -1,4 +1,4 @@
-//! What is under way right now, for progress bars.
+//! Transfers and steps under way right now, for progress bars.
 
 use crate::operation::Control;
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use tarn_types::part::TransferKind;
 struct ProgressState {
     transfers: BTreeMap<TransferId, (DataId, TransferKind, u64, Instant, Arc<Control>)>,
     steps: BTreeMap<(InstanceId, u32), (Phase, Instant)>,
-    /// What other nodes have told of last.
+    /// The last reports of other nodes.
     elsewhere: BTreeMap<NodeId, (Vec<MovingTransfer>, Vec<RunningStep>)>,
 }
 
-/// A handle on what is under way; cheap to clone, readable from any thread.
+/// A handle on the transfers and steps under way; cheap to clone, readable from any thread.
 #[derive(Debug, Clone, Default)]
 pub struct Progress(Arc<Mutex<ProgressState>>);
 
@@ -94,7 +94,7 @@ impl Progress {
         }
     }
 
-    /// Notes what a step does now.
+    /// Notes the present phase of a step.
     pub fn step(&self, instance: InstanceId, attempt: u32, phase: Phase) {
         if let Ok(mut inner) = self.0.lock() {
             let entry = inner
@@ -112,7 +112,7 @@ impl Progress {
         }
     }
 
-    /// Takes the place of what another node has told before.
+    /// Replaces the last report of another node.
     pub fn elsewhere(&self, node: NodeId, transfers: Vec<MovingTransfer>, steps: Vec<RunningStep>) {
         if let Ok(mut inner) = self.0.lock() {
             inner.elsewhere.insert(node, (transfers, steps));

@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of a word that is told to all.
+/// Bytes of a word that all ranks get.
 pub const MAX_WORD: usize = 16 << 20;
 
 /// Why ranks did not come together.
@@ -20,17 +20,17 @@ pub enum RanksError {
     TimedOut {
         /// Which ranks, as a text: `rank 3`.
         who: String,
-        /// What was waited for.
+        /// The operation that the ranks did not do in time.
         doing: &'static str,
-        /// As long.
+        /// The time that the others waited.
         seconds: u64,
     },
     /// A rank is gone.
     #[error("{who} is gone: {why}")]
     Lost {
-        /// Which.
+        /// The rank.
         who: String,
-        /// How it is known.
+        /// The sign of it.
         why: String,
     },
     /// Another program has the name.
@@ -38,29 +38,29 @@ pub enum RanksError {
         "another program with this name is running ({who}): give this one another name, or end that one"
     )]
     Taken {
-        /// Who.
+        /// The other program.
         who: String,
     },
-    /// A rank did not do what it was asked for.
+    /// A rank refused a request.
     #[error("{who} refused: {why}")]
     Refused {
-        /// Which.
+        /// The rank.
         who: String,
-        /// What it says.
+        /// Its reason.
         why: String,
     },
-    /// What was given makes no sense.
+    /// The input makes no sense.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// Why a rank does not do what another one requests. The other rank gets the text.
+/// Why a rank does not do another one's request. The other rank gets the text.
 #[derive(Debug, thiserror::Error)]
 pub enum RankServiceError {
     /// A medium of its node fails.
     #[error(transparent)]
     Medium(#[from] MediumError),
-    /// The operating system, or what moves bytes between nodes, fails.
+    /// The operating system, or a transport between nodes, fails.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The request does not fit what this rank has.
@@ -68,7 +68,7 @@ pub enum RankServiceError {
     Unserved(&'static str),
 }
 
-/// How far a rank is: counts that only grow, and what it lacks of the last versions.
+/// How far a rank is: counts that only grow, and those of the last versions that it lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RankProgress {
     /// The number of the newest version of this generation that it has tried to commit.
@@ -84,7 +84,7 @@ pub struct RankProgress {
 }
 
 impl RankProgress {
-    /// What holds of both: the least of the counts, and what either lacks.
+    /// The state of both together: the least of the counts, and the versions that either lacks.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -124,17 +124,17 @@ pub struct Carried {
 pub type OpenWindow<'a> =
     dyn FnMut(BorrowedFd<'_>, u64) -> Result<KeepAliveGuard, RankServiceError> + 'a;
 
-/// What a rank does for others when they ask. Called on threads of the adapter's own, several at a time.
+/// The services of a rank for other ranks. Called on threads of the adapter's own, several at a time.
 pub trait RankService: Send + Sync {
-    /// Takes memory of so many bytes for a rank's staged part. What that rank was given before, in this or an earlier generation, is
-    /// taken away from it first: whoever still writes there writes to what nobody reads. Returns the name of the memory, for ranks of
-    /// the same node.
+    /// Takes memory of so many bytes for a rank's staged part. Memory that the rank got before, in this or an earlier generation,
+    /// is taken away from it first: a late writer writes to memory that nobody reads. Returns the name of the memory, for ranks
+    /// of the same node.
     ///
     /// # Errors
     /// When it cannot.
     fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, RankServiceError>;
 
-    /// Keeps bytes of a rank's staged part, and returns the checksum (CRC-64/NVME) of what is kept.
+    /// Keeps bytes of a rank's staged part, and returns the checksum (CRC-64/NVME) of the kept bytes.
     ///
     /// # Errors
     /// When nothing was granted for this generation, or less.
@@ -156,7 +156,8 @@ pub trait RankService: Send + Sync {
         Err(RankServiceError::Unserved("it has no windows"))
     }
 
-    /// The checksum of bytes that are in the memory that was granted to a rank, once it says that it has written them by its window.
+    /// The checksum of bytes that are in the memory that was granted to a rank, once it reports that it has written them by its
+    /// window.
     ///
     /// # Errors
     /// When no window is open, nothing was granted for this generation, or less.
@@ -180,13 +181,13 @@ pub trait RankService: Send + Sync {
 
 /// All ranks of a program, in the hands of one. No call waits for ever.
 pub trait Ranks: Send + Sync {
-    /// Which it is.
+    /// Its number.
     fn rank(&self) -> u32;
 
-    /// How many there are.
+    /// The number of ranks.
     fn ranks(&self) -> u32;
 
-    /// The node that a rank is on: what fails together has one name.
+    /// The node that a rank is on: ranks that fail together have one name.
     fn node(&self, rank: u32) -> &str;
 
     /// The switches over the node of a rank, from the top down, with dots between them: nodes of one text are one switch away from each
@@ -229,7 +230,7 @@ pub trait Ranks: Send + Sync {
     ) -> Result<String, RanksError>;
 
     /// Sends bytes of this rank's staged part to a rank that has granted memory for it: [`RankService::put`], piece by piece. Returns the
-    /// checksum of what arrived, as one.
+    /// checksum of the arrived bytes, as one.
     ///
     /// # Errors
     /// When it refuses or is gone.
@@ -257,12 +258,12 @@ pub trait Ranks: Send + Sync {
         arrived: &mut dyn FnMut(&[u8]),
     ) -> Result<(), RanksError>;
 
-    /// What went to other nodes and came from there so far.
+    /// Bytes that went to other nodes and came from there so far.
     fn carried(&self) -> Carried {
         Carried::default()
     }
 
-    /// Why bytes went by streams although they were to go by [`OneSided`](crate::OneSided); told once.
+    /// Why bytes went by streams although they were to go by [`OneSided`](crate::OneSided); reported once.
     fn detour(&self) -> Option<String> {
         None
     }

@@ -1,19 +1,19 @@
-//! Which pages of a program's memory were written.
+//! Finds the written pages of a program's memory.
 
 use std::ops::Range;
 
 /// Why writes cannot be tracked.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackError {
-    /// There is no mechanism for it, or this process may not use it; and what is done instead.
+    /// There is no mechanism for it, or this process may not use it; with the alternative.
     #[error("writes to memory cannot be tracked here: {0}")]
     Unsupported(String),
     /// The system refused something.
     #[error("cannot {doing}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -29,7 +29,8 @@ pub trait WatchedMemory: Send {
     /// When the system refuses.
     fn arm(&mut self) -> Result<(), TrackError>;
 
-    /// What was written since it was armed, by whole pages or several together, in order and apart. It counts as clean again if `again`.
+    /// The bytes written since it was armed, by whole pages or several together, in order and apart. They count as clean again if
+    /// `again`.
     ///
     /// # Errors
     /// When the system refuses: everything counts as written then.
@@ -41,6 +42,6 @@ pub trait WatchedMemory: Send {
     /// When the system refuses.
     fn disarm(&mut self) -> Result<(), TrackError>;
 
-    /// Copies bytes out, whoever may be writing to them: then they are any mixture, which [`WatchedMemory::written`] tells.
+    /// Copies bytes out, also while others write to them: then they are any mixture, which [`WatchedMemory::written`] reports.
     fn copy(&self, at: u64, into: &mut [u8]);
 }

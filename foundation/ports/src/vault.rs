@@ -1,4 +1,4 @@
-//! Where media are kept under names: a folder of a tier.
+//! A store of media under names: a folder of a tier.
 
 use crate::medium::{Medium, MediumError, ReadableMedium};
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ pub trait Vault: Send + Sync {
     type Seen: ReadableMedium + Send + Sync + 'static;
 
     /// Makes a medium of so many bytes, all of them taken, lets it be filled, and gives it its name: under this it is only ever
-    /// whole. What had the name before is gone.
+    /// whole. A medium that had the name before is gone.
     ///
     /// # Errors
     /// When there is no space, or it cannot be filled: nothing is left of it.
@@ -34,7 +34,7 @@ pub trait Vault: Send + Sync {
     /// When it is not there.
     fn see(&self, name: &str) -> Result<Self::Seen, MediumError>;
 
-    /// Opens the file that a medium is, for who sends its bytes to others, or lets them write there.
+    /// Opens the file that a medium is, to send its bytes to others, or to let them write there.
     ///
     /// # Errors
     /// When it is not there.
@@ -46,7 +46,7 @@ pub trait Vault: Send + Sync {
     /// When the folder cannot be read.
     fn list(&self) -> Result<Vec<String>, MediumError>;
 
-    /// Removes a medium; whoever has it open keeps what it has.
+    /// Removes a medium; a process that has it open keeps its content.
     ///
     /// # Errors
     /// When it cannot be removed. That it is not there is none.

@@ -9,7 +9,7 @@ use tarn_types::units::Time;
 #[error("{0}")]
 pub struct WorldError(pub String);
 
-/// Does what the engine decides and reports what happens. Of a node that is lost it tells in this order: that it is
+/// Does what the engine decides and reports what happens. Of a lost node it reports in this order: the loss
 /// ([`Event::NodeLost`]), the end of all that was under way with it, and that it is back, if it ever is ([`Event::NodeBack`]).
 pub trait World {
     /// Nanoseconds since the run's start, never going back.
@@ -18,7 +18,7 @@ pub trait World {
     /// Begins an action. Returns at once; the outcome comes as an event.
     ///
     /// # Errors
-    /// When the world is broken as a whole. What can be blamed on one step or transfer is an event.
+    /// When the world is broken as a whole. An error of one step or transfer is an event.
     fn perform(&mut self, action: &Action) -> Result<(), WorldError>;
 
     /// The next event, or [`Event::Timer`] once `until` has come.

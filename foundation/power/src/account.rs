@@ -1,8 +1,8 @@
-//! Whose the energy is: divided by cores among all that run at a time.
+//! Divides energy by cores among all activities that run at a time.
 
 use std::collections::BTreeMap;
 
-/// What runs on a machine, and what each of it has had of the energy so far.
+/// The activities on a machine, and the energy that each of them has had so far.
 #[derive(Debug, Default)]
 pub struct EnergyAccount {
     running: BTreeMap<u64, Share>,
@@ -17,7 +17,7 @@ struct Share {
 }
 
 impl EnergyAccount {
-    /// Something begins that takes so many cores; what it is called here.
+    /// An activity begins that uses so many cores. Returns its id.
     pub fn begin(&mut self, cores: u32) -> u64 {
         let id = self.begun;
         self.begun += 1;
@@ -29,8 +29,8 @@ impl EnergyAccount {
         id
     }
 
-    /// So much was drawn since this was last said; not known: nobody's share is known any more. What is drawn while nothing runs
-    /// is nobody's.
+    /// So much energy was drawn since the last call; `None`: nobody's share is known any more. Energy that is drawn while nothing
+    /// runs belongs to nobody.
     pub fn drawn(&mut self, microjoules: Option<u64>) {
         let cores: u64 = self.running.values().map(|s| u64::from(s.cores)).sum();
         let (mut before, mut given) = (0u64, 0u64);
@@ -93,7 +93,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
-        /// What runs has had all that was drawn, to the microjoule.
+        /// The activities have had all the energy that was drawn, to the microjoule.
         #[test]
         fn nothing_is_lost_and_nothing_counted_twice(
             cores in prop::collection::vec(0u32..200, 1..20),

@@ -9,7 +9,7 @@ const MAX_BYTES: u64 = 256;
 /// Entries of a folder that are looked at: a node with 16 processors has some 100 zones and sensors.
 const MAX_ENTRIES: usize = 1024;
 
-/// What a file says, without white space around it.
+/// The content of a file, without white space around it.
 pub(crate) fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?
@@ -18,7 +18,7 @@ pub(crate) fn text(path: &Path) -> io::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// The number that a file begins with; what follows is its unit.
+/// The number that a file begins with; the text behind it is its unit.
 pub(crate) fn number<T: std::str::FromStr>(path: &Path) -> io::Result<T> {
     let text = text(path)?;
     let first = text.split_whitespace().next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! L3: what this machine draws and how warm it is, as its kernel says below `/sys`: RAPL, hwmon, the counters of a Cray.
-//! docs/admin/energy.md tells what each covers, who may read it and how it is divided among steps.
+//! L3: the power draw and temperature of this machine, as its kernel shows them below `/sys`: RAPL, hwmon, the counters of a Cray.
+//! docs/admin/energy.md explains the coverage of each, the right to read it and its division among steps.
 
 mod account;
 mod files;

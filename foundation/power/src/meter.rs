@@ -10,7 +10,7 @@ use tarn_types::energy::{Draw, Energy, Power};
 
 /// Between two readings while something runs: far less than any counter takes to start again.
 pub const SAMPLE: Duration = Duration::from_secs(5);
-/// Between two readings of counters that are to tell power: they are updated every millisecond.
+/// Between two readings of counters from which power is computed: they are updated every millisecond.
 const WINDOW: Duration = Duration::from_millis(200);
 
 /// This machine.
@@ -18,7 +18,7 @@ pub struct MachineMeter(Arc<MachineMeterState>);
 
 struct MachineMeterState {
     sensors: Sensors,
-    /// What its readings' times count from.
+    /// The moment from which the times of its readings count.
     epoch: Instant,
     state: Mutex<SamplingState>,
 }
@@ -26,7 +26,7 @@ struct MachineMeterState {
 #[derive(Default)]
 struct SamplingState {
     account: EnergyAccount,
-    /// What was read last, while something runs.
+    /// The last reading, while something runs.
     last: Option<Reading>,
     /// Whether a thread reads from time to time.
     sampled: bool,
@@ -42,7 +42,7 @@ impl MachineMeter {
         }))
     }
 
-    /// What it has to read.
+    /// Its sensors.
     pub fn sensors(&self) -> &Sensors {
         &self.0.sensors
     }
@@ -57,7 +57,8 @@ impl MachineMeterState {
         self.sensors.read(self.epoch.elapsed())
     }
 
-    /// Divides what was drawn since the last reading. Readings are made one at a time, so that each is later than the one before.
+    /// Divides the energy drawn since the last reading. Readings are made one at a time, so that each is later than the one
+    /// before.
     fn settle(&self, state: &mut SamplingState) {
         let now = self.read();
         if !state.account.is_idle() {

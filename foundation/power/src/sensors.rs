@@ -1,4 +1,4 @@
-//! What there is to read, and what it says.
+//! The sensors of a machine, and their readings.
 
 use crate::files::{entries, number, text};
 use std::io;
@@ -39,17 +39,17 @@ struct SensorGroup {
     watts: Vec<Watts>,
 }
 
-/// What a machine has to read.
+/// The sensors of a machine.
 #[derive(Debug, Clone, Default)]
 pub struct Sensors {
     gauge: Option<SensorGroup>,
     inlets: Vec<PathBuf>,
     processors: Vec<PathBuf>,
-    /// What is there and cannot be read, a sentence each.
+    /// Sources that are there and cannot be read, a sentence each.
     pub closed: Vec<String>,
 }
 
-/// What was read at one moment.
+/// A reading of the energy sensors at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
     at: Duration,
@@ -88,12 +88,12 @@ impl Sensors {
         found
     }
 
-    /// Who says what is drawn, if anybody does.
+    /// The source of its energy readings, if there is one.
     pub fn source(&self) -> Option<Source> {
         self.gauge.as_ref().map(|g| g.source)
     }
 
-    /// Reads what tells energy best; `at` is the time by any clock.
+    /// Reads the best source of energy; `at` is the time by any clock.
     pub fn read(&self, at: Duration) -> Option<Reading> {
         let gauge = self.gauge.as_ref()?;
         let what = match gauge.counters.is_empty() {
@@ -121,13 +121,13 @@ impl Sensors {
         }
     }
 
-    /// Milliwatts now, where a meter tells that.
+    /// Milliwatts now, where a meter has that.
     pub(crate) fn milliwatts(&self) -> Option<u64> {
         let gauge = self.gauge.as_ref().filter(|g| !g.watts.is_empty())?;
         Some(gauge.drawn().ok()? / 1000)
     }
 
-    /// How warm it is.
+    /// Its temperature.
     pub fn warmth(&self) -> Option<Warmth> {
         let read = |files: &[PathBuf]| -> Vec<i32> {
             let all = files.iter().filter_map(|f| number(f).ok());
@@ -268,7 +268,7 @@ impl Chip {
         })
     }
 
-    /// What its maker calls one of its values.
+    /// Its maker's name for one of its values.
     fn label(&self, kind: &str, number: u32) -> String {
         let named = format!("{kind}{number}_label");
         let file = self.files.iter().find(|(name, _)| *name == named);
@@ -348,7 +348,7 @@ fn gauge<'a>(
         all.counters.extend(counters);
         all.watts.extend(watts);
     }
-    // What only some of them tell is not the sum of all.
+    // A value that only some of them have is not the sum of all.
     if uncounted {
         all.counters.clear();
     }

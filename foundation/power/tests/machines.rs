@@ -8,7 +8,7 @@ use tarn_power::{MachineMeter, Sensors};
 use tarn_types::energy::{Draw, Energy, Power, Sensor, Source, Warmth};
 use tempfile::TempDir;
 
-/// A server with two packages, each with memory, and what shows them a second time.
+/// A server with two packages, each with memory, and devices that show them a second time.
 const SERVER: &[(&str, &str)] = &[
     ("class/powercap/intel-rapl/enabled", "1"),
     ("class/powercap/intel-rapl:0/name", "package-0"),
@@ -50,7 +50,7 @@ const SERVER: &[(&str, &str)] = &[
     ("class/hwmon/hwmon3/power1_average", "120000000"),
 ];
 
-/// What a board of the same server may have besides.
+/// Sensors that a board of the same server may have besides.
 const BOARD: &[(&str, &str)] = &[
     ("class/hwmon/hwmon4/name", "power_meter"),
     ("class/hwmon/hwmon4/power1_average", "212000000"),
@@ -101,7 +101,7 @@ fn packages_and_their_memory_are_counted_once_and_over_their_range() {
         "class/powercap/intel-rapl:0:0/energy_uj",
         "500020",
     );
-    // The second package's counter starts anew, 850 before that and 150 after it.
+    // The second package's counter starts again, 850 before that and 150 after it.
     set(root.path(), "class/powercap/intel-rapl:1/energy_uj", "150");
     set(
         root.path(),

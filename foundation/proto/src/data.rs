@@ -1,4 +1,4 @@
-//! The data plane: fixed headers, little-endian. docs/internals/cluster.md, "Data plane", says what they mean.
+//! The data plane: fixed headers, little-endian. docs/internals/cluster.md, "Data plane", explains them.
 
 use std::sync::Arc;
 use tarn_types::bounds::MAX_PATH_BYTES;
@@ -28,8 +28,7 @@ pub enum Tree {
     Replica(Box<[u8]>),
     /// A path of a dataspace.
     Space(Box<[u8]>),
-    /// No files: what is asked for, under whatever name, are bytes that mean nothing, from memory. Who reads them measures the
-    /// link.
+    /// No files: a request, under whatever name, gets meaningless bytes from memory. A reader measures the link with them.
     Probe,
 }
 
@@ -54,7 +53,7 @@ pub struct FileRange {
     pub len: u64,
 }
 
-/// What a client says after the handshake.
+/// A request of a client after the handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DataRequest {
     /// Asks for content.
@@ -184,7 +183,7 @@ impl DataRequest {
     /// As it was received, without its length.
     ///
     /// # Errors
-    /// When it is nothing that a client says.
+    /// When it is no request of a client.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = FieldReader::new(bytes);
         match from.u8()? {
@@ -262,14 +261,14 @@ impl ReadRequest {
     }
 }
 
-/// Asks for something else than files. What it says is for those who know each other by this key; the proof covers it.
+/// Asks for something else than files. Only peers that share this key know the meaning of its body; the proof covers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataCall<'a> {
     /// Counts the calls of a stream, from 0.
     pub number: u32,
-    /// That it comes from who opened the stream, as this call.
+    /// The proof that the opener of the stream sent this call.
     pub proof: [u8; PROOF_BYTES],
-    /// What is asked.
+    /// The request.
     pub body: &'a [u8],
 }
 
@@ -310,14 +309,14 @@ impl<'a> DataCall<'a> {
     }
 }
 
-/// What an answer is.
+/// The kind of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadStatus {
     /// Content follows.
     Content,
     /// There is no such file.
     Gone,
-    /// The file is shorter than asked.
+    /// The file is shorter than requested.
     Shorter,
     /// The tree may not be read, or the name leads out of it.
     Refused,
@@ -329,12 +328,12 @@ pub enum ReadStatus {
     Window,
 }
 
-/// Where a stretch of a file can be read from by who knows this, until it is released or the stream ends.
+/// The place of a stretch of a file that a peer with these values can read, until it is released or the stream ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     /// The endpoint's name, at most [`MAX_NAME`] bytes.
     pub name: Box<[u8]>,
-    /// Where it begins, for the provider.
+    /// Its begin, for the provider.
     pub from: u64,
     /// Its key.
     pub key: u64,
@@ -368,7 +367,7 @@ pub struct ReadReplyHeader {
     pub request: u32,
     /// Place in the request.
     pub item: u32,
-    /// What follows.
+    /// The kind of the answer.
     pub status: ReadStatus,
     /// Bytes that follow, or of the window's content.
     pub len: u64,

@@ -1,4 +1,4 @@
-//! Messages of the local socket: what a program on a node asks of its tarnd.
+//! Messages of the local socket: requests of a program on a node to its tarnd.
 //!
 //! One packet is one message: `u16` version, `u32` number of the request (a reply carries that of its request), both
 //! little-endian, then the message in postcard. Descriptors travel with the packet that names them.
@@ -39,7 +39,7 @@ pub type RegionId = u32;
 pub const OLDEST: u16 = 1;
 /// The version of the messages described here.
 pub const VERSION: u16 = 1;
-/// Bytes of a packet: what a unix socket's default buffer holds several of.
+/// Bytes of a packet: a unix socket's default buffer holds several.
 pub const MAX_PACKET: usize = 64 << 10;
 /// Tasks in one request: larger batches do not make submission faster.
 pub const MAX_BATCH: usize = 256;

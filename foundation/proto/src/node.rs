@@ -1,7 +1,7 @@
-//! What `tarn run` and the tarnd of a node say to each other about a run: the engine's actions and events, and what a run
-//! needs before and after them. docs/internals/cluster.md, "Control plane".
+//! Messages between `tarn run` and the tarnd of a node about a run: the engine's actions and events, and the requests before and
+//! after them. docs/internals/cluster.md, "Control plane".
 //!
-//! A message is JSON. What the nodes of a step have for each other is not among them: see [`crate::local::StepMessage`].
+//! A message is JSON. Messages between the nodes of a step are not among them: see [`crate::local::StepMessage`].
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -24,26 +24,26 @@ use zeroize::Zeroizing;
 /// The version of these messages. tarn and tarnd refuse each other when theirs differ.
 pub const VERSION: u32 = 11;
 
-/// Said to a node, in order, without an answer.
+/// A command to a node, in order, without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum NodeCommand {
-    /// Perform this; what comes of it is news.
+    /// Perform this; its result is a notification.
     Do(Action),
     /// Parts that later actions name.
     Know(Vec<(PartRef, PartInfo)>),
-    /// Whoever waits for this mark, or a lower one, waits no more: what was told before it is known here. They count up for the
-    /// whole run.
+    /// Messages that wait for this mark, or a lower one, wait no more: this node has all that was sent before the mark. Marks
+    /// count up for the whole run.
     Mark(u64),
     /// The attempt that comes next is led here; messages about it are for those who have had this mark.
     Lead {
-        /// Which attempt.
+        /// The attempt.
         step: AttemptId,
         /// See [`NodeCommand::Mark`].
         mark: u64,
     },
     /// See [`NodeNotification::Undelivered`].
     Undelivered {
-        /// Whose message it was.
+        /// The sender of the message.
         from: NodeId,
         /// About which attempt.
         step: AttemptId,
@@ -66,15 +66,15 @@ pub enum NodeCommand {
     KillAll,
 }
 
-/// Where a node serves its files to other nodes: host name or address, and port.
+/// The address at which a node serves its files to other nodes: host name or address, and port.
 pub type Address = (String, u16);
 
-/// Asked of a node.
+/// A request to a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum NodeRequest {
-    /// What the node has. Answered by [`NodeReply::Cluster`], of this one node.
+    /// Measures the node. Answered by [`NodeReply::Cluster`], of this one node.
     Measure {
-        /// [`VERSION`] of who asks.
+        /// [`VERSION`] of the sender.
         version: u32,
         /// tarn's own version, for messages to people.
         tarn: String,
@@ -84,14 +84,14 @@ pub enum NodeRequest {
         external: Link,
         /// The state folder.
         state: PathBuf,
-        /// What every node must see as tarn does, the state folder first.
+        /// Paths that every node must see as tarn does, the state folder first.
         sights: Vec<SharedPath>,
     },
     /// How fast bytes come from another node, which was measured lately or is measured now. Answered by [`NodeReply::Rate`].
     Link {
         /// The other node's name.
         from: String,
-        /// Where it serves its files.
+        /// The address at which it serves its files.
         at: Address,
         /// The state folder.
         state: PathBuf,
@@ -107,13 +107,13 @@ pub enum NodeRequest {
     Lend {
         /// The tier's name.
         tier: String,
-        /// Where it is stored.
+        /// Its root.
         root: PathBuf,
         /// The other node's name.
         borrower: String,
         /// The workspace of the run.
         workspace: String,
-        /// How much.
+        /// The size.
         bytes: u64,
     },
     /// Use that as the tier of this name. Answered by [`NodeReply::Borrowed`].
@@ -122,16 +122,16 @@ pub enum NodeRequest {
         tier: String,
         /// The lender's name.
         lender: String,
-        /// Where it is reached.
+        /// Its address.
         brick: Brick,
-        /// How much it may hold.
+        /// Its capacity.
         bytes: u64,
         /// The state folder.
         state: PathBuf,
     },
-    /// What of the tiers at these roots is taken now. Answered by [`NodeReply::Room`].
+    /// The usage of the tiers at these roots now. Answered by [`NodeReply::Room`].
     Room(Vec<PathBuf>),
-    /// As `tarn_node::sweep`: what dead runs have left on this node. Answered by [`NodeReply::Swept`].
+    /// As `tarn_node::sweep`: removes data that dead runs have left on this node. Answered by [`NodeReply::Swept`].
     Sweep {
         /// The workspace.
         workspace: String,
@@ -144,7 +144,7 @@ pub enum NodeRequest {
     },
     /// Begin: the world of this node is made.
     Open(Box<NodeConfig>),
-    /// As `tarn_ports::Nodes::offer`.
+    /// As `tarn_ports::NodeWorld::offer`.
     Offer {
         /// See there.
         prior: Vec<PriorInstance>,
@@ -153,33 +153,33 @@ pub enum NodeRequest {
         /// See there.
         protected: BTreeSet<PathBuf>,
     },
-    /// As `tarn_ports::Nodes::inventory`.
+    /// As `tarn_ports::NodeWorld::inventory`.
     Inventory(Vec<(PartRef, StoreKey, Place)>),
-    /// As `tarn_ports::Nodes::clean`.
+    /// As `tarn_ports::NodeWorld::clean`.
     Clean(Staying),
     /// For so many nanoseconds the whole run has had nothing to do but to wait for space; none: that is over. Answered by
     /// [`NodeReply::Waits`].
     Idle(Option<u64>),
-    /// As `tarn_ports::Nodes::exist`.
+    /// As `tarn_ports::NodeWorld::exist`.
     Exist(Vec<PathBuf>),
-    /// As `tarn_ports::Nodes::remove`.
+    /// As `tarn_ports::NodeWorld::remove`.
     Remove(Vec<PathBuf>),
-    /// As `tarn_ports::Nodes::leave`.
+    /// As `tarn_ports::NodeWorld::leave`.
     Leave,
-    /// The run is over, whatever came of it: tarnd ends once this session does.
+    /// The run is over, with any result: tarnd ends once this session does.
     Close,
 }
 
-/// Where what a node lends is reached, and what opens it.
+/// The address of an exported tier, and the credentials for it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Brick {
-    /// Name or address of the lender; empty as it says it.
+    /// Name or address of the lender; empty in its own reply.
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// Who may use it.
+    /// The user name for it.
     pub user: String,
-    /// And by what.
+    /// The password.
     pub password: String,
 }
 
@@ -201,9 +201,9 @@ pub struct NodeConfig {
     pub workflow: Workflow,
     /// All nodes.
     pub cluster: Cluster,
-    /// Which of them this one is.
+    /// This node.
     pub node: NodeId,
-    /// What earlier runs left.
+    /// The instances that earlier runs left.
     pub prior: Vec<PriorInstance>,
     /// The state folder.
     pub state: PathBuf,
@@ -211,13 +211,13 @@ pub struct NodeConfig {
     pub epoch: Time,
     /// Whether steps may get namespaces of their own.
     pub namespaces: bool,
-    /// The environment of who called tarn.
+    /// The environment of tarn's caller.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Where the nodes serve their files.
+    /// The addresses at which the nodes serve their files.
     pub peers: BTreeMap<NodeId, Address>,
     /// The run's number and key on the data plane.
     pub data: (u128, [u8; 32]),
-    /// What wraps the keys of encrypted data, where the workflow has any.
+    /// The keys that wrap the keys of encrypted data, where the workflow has any.
     pub keys: Option<WorkspaceKeys>,
 }
 
@@ -246,7 +246,7 @@ impl<'de> Deserialize<'de> for WorkspaceKeys {
 /// A node's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum NodeReply {
-    /// To what has none.
+    /// To a request without another answer.
     Done,
     /// To [`NodeRequest::Measure`].
     Cluster(Cluster),
@@ -258,7 +258,7 @@ pub enum NodeReply {
     Lent(Brick),
     /// To [`NodeRequest::Borrow`].
     Borrowed {
-        /// Where it appears on the node.
+        /// The folder at which it appears on the node.
         root: PathBuf,
         /// Bytes a second read.
         read: u64,
@@ -287,7 +287,7 @@ pub enum NodeReply {
     Cleaned(Cleaned),
     /// To [`NodeRequest::Exist`].
     There(Vec<bool>),
-    /// To [`NodeRequest::Remove`] and [`NodeRequest::Leave`]: what could not be done.
+    /// To [`NodeRequest::Remove`] and [`NodeRequest::Leave`]: a sentence for each failure.
     Left(Vec<String>),
     /// It cannot be done, and why.
     Failed(String),
@@ -295,36 +295,36 @@ pub enum NodeReply {
     Ending,
 }
 
-/// Said by a node, in order, unasked.
+/// A notification from a node, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum NodeNotification {
     /// Something happened.
     Event(Event),
-    /// A message about an attempt could not be given to another of its nodes: the attempt ends on both. Told to that node.
+    /// A message about an attempt could not be given to another of its nodes: the attempt ends on both. That node gets this too.
     Undelivered {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
         /// About which attempt.
         step: AttemptId,
         /// Why.
         why: String,
     },
-    /// A transfer to this node has begun: what it brings can be read from now on, as it arrives.
+    /// A transfer to this node has begun: its bytes can be read from now on, as they arrive.
     Begun(TransferId),
-    /// What is under way.
+    /// The work under way.
     Progress {
-        /// What moves.
+        /// The transfers.
         transfers: Vec<MovingTransfer>,
-        /// What runs.
+        /// The running steps.
         steps: Vec<RunningStep>,
     },
     /// The world of this node is broken as a whole.
     Broken(String),
-    /// tarnd was told to end by a signal, as all of a job is when the job is cancelled. Nothing more comes.
+    /// tarnd got a signal to end, as all of a job does when the job is cancelled. Nothing more comes.
     Ending,
 }
 
-/// What tarnd is told on its standard input when it is started for a run; one line.
+/// The line on tarnd's standard input when it is started for a run.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct NodeStartInput {
     /// The run's keys, as the control plane has them.
@@ -336,14 +336,14 @@ pub struct NodeStartInput {
     pub timeouts: (u64, u64),
     /// The run's number and key on the data plane.
     pub data: (u128, [u8; 32]),
-    /// How nodes read each other's files: what `--transport` says.
+    /// How nodes read each other's files: the value of `--transport`.
     pub transport: String,
-    /// Where a node that does not have a tier is to borrow one.
+    /// The tiers that a node without one is to borrow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub borrow: Option<Borrow>,
 }
 
-/// What tarnd must know of a run at once if tiers may be borrowed: later it cannot get a namespace of its own.
+/// The data about a run that tarnd needs at once if tiers may be borrowed: later it cannot get a namespace of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Borrow {
     /// Tiers as on the command line, `NAME=PATH[:SIZE]`.
@@ -352,7 +352,7 @@ pub struct Borrow {
     pub state: PathBuf,
 }
 
-/// What tarnd then says on its standard output; one line.
+/// The line that tarnd then writes to its standard output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStartReport {
     /// The node's host name.
@@ -363,7 +363,7 @@ pub struct NodeStartReport {
     pub data: u16,
 }
 
-/// What arrived is no message.
+/// The received bytes are no message.
 #[derive(Debug, thiserror::Error)]
 #[error("what arrived is no message of version {VERSION}: {0}")]
 pub struct NotAMessage(String);

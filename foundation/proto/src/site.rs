@@ -1,7 +1,7 @@
-//! Messages of a site: between the controller and the nodes, between a node's tarnd and the workers of its users, and between
-//! the controller and who asks it. docs/internals/site.md.
+//! Messages of a site: between the controller and the nodes, between a node's tarnd and the workers of its users, and between the
+//! controller and its clients. docs/internals/site.md.
 //!
-//! Each message is a [frame](encode). What carries it proves who speaks: munge between hosts, the kernel on one host.
+//! Each message is a [frame](encode). The transport proves the sender: munge between hosts, the kernel on one host.
 
 mod ask;
 mod frame;
@@ -29,14 +29,14 @@ pub type Uid = u32;
 pub type Gid = u32;
 /// A job, as Slurm numbers them; the tasks of an array have numbers of their own.
 pub type SlurmJobId = u32;
-/// A term of the controller: whoever has the higher one is the controller.
+/// A term of the controller: the one with the higher term is the controller.
 pub type Epoch = u64;
 
-/// What the controller is called by those of other hosts who ask it. No node is called so: theirs are host names.
+/// The controller's name for clients on other hosts. No node has this name: theirs are host names.
 pub const CONTROLLER: &str = "the controller";
-/// Where it listens for them unless it is told otherwise.
+/// The controller's default port for them.
 pub const CONTROLLER_PORT: u16 = 7411;
-/// Where nodes listen for the controller unless they are told otherwise.
+/// The default port on which nodes listen for the controller.
 pub const NODE_PORT: u16 = 7412;
 
 /// The oldest version of the messages that is understood.

@@ -3,10 +3,10 @@
 
 use crate::data::{FieldReader, MAX_NAME, Malformed, Window};
 
-/// Bytes of a piece: what is larger is asked for in several.
+/// Bytes of a piece; a larger request has several pieces.
 pub const MAX_PIECE: usize = 1 << 20;
 
-/// What is asked.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// Bytes of the partition. They follow the answer.
@@ -19,20 +19,21 @@ pub enum Verb {
     FetchAdd,
     /// Replaces 8 aligned bytes by `operand` if they are `expected`.
     CompareSwap,
-    /// What was done before is persistent when that is answered.
+    /// Operations that ended before are persistent when this is answered.
     Flush,
-    /// How many bytes there are now.
+    /// The number of bytes now.
     Size,
     /// Holds the partition's lock: `operand` 1 with others, 2 alone, 0 no more.
     Hold,
-    /// Opens a window onto the data for as long as the stream is open: an [`Offer`] follows the answer, of as many bytes as that says.
+    /// Opens a window onto the data for as long as the stream is open: an [`Offer`] follows the answer, whose length is the
+    /// answer's `value`.
     Window,
 }
 
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StorageRequest {
-    /// What.
+    /// The operation.
     pub verb: Verb,
     /// Bytes, at most [`MAX_PIECE`].
     pub length: u32,
@@ -117,7 +118,7 @@ impl StorageRequest {
 pub struct StorageReply {
     /// 0, or why it was not done: a number of `tarn_code`.
     pub code: u32,
-    /// Bytes; of atomic operations what was there before.
+    /// Bytes; of atomic operations the old number.
     pub value: u64,
 }
 
@@ -133,7 +134,7 @@ impl StorageReply {
         out
     }
 
-    /// As it was received: whatever it says is looked at by who has asked.
+    /// As it was received: the requester checks the values.
     pub fn decode(bytes: [u8; Self::BYTES]) -> Self {
         let [a, b, c, d, value @ ..] = bytes;
         Self {
@@ -152,7 +153,7 @@ pub struct Offer {
     pub size: u64,
     /// Whether it may be written, too.
     pub writable: bool,
-    /// Where it is.
+    /// Its address.
     pub window: Window,
 }
 

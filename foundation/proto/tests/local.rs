@@ -1,4 +1,4 @@
-//! Packets of the local socket: what is written is read, and nothing else is.
+//! Packets of the local socket: written packets are read, and nothing else is.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -206,7 +206,7 @@ fn ask() -> impl Strategy<Value = PeerTarndRequest> {
 }
 
 proptest! {
-    /// What nodes say to each other comes back, and nothing else is understood.
+    /// Messages between nodes come back, and nothing else is understood.
     #[test]
     fn messages_of_nodes_come_back(ask in ask(), garbage in vec(any::<u8>(), 0..200)) {
         let mut bytes = pack(&ask).unwrap();
@@ -221,7 +221,7 @@ proptest! {
     }
 }
 
-/// A length that lies must not make the parser take the memory it names.
+/// A false length must not make the parser take the memory it names.
 #[test]
 fn lying_lengths_are_refused() {
     // Submit with 2^60 tasks, and with a path of 2^60 bytes.
@@ -260,7 +260,7 @@ fn versions_and_sizes_have_bounds() {
     );
 }
 
-/// Fixed packets: what version 1 looks like never changes.
+/// Fixed packets: the layout of version 1 never changes.
 #[test]
 fn version_1_stays_as_it_is() {
     let mut bytes = Vec::new();

@@ -1,6 +1,6 @@
 //! Requests and completions, as C sees them too.
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
@@ -10,17 +10,17 @@ pub enum Op {
     Read = 1,
     /// From the program's memory to a partition.
     Write = 2,
-    /// Adds to 8 bytes of a partition; the completion has what was there before.
+    /// Adds to 8 bytes of a partition; the completion has the old number.
     FetchAdd = 3,
     /// Replaces 8 bytes of a partition if they are what is expected; the completion has what was there
     /// before.
     CompareSwap = 4,
-    /// What was completed before is persistent.
+    /// Bytes of requests that were completed before are persistent.
     Flush = 5,
 }
 
 impl Op {
-    /// That of a number.
+    /// The operation of a number.
     pub fn of(number: u8) -> Option<Self> {
         Some(match number {
             0 => Self::Nothing,
@@ -56,7 +56,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// That of a number; 0 is what `default` says.
+    /// The level of a number; 0 gives `default`.
     pub fn of(number: u8, default: Self) -> Option<Self> {
         Some(match number {
             0 => default,
@@ -118,15 +118,15 @@ pub struct Sqe {
     pub storage: u32,
     /// 0.
     pub reserved2: u32,
-    /// Where in the program's memory: an address.
+    /// The address in the program's memory.
     pub address: u64,
-    /// Where in the region of the partition: bytes from its beginning.
+    /// The offset in the region of the partition, in bytes from its beginning.
     pub offset: u64,
     /// The number of bytes: 8 for atomic operations.
     pub length: u64,
-    /// What is added, or what takes the place of what is expected.
+    /// The number to add, or the number that replaces the expected one.
     pub operand: u64,
-    /// What is expected.
+    /// The expected number.
     pub expected: u64,
     /// The program's own: the completion has it.
     pub user_data: u64,
@@ -152,7 +152,7 @@ impl Sqe {
 pub struct Cqe {
     /// Of the request.
     pub user_data: u64,
-    /// Bytes of a read or write; what atomic operations have found.
+    /// Bytes of a read or write; the old number of atomic operations.
     pub value: u64,
     /// 0, or [`crate::StorageRequestError::code`].
     pub code: i32,

@@ -1,5 +1,5 @@
-//! L1: what a program, a queue pair and storage memory share: the rings of a queue pair, the requests in them, the memory that these
-//! name, and the trait of what they are done by. Nothing here touches the world. docs/guide/direct-access.md.
+//! L1: shared by a program, a queue pair and storage memory: the rings of a queue pair, the requests in them, the memory that
+//! these name, and the trait of the storage that does them. Nothing here touches the world. docs/guide/direct-access.md.
 
 #![allow(unsafe_code)]
 

@@ -36,9 +36,8 @@ impl ProgramMemory {
     /// A range; `writable`: reads may fill it.
     ///
     /// # Safety
-    /// There is such memory, and it may be written if that is said, until this was dropped and all requests
-    /// that name it have ended. The bytes of a request under way are the request's: nobody writes to them, or
-    /// reads what a read fills.
+    /// The memory exists, and may be written if `writable`, until this was dropped and all requests that name it have ended. The
+    /// bytes of a request under way are the request's: nobody writes to them, or reads what a read fills.
     pub unsafe fn new(start: NonNull<u8>, length: usize, writable: bool) -> Self {
         Self {
             start,
@@ -47,7 +46,7 @@ impl ProgramMemory {
         }
     }
 
-    /// Memory that this program never gives back. What a read is filling is not to be looked at.
+    /// Memory that this program never gives back. Do not look at bytes that a read is filling.
     pub fn of(cells: &'static [Cell<u8>]) -> Self {
         Self {
             start: NonNull::from(cells).cast(),
@@ -80,7 +79,7 @@ impl ProgramMemory {
     }
 }
 
-/// Bytes of a [`ProgramMemory`], lent to a request until it ends. Those of what is not writable must only be
+/// Bytes of a [`ProgramMemory`], in use by a request until it ends. Those of memory that is not writable must only be
 /// read.
 #[derive(Debug, Clone, Copy)]
 pub struct MemorySpan {
@@ -90,13 +89,13 @@ pub struct MemorySpan {
 }
 
 impl MemorySpan {
-    /// Where they begin.
+    /// Their begin.
     #[inline]
     pub fn start(self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// How many they are.
+    /// Their number.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(self) -> usize {

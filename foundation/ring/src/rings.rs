@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 /// Entries of a submission ring, at most: 4 MiB of requests.
 pub const MAX_ENTRIES: u32 = 1 << 16;
 
-/// The rings: `struct dsa_queue` is what is public of them, and its inline functions fill and read them. They
+/// The rings: `struct dsa_queue` is their public part, and its inline functions fill and read them. They
 /// belong to one thread.
 ///
 /// # Examples
@@ -28,7 +28,7 @@ pub const MAX_ENTRIES: u32 = 1 << 16;
 /// assert_eq!(rings.reap().map(|end| end.user_data), Some(1));
 /// ```
 /// Positions count on and wrap around; an entry is that of the position's lowest bits. A program in C can
-/// write anything to what is public: whatever it is, only entries of the rings are touched here.
+/// write anything to the public part: with any content, only entries of the rings are touched here.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Rings {
@@ -37,12 +37,12 @@ pub struct Rings {
     sq_mask: u32,
     /// The next that is taken.
     sq_head: u32,
-    /// Behind what was prepared.
+    /// Behind the prepared entries.
     sq_tail: u32,
     cq_mask: u32,
     /// The next that is reaped.
     cq_head: u32,
-    /// Behind what can be reaped.
+    /// Behind the entries that can be reaped.
     cq_tail: u32,
     // From here on nothing is public.
     /// Behind the completions that are written.
@@ -262,7 +262,7 @@ mod tests {
             }
         }
 
-        /// Nothing that a program writes to what is public leads out of the rings.
+        /// Nothing that a program writes to the public part leads out of the rings.
         #[test]
         fn any_positions_do_no_harm(head: u32, tail: u32, reaped: u32, published: u32) {
             let mut rings = Rings::new(2).unwrap();

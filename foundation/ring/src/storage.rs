@@ -1,12 +1,12 @@
-//! What requests are done by.
+//! The storage that does requests.
 
 use crate::memory::MemorySpan;
 use std::os::fd::BorrowedFd;
 
-/// A request under way, as who has begun it numbers it.
+/// A request under way, as its sender numbers it.
 pub type Ticket = u32;
 
-/// Why a request was not done. The texts are what C programs are told.
+/// Why a request was not done. C programs get these texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StorageRequestError {
     /// It makes no sense: a region that there is not, bytes outside, a wrong right.
@@ -24,7 +24,7 @@ pub enum StorageRequestError {
     /// The medium keeps nothing without power.
     #[error("the medium is memory, which does not outlive a loss of power")]
     Volatile,
-    /// What was stored is not there any more.
+    /// The stored content is not there any more.
     #[error("the partition is broken")]
     Corrupt,
     /// The medium cannot.
@@ -36,7 +36,7 @@ pub enum StorageRequestError {
 }
 
 impl StorageRequestError {
-    /// The one of a number; whatever is not known is an error of the medium.
+    /// The one of a number; an unknown number is an error of the medium.
     pub fn of_code(code: i32) -> Self {
         let all = [
             Self::Invalid,
@@ -66,10 +66,10 @@ impl StorageRequestError {
     }
 }
 
-/// What became of a request that was begun.
+/// The result of beginning a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubmitOutcome {
-    /// It is done, but for [`Storage::settle`]: what an atomic operation has found, or bytes.
+    /// It is done, but for [`Storage::settle`]: the old number of an atomic operation, or bytes.
     Done(Result<u64, StorageRequestError>),
     /// [`Storage::reap`] tells its end.
     Pending,
@@ -84,7 +84,7 @@ pub trait Target {
     /// Copies bytes out.
     ///
     /// # Errors
-    /// `Invalid` for what it has not, and why else it cannot.
+    /// `Invalid` for bytes that it does not have, and other errors.
     fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), StorageRequestError>;
 
     /// Copies bytes in: they are visible, or `persistent`.
@@ -93,13 +93,13 @@ pub trait Target {
     /// As [`Target::read`].
     fn write(&mut self, at: u64, from: &[u8], persistent: bool) -> Result<(), StorageRequestError>;
 
-    /// Adds to 8 aligned bytes; what was there.
+    /// Adds to 8 aligned bytes; returns the old number.
     ///
     /// # Errors
     /// As [`Target::read`].
     fn fetch_add(&mut self, at: u64, add: u64) -> Result<u64, StorageRequestError>;
 
-    /// Replaces 8 aligned bytes if they are what is expected; what was there.
+    /// Replaces 8 aligned bytes if they are `expected`; returns the old number.
     ///
     /// # Errors
     /// As [`Target::read`].
@@ -113,16 +113,16 @@ pub trait Target {
     /// Holds its lock, shared or `alone`, or gives it back.
     ///
     /// # Errors
-    /// `Busy` when somebody else holds it otherwise, `Denied` to hold alone what may not be written.
+    /// `Busy` when somebody else holds it otherwise, `Denied` to hold alone a target that may not be written.
     fn hold(&mut self, alone: Option<bool>) -> Result<(), StorageRequestError>;
 
-    /// Makes persistent what was done before.
+    /// Makes earlier operations persistent.
     ///
     /// # Errors
     /// As [`Target::read`].
     fn flush(&mut self) -> Result<(), StorageRequestError>;
 
-    /// The file that it is, where whoever maps that sees what requests do, and the other way round.
+    /// The file that it is, if a program that maps it sees the effect of requests, and the other way round.
     fn file(&self) -> Option<Exposed<'_>> {
         None
     }
@@ -133,11 +133,11 @@ pub trait Target {
 pub struct Exposed<'a> {
     /// The file.
     pub file: BorrowedFd<'a>,
-    /// Where it begins, bytes.
+    /// Its begin, bytes.
     pub from: u64,
     /// Bytes of it.
     pub size: u64,
-    /// Whether what a mapping stores becomes persistent by a flush, as far as the medium can, and may be stored.
+    /// Whether stores to a mapping become persistent by a flush, as far as the medium can, and are allowed.
     pub writable: bool,
 }
 
@@ -147,7 +147,7 @@ pub trait Storage {
     /// Bytes of it now. They become no fewer.
     fn size(&mut self) -> u64;
 
-    /// Whether what is flushed outlives a loss of power.
+    /// Whether flushed bytes outlive a loss of power.
     fn is_persistent(&self) -> bool;
 
     /// Copies bytes out.
@@ -165,24 +165,24 @@ pub trait Storage {
     /// Adds to 8 aligned bytes.
     fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> SubmitOutcome;
 
-    /// Replaces 8 aligned bytes if they are what is expected.
+    /// Replaces 8 aligned bytes if they are `expected`.
     fn compare_swap(&mut self, at: u64, expected: u64, new: u64, ticket: Ticket) -> SubmitOutcome;
 
-    /// Makes persistent what was done before, by whomever.
+    /// Makes all earlier operations persistent, by any program.
     fn flush(&mut self, ticket: Ticket) -> SubmitOutcome;
 
-    /// Ends a doorbell: what was [`SubmitOutcome::Done`] since the last one is visible, and persistent where it was to be; what is pending is on
-    /// its way.
+    /// Ends a doorbell: every request that was [`SubmitOutcome::Done`] since the last one is visible, and persistent where it was
+    /// to be; what is pending is on its way.
     ///
     /// # Errors
     /// Why some of it may not be: all of it counts as failed.
     fn settle(&mut self) -> Result<(), StorageRequestError>;
 
-    /// Tells the ends of requests that were pending.
+    /// Reports the ends of requests that were pending.
     fn reap(&mut self, _ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>)) {}
 
-    /// From now on `poll`, an epoll descriptor, is readable whenever [`Storage::reap`] may have more to tell: it has the eventfd `event`, and
-    /// may be given others. False where it is to be asked again and again.
+    /// From now on `poll`, an epoll descriptor, is readable whenever [`Storage::reap`] may have more ends: it has the eventfd
+    /// `event`, and may be given others. False where it must be called again and again.
     fn notify(&mut self, _event: BorrowedFd<'_>, _poll: BorrowedFd<'_>) -> bool {
         false
     }

@@ -15,7 +15,7 @@ use tarn_types::stream::{RunId, StreamKeys};
 /// A handshake's time, at either end.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// What both ends of a stream know before it begins.
+/// The secret that both ends of a stream share before it begins.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(pub [u8; KEY_BYTES]);
 
@@ -39,7 +39,7 @@ fn invalid(what: impl Into<String>) -> io::Error {
 }
 
 impl Key {
-    /// A key for one purpose, made of another: what the one proves is worth nothing for the other.
+    /// A key for one purpose, made of another: a proof by the one is worth nothing for the other.
     ///
     /// # Errors
     /// Never for a key of this length.
@@ -49,16 +49,16 @@ impl Key {
     }
 }
 
-/// What both ends of a stream know and nobody else, new for each: it proves who says what on it.
+/// A secret that only both ends of a stream share, new for each stream: it proves the sender of each message.
 #[derive(Debug, Clone)]
 pub struct Secret(Key);
 
-/// What a handshake has made.
+/// The result of a handshake.
 #[derive(Debug)]
 pub struct Session {
-    /// Proves who says what.
+    /// Proves the sender of each message.
     pub secret: Secret,
-    /// Where the stream is sealed: with these.
+    /// The keys that seal the stream, if it is sealed.
     pub keys: Option<StreamKeys>,
 }
 
@@ -79,7 +79,7 @@ impl Half {
         Ok(Self { private, public })
     }
 
-    /// What the stream is sealed with, if it is.
+    /// The keys that seal the stream, if it is sealed.
     fn keys(
         self,
         version: u16,
@@ -124,7 +124,7 @@ fn lowest(sealed: bool) -> u16 {
     }
 }
 
-/// Who says something on a stream.
+/// The sender of a message on a stream.
 #[derive(Debug, Clone, Copy)]
 pub enum Says {
     /// The client calls.
@@ -147,12 +147,12 @@ impl Secret {
         proof(&self.0, who, &[&number.to_le_bytes(), what])
     }
 
-    /// Proves what is said.
+    /// The proof of a message.
     pub fn sign(&self, who: Says, number: u32, what: &[u8]) -> io::Result<[u8; KEY_BYTES]> {
         Ok(self.mac(who, number, what)?.finalize().into_bytes().into())
     }
 
-    /// Checks that it was said.
+    /// Checks the proof of a message.
     pub fn check(
         &self,
         who: Says,
@@ -185,7 +185,7 @@ pub fn random() -> io::Result<[u8; KEY_BYTES]> {
 /// Reads all of `out` before `until`.
 ///
 /// # Errors
-/// `TimedOut`, `UnexpectedEof`, and what the system says.
+/// `TimedOut`, `UnexpectedEof`, and the system's error.
 pub fn read_until(mut stream: &TcpStream, out: &mut [u8], until: Instant) -> io::Result<()> {
     let mut have = 0;
     while have < out.len() {
@@ -208,8 +208,8 @@ pub fn read_until(mut stream: &TcpStream, out: &mut [u8], until: Instant) -> io:
     Ok(())
 }
 
-/// The server's half; `sealed`: nothing goes over the stream that is not. `admit` says whether there is a place for a client that has proven itself. `Ok(None)`: the client was
-/// sent away, with the reason.
+/// The server's half; `sealed`: nothing goes over the stream that is not. `admit` returns whether there is a place for a client
+/// that has proven itself. `Ok(None)`: the client was sent away, with the reason.
 pub fn accept(
     mut stream: &TcpStream,
     sealed: bool,
@@ -221,7 +221,7 @@ pub fn accept(
     read_until(stream, &mut first, until)?;
     let hello = Hello::decode(&first).map_err(invalid)?;
     let Some(key) = key_of(&hello.run) else {
-        // A proof of nothing: who has another key knows at once, and does not come again as one that was crowded out.
+        // A proof of nothing: a client with another key knows at once, and does not come again like a client that was crowded out.
         let welcome = Welcome {
             version: NO_VERSION,
             nonce: random()?,
@@ -263,7 +263,7 @@ pub fn accept(
     Ok(Some((hello.run, session)))
 }
 
-/// What a server says to a client that is who it should be.
+/// A server's reply to a client that has proven its identity.
 pub enum HandshakeOutcome {
     /// Ask.
     Ready(Session),

@@ -3,7 +3,7 @@
 use tarn_types::key::KEY_BYTES;
 use tarn_types::stream::{RUN_BYTES, RunId};
 
-/// What both ends begin with.
+/// The first bytes from both ends.
 pub const MAGIC: [u8; 8] = *b"TARNDATA";
 /// Of the versions that this program speaks, that in which all after the handshake is sent as it is.
 pub const CLEAR: u16 = 2;
@@ -12,7 +12,7 @@ pub const SEALED: u16 = 3;
 /// In place of a version: none in common.
 pub const NO_VERSION: u16 = 0;
 
-/// The first bytes, of what has enough of them.
+/// The first bytes, if there are enough of them.
 fn first<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
     let (taken, rest) = bytes.split_at(N);
     let mut all = [0; N];
@@ -34,7 +34,7 @@ pub struct Hello {
     pub lowest: u16,
     /// The highest.
     pub highest: u16,
-    /// The run whose key it knows.
+    /// The run whose key it has.
     pub run: RunId,
     /// New for each connection.
     pub nonce: [u8; KEY_BYTES],

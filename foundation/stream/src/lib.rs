@@ -1,5 +1,5 @@
-//! L1: streams between hosts: both ends prove that they know a key, and what goes over a stream is sealed, or in clear where content proves
-//! itself. docs/internals/streams.md.
+//! L1: streams between hosts: both ends prove that they know a key, and the bytes of a stream are sealed, or in clear where
+//! content proves itself. docs/internals/streams.md.
 //!
 //! [`connect`] and [`accept`] begin one by a key that both have; two ends that share a fresh key by other means (munge) have
 //! [`StreamKeys`](tarn_types::stream::StreamKeys) at once. A [`Wire`] is bytes, [`mod@messages`] are messages; [`PendingConnections`] bounds those who

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_types::stream::StreamKeys;
 
-/// Room is taken as bytes come, at most so many ahead: a length alone costs nothing.
+/// Memory is taken as bytes come, at most so many ahead: a length alone costs nothing.
 const AHEAD: usize = 1 << 20;
 
 /// How long a message is waited for.
@@ -32,7 +32,7 @@ pub fn messages(
     Ok((Receiver(incoming), Sender(outgoing)))
 }
 
-/// What hears.
+/// The receiving half of a stream.
 #[derive(Debug)]
 pub struct Receiver(Incoming<Arc<TcpStream>>);
 
@@ -96,12 +96,12 @@ impl Receiver {
     }
 }
 
-/// What says.
+/// The sending half of a stream.
 #[derive(Debug)]
 pub struct Sender(Outgoing<Arc<TcpStream>>);
 
 impl Sender {
-    /// Says one message, made of these parts. After an error the stream is of no use.
+    /// Sends one message, made of these parts. After an error the stream is of no use.
     ///
     /// # Errors
     /// When it has more than 4 GiB, or the other end does not take it within the socket's time for writing.
@@ -198,7 +198,7 @@ mod tests {
         far.write_all(&[0; 17]).unwrap();
         let forged = near.receive(8, LONG).unwrap_err();
         assert_eq!(forged.kind(), ErrorKind::InvalidData);
-        // Nor is what is sent worth anything the other way.
+        // Nor are sent bytes worth anything the other way.
         let (near, far) = pair();
         let (_, mut say) = messages(near, &keys(), StreamEnd::Client).unwrap();
         let (mut as_client, _) = messages(far, &keys(), StreamEnd::Client).unwrap();

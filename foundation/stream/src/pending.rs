@@ -1,5 +1,5 @@
 //! Connections of those who have not proven who they are: as many as there are places, and when these are taken, the oldest of the
-//! address that has most of them goes. So who opens many crowds out their own.
+//! address that has most of them goes. So a host that opens many crowds out its own.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
@@ -22,11 +22,11 @@ struct All {
     open: BTreeMap<u64, (IpAddr, TcpStream)>,
 }
 
-/// A connection's place, given back at the end, or when it has proven who it is.
+/// A connection's place, given back at the end, or when it has proven its identity.
 #[derive(Debug)]
 pub struct PendingConnection(PendingConnections, u64);
 
-/// Whom an address stands for: of IPv6 a host may have a whole network, and of IPv4 each has one, however it is written.
+/// The host that an address stands for: of IPv6 a host may have a whole network, and of IPv4 each has one, however it is written.
 fn whose(from: SocketAddr) -> IpAddr {
     match from.ip().to_canonical() {
         IpAddr::V6(ip) => {
@@ -53,7 +53,7 @@ impl PendingConnections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection. Who had to go for it, if anybody.
+    /// A place for a connection. Returns the address that lost its place for it, if any.
     ///
     /// # Errors
     /// When there is no descriptor for it, or as many as have a place were sent away and have not ended yet.
@@ -138,11 +138,11 @@ mod tests {
             places.push(admitted);
             drop(near);
         }
-        // The first of the crowd was closed; who came before, from elsewhere, was not.
+        // The first of the crowd was closed; the earlier connection, from elsewhere, was not.
         assert_eq!(first.read(&mut [0]).unwrap(), 0);
         quiet.set_nonblocking(true).unwrap();
         assert!(quiet.read(&mut [0]).is_err());
-        // Who was sent away has a place until it ends.
+        // A connection that was sent away has a place until it ends.
         let mut more = 0;
         while let Ok(admitted) = pending.admit(&far, crowd) {
             places.push(admitted);

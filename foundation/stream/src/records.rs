@@ -1,9 +1,9 @@
-//! Records: what goes over a stream, sealed piece by piece in its order. docs/internals/streams.md.
+//! Records: the bytes of a stream, sealed piece by piece in its order. docs/internals/streams.md.
 
 use ::ring::aead::{self, Aad, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, UnboundKey};
 use tarn_types::key::KEY_BYTES;
 
-/// Bytes of a record beside what is sealed in it: its length before, its proof after.
+/// Bytes of a record beside its sealed content: its length before, its proof after.
 pub const OVERHEAD: usize = LENGTH + MAX_TAG_LEN;
 /// Bytes that a record may hold.
 pub const MAX_RECORD: usize = 64 << 10;
@@ -18,7 +18,7 @@ pub enum RecordError {
     /// It is longer than records are, or the key has sealed as much as it may.
     #[error("a record of a length that none has, or one more than a key may seal")]
     Length,
-    /// It is not what was sealed next.
+    /// It is not the record that was sealed next.
     #[error("record {0} was changed, left out, repeated or comes from somebody else")]
     Forged(u64),
 }
@@ -68,7 +68,8 @@ impl Records {
     /// Adds a record to `out`, of `len` bytes that `fill` writes.
     ///
     /// # Errors
-    /// What `fill` says; [`RecordError::Length`] of more than [`MAX_RECORD`] bytes, or when the key has sealed as much as it may.
+    /// The error of `fill`; [`RecordError::Length`] of more than [`MAX_RECORD`] bytes, or when the key has sealed as much as it
+    /// may.
     /// Then `out` is as it was.
     pub fn seal<E: From<RecordError>>(
         &mut self,

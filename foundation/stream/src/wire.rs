@@ -19,14 +19,14 @@ fn forged(e: RecordError) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("a sealed stream: {e}"))
 }
 
-/// Opens what comes.
+/// Opens incoming records.
 #[derive(Debug)]
 struct RecordOpener {
     records: Records,
     buffer: Box<[u8]>,
-    /// Of the buffer, what was opened and not read.
+    /// The part of the buffer that was opened and not read.
     plain: Range<usize>,
-    /// Of the buffer, what came after that.
+    /// The part of the buffer that came after that.
     sealed: Range<usize>,
 }
 
@@ -77,7 +77,7 @@ impl RecordOpener {
     }
 }
 
-/// Seals what goes.
+/// Seals outgoing bytes.
 #[derive(Debug)]
 struct RecordSealer {
     records: Records,
@@ -115,7 +115,7 @@ impl RecordSealer {
         self.buffer.len() + MAX_RECORD + OVERHEAD > BUFFER
     }
 
-    /// Sends what is sealed.
+    /// Sends the sealed bytes.
     fn flush(&mut self, mut to: impl Write) -> io::Result<()> {
         while self.sent < self.buffer.len() {
             match to.write(&self.buffer[self.sent..]) {
@@ -131,8 +131,8 @@ impl RecordSealer {
     }
 }
 
-/// A client's end of a stream. What it writes goes with [`Write::flush`] at the latest, and is never lost by a call that was
-/// interrupted or would have blocked: the next one continues.
+/// A client's end of a stream. Written bytes leave with [`Write::flush`] at the latest, and a call that was interrupted or would
+/// have blocked never loses them: the next one continues.
 #[derive(Debug)]
 pub struct Wire {
     socket: TcpStream,
@@ -154,7 +154,7 @@ impl Wire {
         Ok(Self { socket, seals })
     }
 
-    /// The stream itself, for what concerns no bytes of it.
+    /// The stream itself, for operations that concern no bytes of it.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
@@ -223,13 +223,13 @@ impl Write for Wire {
 /// Which end of a stream this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// Who has opened it.
+    /// The end that has opened it.
     Client,
-    /// Who has accepted it.
+    /// The end that has accepted it.
     Server,
 }
 
-/// What comes, for who has the other direction elsewhere. `S` is the socket, borrowed or shared.
+/// The incoming direction, if another owner has the other one. `S` is the socket, borrowed or shared.
 #[derive(Debug)]
 pub struct Incoming<S> {
     socket: S,
@@ -237,7 +237,7 @@ pub struct Incoming<S> {
 }
 
 impl<S: Deref<Target = TcpStream>> Incoming<S> {
-    /// The stream itself, for what concerns no bytes of it.
+    /// The stream itself, for operations that concern no bytes of it.
     pub fn socket(&self) -> &S {
         &self.socket
     }
@@ -258,7 +258,7 @@ impl<S: Deref<Target = TcpStream>> Read for Incoming<S> {
     }
 }
 
-/// What goes, for who has the other direction elsewhere.
+/// The outgoing direction, if another owner has the other one.
 #[derive(Debug)]
 pub struct Outgoing<S> {
     socket: S,
@@ -296,7 +296,7 @@ pub fn halves<S: Clone>(
 }
 
 impl<S: Deref<Target = TcpStream>> Outgoing<S> {
-    /// The stream itself, for what concerns no bytes of it.
+    /// The stream itself, for operations that concern no bytes of it.
     pub fn socket(&self) -> &S {
         &self.socket
     }
@@ -353,10 +353,10 @@ impl<S: Deref<Target = TcpStream>> Outgoing<S> {
     }
 }
 
-/// From now on an end that is gone without a word is noticed within half a minute, however long nothing is to be said.
+/// From now on a silent loss of the other end is noticed within half a minute, however long nothing is sent.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn keep_alive(socket: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(socket, Duration::from_secs(15))?;
     sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;

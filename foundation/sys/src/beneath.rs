@@ -1,4 +1,4 @@
-//! Opening what is beneath a folder, and never anything else: no symbolic link and no `..` leads out.
+//! Opening files beneath a folder, and never anything else: no symbolic link and no `..` leads out.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
@@ -31,7 +31,7 @@ impl Root {
     /// Opens a folder. Its own path is trusted, links in it are followed except the last component.
     ///
     /// # Errors
-    /// What openat(2) says.
+    /// The error of openat(2).
     pub fn open(path: &Path) -> Result<Self, Errno> {
         let fd = openat(CWD, path, FOLDER, Mode::empty())?;
         Ok(Self {
@@ -73,7 +73,7 @@ impl Root {
     /// Opens the folder `relative` (components joined by `/`; empty for the root itself).
     ///
     /// # Errors
-    /// What openat2(2) says; `XDEV` or `LOOP` where the way would lead out.
+    /// The error of openat2(2); `XDEV` or `LOOP` where the way would lead out.
     pub fn folder(&self, relative: &[u8]) -> Result<OwnedFd, Errno> {
         if relative.is_empty() {
             return openat(&self.fd, ".", FOLDER, Mode::empty());
@@ -156,7 +156,7 @@ impl AsFd for Root {
 /// Writes a small file in a folder that may be somebody else's: a link that stands in its place is not followed.
 ///
 /// # Errors
-/// What openat(2) and write(2) say; when something else than a plain file is there.
+/// The error of openat(2) or write(2); when something else than a plain file is there.
 pub fn write_in_place(path: &Path, content: &[u8]) -> std::io::Result<()> {
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

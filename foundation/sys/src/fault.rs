@@ -1,7 +1,7 @@
 //! Signals that faults of the processor are, and handlers for them.
 //!
-//! A handler may have interrupted anything, also an allocation, or whoever holds a lock. So all that it uses is atomic words and system
-//! calls, and what is not its own it hands on to the handler that was there before.
+//! A handler may have interrupted anything, also an allocation, or the holder of a lock. So all that it uses is atomic words and
+//! system calls, and faults that are not its own it hands on to the handler that was there before.
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use once_cell::race::OnceBox;
@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// A handler with `SA_SIGINFO`.
 type SignalHandlerFn = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
-/// What deals with faults that are its own, and says whether one was. It uses atomic words and system calls, nothing else.
+/// Handles faults that are its own, and returns whether one was. It uses atomic words and system calls, nothing else.
 pub type Deal = fn(&MemoryFault<'_>) -> bool;
 
 const OURS: SignalHandlerFn = on_fault;
 
-/// Which signal.
+/// A signal of memory faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// `SIGSEGV`: nothing is mapped there, or it does not allow that.
@@ -25,11 +25,11 @@ pub enum Signal {
     Bus,
 }
 
-/// Who deals with a signal's faults at most: each is a part of tarn with memory of its own.
+/// Handlers of a signal's faults at most: each is a part of tarn with memory of its own.
 const DEALS: usize = 4;
 
-/// Who deals with a signal's faults, and what was there before. Threads that install at once wait for nobody: a process may be forked
-/// while one does, and the child would wait for ever.
+/// The handlers of a signal's faults, and the action that was there before. Threads that install at once do not wait for each
+/// other: a process may be forked while one does, and the child would wait for ever.
 struct FaultHandlerChain {
     deals: [OnceBox<Deal>; DEALS],
     before: OnceBox<libc::sigaction>,
@@ -47,9 +47,9 @@ static CHAINS: [FaultHandlerChain; 2] = [const {
 /// A fault.
 #[derive(Debug)]
 pub struct MemoryFault<'a> {
-    /// Why, as `si_code` says.
+    /// The reason, as in `si_code`.
     pub code: c_int,
-    /// Of what was read or written.
+    /// The address that was read or written.
     pub address: usize,
     context: &'a ucontext_t,
 }
@@ -61,7 +61,7 @@ impl MemoryFault<'_> {
         self.context.uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0
     }
 
-    /// Whether it was a write, of what can be read: if not, it was a jump there.
+    /// Whether it was a write, for memory that can be read: if not, it was a jump there.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn is_write(&self) -> bool {
         self.context.uc_mcontext.pc as usize != self.address
@@ -76,8 +76,8 @@ impl Signal {
         }
     }
 
-    /// Lets somebody deal with its faults, from now on and beside others; who asks again changes nothing. False where nobody would be asked:
-    /// there are too many, or another handler was installed over this one.
+    /// Installs a handler of faults, from now on and beside others; a second call changes nothing. False where it would not be
+    /// called: there are too many, or another handler was installed over this one.
     #[must_use]
     pub fn install(self, deal: Deal) -> bool {
         let chain = chain(self.number());
@@ -92,7 +92,7 @@ impl Signal {
         is_asked && self.is_installed()
     }
 
-    /// The same in a process of tarn's own: a handler that a library has installed over this one is not asked any more.
+    /// The same in a process of tarn's own: a handler that a library has installed over this one is not called any more.
     #[must_use]
     pub fn install_over(self, deal: Deal) -> bool {
         self.install(deal) || {
@@ -102,7 +102,7 @@ impl Signal {
         }
     }
 
-    /// Whether its handler is there still: if not, whoever faults dies.
+    /// Whether its handler is there still: if not, a fault ends the process.
     pub fn is_installed(self) -> bool {
         self.current().sa_sigaction == OURS as usize
     }
@@ -119,7 +119,7 @@ impl Signal {
 
     fn current(self) -> libc::sigaction {
         let mut now = default();
-        // SAFETY: nothing is changed, and what there is is written.
+        // SAFETY: nothing is changed, and the present action is written.
         unsafe { libc::sigaction(self.number(), std::ptr::null(), &raw mut now) };
         now
     }
@@ -155,7 +155,7 @@ fn all() -> libc::sigset_t {
     }
 }
 
-/// What the kernel does if nobody says anything: it ends the process.
+/// The kernel's action without a handler: it ends the process.
 fn default() -> libc::sigaction {
     // SAFETY: numbers, and a function that there need not be.
     unsafe { MaybeUninit::zeroed().assume_init() }
@@ -172,19 +172,19 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
         (fault, *libc::__errno_location())
     };
     let chain = chain(signal);
-    // What somebody has sent is no fault.
+    // A signal that somebody has sent is no fault.
     let mut deals = chain.deals.iter().map_while(OnceBox::get);
     let ours = fault.code > 0 && deals.any(|deal| deal(&fault));
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
     if !ours {
         let before = chain.before.get().copied().unwrap_or_else(default);
-        // SAFETY: what the kernel gave.
+        // SAFETY: the arguments are the kernel's.
         unsafe { hand_on(&before, signal, info, context) };
     }
 }
 
-/// Does what would have been done without this handler.
+/// Does the action that would follow without this handler.
 ///
 /// # Safety
 /// The arguments are those of a handler with `SA_SIGINFO`.

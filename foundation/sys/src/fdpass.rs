@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Descriptors in one message: standard input, output and error, and what else a program was started with.
+/// Descriptors in one message: standard input, output and error, and the others that a program was started with.
 pub const MAX_FDS: usize = 64;
 /// Descriptors that come with a packet: one is taken, the others are closed.
 const MAX_OF_PACKET: usize = 3;
@@ -33,7 +33,7 @@ pub fn send(socket: impl AsFd, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Receives what [`send`] sent. The descriptors are close-on-exec.
+/// Receives a message of [`send`]. The descriptors are close-on-exec.
 ///
 /// # Errors
 /// When the socket is closed, the message carries no descriptors, or not all of them could be received. None stays open then.
@@ -68,7 +68,7 @@ pub fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     Ok(fds)
 }
 
-/// Who is at the other end of a unix socket, as the kernel knew them when they connected, or began to listen.
+/// The process at the other end of a unix socket, as the kernel knew it when it connected, or began to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketPeer {
     /// The user.
@@ -79,10 +79,10 @@ pub struct SocketPeer {
     pub pid: i32,
 }
 
-/// Who is at the other end of a unix socket.
+/// The process at the other end of a unix socket.
 ///
 /// # Errors
-/// What getsockopt(2) says.
+/// The error of getsockopt(2).
 pub fn peer(socket: impl AsFd) -> io::Result<SocketPeer> {
     let mut peer = libc::ucred {
         pid: 0,
@@ -90,7 +90,7 @@ pub fn peer(socket: impl AsFd) -> io::Result<SocketPeer> {
         gid: 0,
     };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: as many bytes as are said can be written there.
+    // SAFETY: `bytes` is the length of the buffer.
     let code = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -107,15 +107,15 @@ pub fn peer(socket: impl AsFd) -> io::Result<SocketPeer> {
     Ok(SocketPeer { uid, gid, pid })
 }
 
-/// The groups of who is at the other end of a unix socket, as the kernel says.
+/// The groups of the process at the other end of a unix socket, as the kernel knows them.
 ///
 /// # Errors
-/// What getsockopt(2) says (SO_PEERGROUPS: Linux 4.13).
+/// The error of getsockopt(2) (SO_PEERGROUPS: Linux 4.13).
 pub fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
     let mut groups = vec![0_u32; 64];
     loop {
         let mut bytes = (groups.len() * size_of::<u32>()) as libc::socklen_t;
-        // SAFETY: as many bytes as are said can be written there.
+        // SAFETY: `bytes` is the length of the buffer.
         let code = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -228,7 +228,7 @@ mod tests {
         let own = peer(&here).unwrap();
         assert_eq!(own.uid, rustix::process::geteuid().as_raw());
         assert_eq!(own.pid, std::process::id() as i32);
-        // More than anybody sends who is tarn.
+        // More than tarn ever sends.
         let fds = [here.as_fd(); MAX_FDS + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS + 1))];
         let mut buffer = SendAncillaryBuffer::new(&mut space);

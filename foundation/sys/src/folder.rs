@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Everybody's files are there by intent, on whichever disk that is.
+/// Everybody's files are there by intent, on any disk.
 const TEMPORARY: &str = "/tmp";
 
 /// Why a folder is not made.
@@ -28,8 +28,8 @@ impl From<NotMade> for io::Error {
     }
 }
 
-/// The folder itself, if it is there, or the one that is there and within which it may be made: not `/` or a folder in it, unless another file
-/// system is mounted there or it is `/tmp`. Links are followed.
+/// The folder itself, if it is there, or its nearest existing ancestor, if it may be made there: not `/` or a folder in it,
+/// unless another file system is mounted there or it is `/tmp`. Links are followed.
 ///
 /// # Errors
 /// Why it may not be made.

@@ -1,4 +1,4 @@
-//! Descriptors beside the standard streams: what a process was started with, and what it hands to one that it starts.
+//! Descriptors beside the standard streams: those that a process was started with, and those that it hands to one that it starts.
 
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeSet;
@@ -7,13 +7,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Keeps what a command's process is handed, until it was started.
+/// Keeps the descriptors for a command's process until it was started.
 #[derive(Debug)]
 pub struct HandedOver {
     _held: Vec<OwnedFd>,
 }
 
-/// What helps when a number is too large.
+/// The remedy for a number that is too large.
 const REMEDY: &str = "open it under a lower number, or raise the limit of open files (`ulimit -n`)";
 
 /// No number is that of a standard stream, beyond what a process may have, or given twice.
@@ -60,7 +60,7 @@ pub fn hand_over(command: &mut Command, fds: Vec<(i32, OwnedFd)>) -> io::Result<
         };
         // Above all the numbers: none is written over before it is handed on.
         let above = rustix::io::fcntl_dupfd_cloexec(&fd, last.saturating_add(1)).map_err(beyond)?;
-        // What is opened to start the process must not get this number: it would be lost to that.
+        // A descriptor that is opened to start the process must not get this number: it would be overwritten.
         held.push(rustix::io::fcntl_dupfd_cloexec(&fd, number).map_err(beyond)?);
         pairs.push((above.as_raw_fd(), number));
         held.push(above);
@@ -83,7 +83,7 @@ pub fn hand_over(command: &mut Command, fds: Vec<(i32, OwnedFd)>) -> io::Result<
 /// The descriptors beside the standard streams that this process leaves to a program that it becomes, by their numbers.
 ///
 /// # Errors
-/// What `/proc` says.
+/// The error of reading `/proc`.
 pub fn inherited() -> io::Result<Vec<i32>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
@@ -106,7 +106,7 @@ pub fn inherited() -> io::Result<Vec<i32>> {
 /// # Errors
 /// When it is not open any more.
 pub fn inherited_fd(number: i32) -> io::Result<OwnedFd> {
-    // SAFETY: a number that is not open any more is refused; what comes back is a new descriptor that nobody else has.
+    // SAFETY: a number that is not open any more is refused; the result is a new descriptor that nobody else has.
     unsafe {
         match libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) {
             fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),

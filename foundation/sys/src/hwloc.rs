@@ -1,5 +1,5 @@
-//! The topology of this machine, as libhwloc sees it. The library is loaded when it is asked and unloaded again: who does
-//! not ask does not pay for it, and a machine without it only lacks the answer.
+//! The topology of this machine, as libhwloc sees it. The library is loaded for a request and unloaded again: a program without
+//! requests does not pay for it, and a machine without it only lacks the answer.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::ptr::null_mut;
@@ -41,7 +41,7 @@ struct Library(*mut c_void);
 
 impl Library {
     fn open() -> Result<Self, HwlocError> {
-        // SAFETY: the name is a C string. What the library does when it is loaded is its business.
+        // SAFETY: the name is a C string. The library's actions when it is loaded are its own.
         let handle = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         match handle.is_null() {
             true => Err(HwlocError::NoLibrary),

@@ -17,14 +17,14 @@ const ROOT: u32 = 0;
 pub enum Unresolved {
     /// A link on the way is somebody else's.
     Foreign {
-        /// Where it is stored.
+        /// Its path.
         link: PathBuf,
-        /// Whose it is.
+        /// The owner.
         owner: u32,
-        /// Who follows links.
+        /// The user who follows links.
         user: u32,
     },
-    /// The system says so.
+    /// The system's error.
     Io(std::io::Error),
 }
 
@@ -53,11 +53,11 @@ impl From<Errno> for Unresolved {
     }
 }
 
-/// Where a path leads, without any link, if all links on the way, the last name's among them, are this user's or root's. What is
-/// opened by the answer must be opened without following links ([`super::beneath::Root::real`]): others may change the way.
+/// The target of a path, without any link, if all links on the way, the last name's among them, are this user's or root's. Open
+/// the result without following links ([`super::beneath::Root::real`]): others may change the way.
 ///
 /// # Errors
-/// A link of somebody else's; what the system says.
+/// A link of somebody else's; the system's error.
 pub fn resolve(path: &Path, user: u32) -> Result<PathBuf, Unresolved> {
     const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
     const ANY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

@@ -1,4 +1,5 @@
-//! Locks of open folders, which whoever changes their names holds for a moment; and of bytes of a file, which an open file holds.
+//! Locks of open folders, which a process that changes their names holds for a moment; and of bytes of a file, which an open file
+//! holds.
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{FlockOperation, flock};
@@ -38,7 +39,7 @@ impl<F: AsFd> Drop for Lock<F> {
     }
 }
 
-/// What an open file holds of some bytes of it.
+/// The lock of an open file on some of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RangeLockMode {
     /// Nothing.
@@ -78,11 +79,11 @@ fn call(file: impl AsFd, command: libc::c_int, record: &mut libc::flock) -> Resu
     }
 }
 
-/// Changes what an open file holds of some bytes, at once or not at all; false where another open file holds some of them otherwise. No
-/// bytes are all from there on. It goes with the open file: when all descriptors of it, in whatever process, are closed.
+/// Changes the lock of an open file on some bytes, at once or not at all; false where another open file holds some of them
+/// otherwise. No bytes are all from there on. It goes with the open file: when all descriptors of it, in any process, are closed.
 ///
 /// # Errors
-/// `EBADF` when it is not open for that, and what else fcntl(2) says.
+/// `EBADF` when it is not open for that, and the other errors of fcntl(2).
 pub fn hold(file: impl AsFd, bytes: &Range<u64>, what: RangeLockMode) -> Result<bool, Errno> {
     match call(file, libc::F_OFD_SETLK, &mut record(bytes, what)?) {
         Ok(()) => Ok(true),
@@ -91,7 +92,7 @@ pub fn hold(file: impl AsFd, bytes: &Range<u64>, what: RangeLockMode) -> Result<
     }
 }
 
-/// Holds bytes alone, and waits for that as long as is said; false where somebody else has held them for all that time.
+/// Holds bytes alone, and waits for at most `timeout`; false where somebody else has held them for all that time.
 ///
 /// # Errors
 /// As [`hold`].
@@ -106,10 +107,10 @@ pub fn hold_alone(file: impl AsFd, bytes: &Range<u64>, timeout: Duration) -> Res
     Ok(true)
 }
 
-/// Any of the bytes that another open file holds, however; the kernel tells one such lock, not the first.
+/// Any of the bytes that another open file holds, however; the kernel reports one such lock, not the first.
 ///
 /// # Errors
-/// What fcntl(2) says.
+/// The error of fcntl(2).
 pub fn held(file: impl AsFd, bytes: &Range<u64>) -> Result<Option<Range<u64>>, Errno> {
     let mut found = record(bytes, RangeLockMode::Alone)?;
     call(file, libc::F_OFD_GETLK, &mut found)?;

@@ -1,4 +1,4 @@
-//! How much memory there is, and how much of it may still be taken: the machine's, and that of the control
+//! Total memory, and the memory that may still be taken: the machine's, and that of the control
 //! groups (version 1 or 2) this process lives in. A tmpfs is charged to them: beyond their limit the kernel kills.
 
 use std::fs::File;
@@ -21,9 +21,9 @@ pub fn in_memory(folder: &Path) -> bool {
 pub struct Memory {
     /// Of the machine, or the least limit of a control group.
     pub total: u64,
-    /// What may still be taken without swapping or being killed.
+    /// Memory that may still be taken without swapping or being killed.
     pub free: u64,
-    /// What sets the limit: `machine` or the control group's folder.
+    /// The owner of the limit: `machine` or the control group's folder.
     pub limited_by: String,
     /// The machine's, and that of each control group with a limit.
     levels: Vec<MemoryAccount>,
@@ -38,9 +38,9 @@ struct MemoryAccount {
 }
 
 impl Memory {
-    /// What would be free if `held` bytes that are on a file system in memory were not there. Who they are charged to cannot be
-    /// known from the files: to another job's control group or to one that has gone, and then this process's gain nothing.
-    /// They gain no more than they are charged with for all files in memory.
+    /// The free memory if `held` bytes that are on a file system in memory were not there. The files do not show the account that
+    /// they are charged to: it may be another job's control group or one that has gone, and then this process's accounts gain
+    /// nothing. They gain no more than they are charged with for all files in memory.
     pub fn free_without(&self, held: u64) -> u64 {
         let free = |l: &MemoryAccount| l.free.saturating_add(held.min(l.shared));
         self.levels.iter().map(free).min().unwrap_or(self.free)
@@ -57,7 +57,7 @@ impl Memory {
         }
     }
 
-    /// Takes off what other files in memory, of `bytes` so far, may come to hold.
+    /// Takes off the bytes that other files in memory, of `bytes` so far, may come to hold.
     #[must_use]
     pub fn beside(&self, held: u64) -> Self {
         let mut left = self.clone();
@@ -73,7 +73,7 @@ const NO_LIMIT: u64 = 1 << 62;
 /// Bytes that are read of one of the kernel's files: they have some KiB at most.
 const LONGEST: usize = 16 << 10;
 
-/// Reads what is free, again and again: so its files stay open.
+/// Reads the free memory, again and again: so its files stay open.
 #[derive(Debug)]
 pub struct Gauge {
     machine: File,
@@ -103,7 +103,7 @@ impl Group {
         })
     }
 
-    /// Its limit in bytes, if it has one now, and what is used.
+    /// Its limit in bytes, if it has one now, and its usage.
     fn account(&self) -> Option<(u64, u64)> {
         let number = |file| text(file).ok()?.trim().parse::<u64>().ok();
         let limit = number(&self.limit).filter(|l| *l < NO_LIMIT)?;
@@ -115,7 +115,7 @@ impl Group {
             return;
         };
         let stat = text(&self.stat).unwrap_or_default();
-        // With what is below the group (version 1 says `total_`) or without: version 2 counts that in.
+        // With the groups below (version 1: `total_`) or without: version 2 counts that in.
         let counted = |names: [&str; 2]| {
             let of = |name: &&str| {
                 let line = stat.lines().find_map(|l| l.strip_prefix(*name))?;
@@ -152,7 +152,7 @@ impl Gauge {
     }
 
     /// Bytes that are free, and that there are in all; without a bound where that cannot be known. As long as that is `plenty`
-    /// of the total, page cache that could be given back is not counted: to ask for it is what costs.
+    /// of the total, page cache that could be given back is not counted: the look at it is the cost.
     pub fn read(&self, plenty: impl Fn(u64) -> u64) -> (u64, u64) {
         let machine = rustix::system::sysinfo();
         let bytes = |n: u64| n.saturating_mul(u64::from(machine.mem_unit));
@@ -198,7 +198,7 @@ impl Gauge {
     }
 }
 
-/// What a file of the kernel's says now.
+/// The content of a file of the kernel's now.
 fn text(file: &File) -> std::io::Result<String> {
     let mut bytes = vec![0; LONGEST];
     let mut length = 0;
@@ -237,7 +237,7 @@ fn group_folders(groups: &str, mounts: &str) -> Vec<PathBuf> {
         let Some(mount) = mount_of(mounts, second) else {
             continue;
         };
-        // In a container the path may be the host's: what does not exist is skipped, the mount's root stays.
+        // In a container the path may be the host's: a missing folder is skipped, the mount's root stays.
         let inside = mount.join(path.trim_start_matches('/'));
         let up = inside
             .ancestors()
@@ -320,7 +320,7 @@ mod tests {
         second("memory.stat", "inactive_file 0\nshmem 1\n");
         groups.iter().for_each(|g| g.narrow(&mut m));
         assert_eq!((m.total, m.free), (800, 10));
-        // What could be given back is looked for only where little is free without.
+        // Memory that could be given back is looked for only where little is free without.
         second("memory.stat", "inactive_file 700\nshmem 1\n");
         let machine = File::open("/proc/meminfo").unwrap();
         let gauge = Gauge { machine, groups };

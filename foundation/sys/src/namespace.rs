@@ -5,16 +5,16 @@ use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 use std::io;
 use std::path::Path;
 
-/// As whom a process is known in a user namespace that has nobody but its user.
+/// The identity of a process in a user namespace that has nobody but its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NamespaceIdentity {
     /// By the ids that it has outside.
     AsItself,
-    /// As root. What sets ids on its own behalf needs that (CRIU does).
+    /// As root. A program that sets ids on its own behalf needs that (CRIU does).
     AsRoot,
 }
 
-/// What the clocks say that count from some start: the monotonic one, and the one since the machine was booted. Nanoseconds.
+/// The clocks that count from some start: the monotonic one, and the one since the machine was booted. Nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clocks {
     /// `CLOCK_MONOTONIC`.
@@ -24,7 +24,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// What they say to this process.
+    /// Their times in this process.
     pub fn now() -> Self {
         use rustix::time::{ClockId, clock_gettime};
         let read = |clock| {
@@ -37,7 +37,7 @@ impl Clocks {
         }
     }
 
-    /// What the clocks of new children are ahead of the machine's: those of this process, until it has said otherwise.
+    /// The lead of new children's clocks over the machine's: that of this process, until it has set another.
     fn ahead() -> io::Result<Self> {
         let text = std::fs::read_to_string("/proc/self/timens_offsets")?;
         let of = |name: &str| {
@@ -53,7 +53,7 @@ impl Clocks {
         })
     }
 
-    /// Lets the clocks of the next child say this. (time_namespaces(7): before anybody is in the new namespace.)
+    /// Sets the clocks of the next child to this. (time_namespaces(7): before anybody is in the new namespace.)
     fn set(self) -> io::Result<()> {
         let (now, ahead) = (Self::now(), Self::ahead()?);
         // SAFETY: the process has one thread (`enter` has looked), and CLONE_FILES is not given.
@@ -75,7 +75,7 @@ impl Clocks {
 /// The process id that was given last in this PID namespace.
 ///
 /// # Errors
-/// What `/proc` says.
+/// The error of reading `/proc`.
 pub fn last_pid() -> io::Result<i32> {
     let text = std::fs::read_to_string(LAST_PID)?;
     text.trim().parse().map_err(io::Error::other)
@@ -84,7 +84,7 @@ pub fn last_pid() -> io::Result<i32> {
 /// Lets the next process of this PID namespace have the id after this one.
 ///
 /// # Errors
-/// What `/proc` says: it takes a right over the namespace.
+/// The error of writing to `/proc`: it takes a right over the namespace.
 pub fn set_last_pid(pid: i32) -> io::Result<()> {
     std::fs::write(LAST_PID, pid.to_string())
 }
@@ -140,11 +140,11 @@ fn enter_user(known: NamespaceIdentity) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives this process mounts of its own, which go with it and what it starts, and lets `arrange` make some; with `user` by the rights of
-/// a user namespace. Of these rights it keeps only that to mount, and that only to pass it on.
+/// Gives this process mounts of its own, which go with it and its children, and lets `arrange` make some; with `user` by the
+/// rights of a user namespace. Of these rights it keeps only that to mount, and that only to pass it on.
 ///
 /// # Errors
-/// When the system does not allow it, the process has other threads, or what `arrange` says.
+/// When the system does not allow it, the process has other threads, or the error of `arrange`.
 pub fn enter_mounts<T>(user: bool, arrange: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     if crate::process::threads()? != 1 {
         return Err(io::Error::other(
@@ -167,12 +167,12 @@ pub fn enter_mounts<T>(user: bool, arrange: impl FnOnce() -> io::Result<T>) -> i
     arranged
 }
 
-/// Gives the calling thread, and what it starts, mounts of its own: those that it makes are gone with them.
+/// Gives the calling thread, and its later children, mounts of its own: those that it makes are gone with them.
 ///
 /// # Errors
-/// What the system says, such as to who is not root.
+/// The system's error, such as for a user who is not root.
 pub fn own_mounts() -> io::Result<()> {
-    // SAFETY: no descriptors are unshared, so what other threads have open stays valid.
+    // SAFETY: no descriptors are unshared, so open files of other threads stay valid.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
     make_private()
 }
@@ -180,7 +180,7 @@ pub fn own_mounts() -> io::Result<()> {
 /// Lets `act` change the mounts of this thread's namespace, where [`enter_mounts`] has kept the right to.
 ///
 /// # Errors
-/// What `act` says, or the system of the right.
+/// The error of `act`, or the system's about the right.
 pub fn mounting<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let before = rustix::thread::capabilities(None)?;
     let mut rights = before;
@@ -194,7 +194,7 @@ pub fn mounting<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
 /// Keeps every later mount of this namespace from the rest of the system.
 ///
 /// # Errors
-/// What mount(2) says.
+/// The error of mount(2).
 pub fn make_private() -> io::Result<()> {
     let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     Ok(rustix::mount::mount_change("/", flags)?)
@@ -203,7 +203,7 @@ pub fn make_private() -> io::Result<()> {
 /// Shows `from` at `to` as well.
 ///
 /// # Errors
-/// What mount(2) says.
+/// The error of mount(2).
 pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_bind_recursive(from, to)?)
 }
@@ -211,7 +211,7 @@ pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
 /// Makes the mount at `at` read-only, its other flags kept (a user namespace may not drop them).
 ///
 /// # Errors
-/// What mount(2) says.
+/// The error of mount(2).
 pub fn read_only(at: &Path) -> io::Result<()> {
     let keep = mount_flags(at)?;
     rustix::mount::mount_remount(at, keep | MountFlags::BIND | MountFlags::RDONLY, "")?;
@@ -237,7 +237,7 @@ fn mount_flags(at: &Path) -> io::Result<MountFlags> {
 /// swapped out.
 ///
 /// # Errors
-/// What mount(2) says.
+/// The error of mount(2).
 pub fn mount_memory(at: &Path, bytes: u64) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let options = |more: &str| std::ffi::CString::new(format!("size={bytes},mode=0700{more}"));
@@ -259,7 +259,7 @@ pub fn mount_memory(at: &Path, bytes: u64) -> io::Result<()> {
 /// Mounts a file system at `at` that has these empty folders, on which others can be mounted, and to which nothing can be written.
 ///
 /// # Errors
-/// What mount(2) and mkdir(2) say.
+/// The error of mount(2) or mkdir(2).
 pub fn mount_folders(at: &Path, names: &[String]) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount("tmpfs", at, "tmpfs", flags, c"size=1m,mode=0755")?;
@@ -272,7 +272,7 @@ pub fn mount_folders(at: &Path, names: &[String]) -> io::Result<()> {
 /// Mounts terminals that nobody else has.
 ///
 /// # Errors
-/// What mount(2) says.
+/// The error of mount(2).
 pub fn mount_terminals() -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
     let options = c"newinstance,ptmxmode=0666,mode=0600";
@@ -280,10 +280,10 @@ pub fn mount_terminals() -> io::Result<()> {
     bind(Path::new("/dev/pts/ptmx"), Path::new("/dev/ptmx"))
 }
 
-/// Takes away what is mounted at `at`: it stays wherever else it is shown or open.
+/// Takes away the mount at `at`: it stays wherever else it is shown or open.
 ///
 /// # Errors
-/// What umount(2) says.
+/// The error of umount(2).
 pub fn unmount(at: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(
         at,
@@ -294,7 +294,7 @@ pub fn unmount(at: &Path) -> io::Result<()> {
 /// Mounts the `/proc` of the PID namespace of the calling process.
 ///
 /// # Errors
-/// What mount(2) says: containers that mask parts of `/proc` forbid it to user namespaces.
+/// The error of mount(2): containers that mask parts of `/proc` forbid it to user namespaces.
 pub fn mount_proc() -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     Ok(rustix::mount::mount("proc", "/proc", "proc", flags, None)?)
@@ -303,7 +303,7 @@ pub fn mount_proc() -> io::Result<()> {
 /// Sets the host name of this namespace.
 ///
 /// # Errors
-/// What sethostname(2) says.
+/// The error of sethostname(2).
 pub fn set_hostname(name: &str) -> io::Result<()> {
     Ok(rustix::system::sethostname(name.as_bytes())?)
 }

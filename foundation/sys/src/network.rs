@@ -31,7 +31,7 @@ const LOOPBACK: u32 = 1;
 /// Bytes of `nlmsghdr`, and of `ifaddrmsg`, which is as long as no attribute.
 const HEADER: usize = 16;
 const OF_ADDRESS: usize = 8;
-/// Bytes of one answer; the kernel fills at most 32 KiB of what it is given.
+/// Bytes of one answer; the kernel fills at most 32 KiB of its buffer.
 const ANSWER: usize = 32 << 10;
 /// Addresses that are taken over, at most.
 const MAX_ADDRESSES: usize = 256;
@@ -39,7 +39,7 @@ const MAX_ADDRESSES: usize = 256;
 /// The addresses of this network namespace by which its processes may reach each other, without those that every one has.
 ///
 /// # Errors
-/// What netlink says.
+/// The error of netlink.
 pub fn addresses() -> io::Result<Vec<IpAddr>> {
     let socket = open()?;
     send(&socket, GET_ADDRESS, REQUEST | DUMP, &[0; OF_ADDRESS])?;
@@ -63,7 +63,7 @@ pub fn addresses() -> io::Result<Vec<IpAddr>> {
 /// Starts the loopback interface of this network namespace, and gives it these addresses too.
 ///
 /// # Errors
-/// What netlink says: it takes a right over the namespace.
+/// The error of netlink: it takes a right over the namespace.
 pub fn begin(addresses: &[IpAddr]) -> io::Result<()> {
     let socket = open()?;
     let mut link = vec![0u8; HEADER];
@@ -142,7 +142,7 @@ fn send(socket: &OwnedFd, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> 
     message.extend(length.to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend(flags.to_ne_bytes());
-    // Its number, and whose it is: there is one at a time, and the kernel knows.
+    // Its number, and its owner: there is one at a time, and the kernel knows.
     message.extend([0; 8]);
     message.extend(body);
     sendto(
@@ -166,7 +166,7 @@ fn ask(socket: &OwnedFd, kind: u16, body: &[u8]) -> io::Result<()> {
     }
 }
 
-/// What kind of message comes first, its body, and what is behind it.
+/// The kind of the first message, its body, and the bytes behind it.
 fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length: [u8; 4] = bytes.get(..4)?.try_into().ok()?;
     let length = usize::try_from(u32::from_ne_bytes(length)).ok()?;

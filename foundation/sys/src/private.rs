@@ -1,4 +1,4 @@
-//! What nobody else is to see: random bytes, and files for their owner alone.
+//! Random bytes, and files for their owner alone.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::{File, OpenOptions};
@@ -6,16 +6,16 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Who may read such a file: its owner.
+/// The mode of such a file: only its owner reads it.
 const PRIVATE: u32 = 0o600;
-/// What secrets are overwritten with.
+/// The bytes that overwrite secrets.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// Writes a file that only its owner reads, durably and whole; without `replace` only where none is. What is replaced is overwritten, as
-/// it may be a secret.
+/// Writes a file that only its owner reads, durably and whole; without `replace` only where none is. A replaced file is
+/// overwritten, as it may be a secret.
 ///
 /// # Errors
-/// What the system says: `AlreadyExists` where there is one.
+/// The system's error: `AlreadyExists` where there is one.
 pub fn publish(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     // Nodes that share the folder may do the same at once, in processes of one number.
@@ -33,14 +33,14 @@ pub fn publish(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
         file.sync_all()?;
         match replace {
             true => {
-                // What a link leads to is not replaced.
+                // The target of a link is not overwritten.
                 let nofollow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
                 let mut options = OpenOptions::new();
                 let old = options.write(true).custom_flags(nofollow).open(path);
                 std::fs::rename(&temporary, path)?;
                 old.map_or(Ok(()), wipe)
             }
-            // A link is never put over what is there.
+            // A link never replaces an existing file.
             false => std::fs::hard_link(&temporary, path),
         }
     });
@@ -52,10 +52,10 @@ pub fn publish(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
         .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Overwrites what a file has, on its medium.
+/// Overwrites the content of a file, on its medium.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn wipe(mut file: File) -> io::Result<()> {
     let mut left = file.metadata()?.len();
     while left > 0 {

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Which side of a fork this is.
+/// The side of a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fork {
     /// The new process.
@@ -22,13 +22,13 @@ pub enum Fork {
 pub struct Reaped {
     /// Its process id.
     pub pid: Pid,
-    /// How it ended.
+    /// Its end.
     pub end: ProcessExit,
-    /// What it and the descendants it waited for used.
+    /// The resources that it and the descendants it waited for used.
     pub usage: ResourceUsage,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessExit {
     /// It exited with this status.
@@ -63,7 +63,7 @@ impl ResourceUsage {
 /// The file that this code was loaded from: the program's, or that of the library that it is a part of.
 ///
 /// # Errors
-/// When the kernel does not say.
+/// When the kernel gives no answer.
 pub fn own_file() -> io::Result<PathBuf> {
     let own = own_file as *const () as u64;
     let maps = std::fs::read("/proc/self/maps")?;
@@ -72,7 +72,7 @@ pub fn own_file() -> io::Result<PathBuf> {
         let (from, to) = text.split_once('-')?;
         let from = u64::from_str_radix(from, 16).ok()?;
         let to = u64::from_str_radix(to, 16).ok()?;
-        // The path stands last, and is all of what begins with the first slash.
+        // The path stands last, and is all from the first slash on.
         let path = line.iter().position(|b| *b == b'/')?;
         (from..to)
             .contains(&own)
@@ -90,7 +90,7 @@ pub fn threads() -> io::Result<usize> {
     Ok(std::fs::read_dir("/proc/self/task")?.count())
 }
 
-/// Forks. Only a process with a single thread may: what other threads hold would stay locked in the child.
+/// Forks. Only a process with a single thread may: locks of other threads would stay locked in the child.
 ///
 /// # Errors
 /// When there are other threads, or no process can be made.
@@ -208,7 +208,7 @@ pub fn begin_session(command: &mut Command, powerless: bool, ipc: bool) -> &mut 
     }
 }
 
-/// Makes the command's process, and what it starts, take no notice of a signal.
+/// Makes the command's process, and its children, take no notice of a signal.
 pub fn ignoring(command: &mut Command, signal: Signal) -> &mut Command {
     // SAFETY: the closure only makes a system call (signal), which is async-signal-safe, and allocates nothing.
     unsafe {
@@ -257,7 +257,7 @@ pub fn become_user(command: &mut Command, user: u32, group: u32, groups: Vec<u32
 /// Makes this whole process a user's, for good, with that group alone. Only root can.
 ///
 /// # Errors
-/// What setresuid(2) and its like say; then nothing is done with half the rights: end.
+/// The error of setresuid(2) or its like; then nothing is done with half the rights: end.
 pub fn be_user(user: u32, group: u32) -> io::Result<()> {
     let done = |code: libc::c_int| match code {
         0 => Ok(()),
@@ -274,7 +274,7 @@ pub fn be_user(user: u32, group: u32) -> io::Result<()> {
 /// Keeps others of the same user from looking into this process's memory.
 ///
 /// # Errors
-/// What prctl(2) says.
+/// The error of prctl(2).
 pub fn be_opaque() -> io::Result<()> {
     let none = 0 as libc::c_ulong;
     // SAFETY: numbers only.
@@ -369,7 +369,7 @@ pub fn parent(pid: i32) -> Option<i32> {
     (parent > 0).then_some(parent)
 }
 
-/// Whether this process was told to ignore a signal, as `nohup` tells its command.
+/// Whether this process ignores a signal, as `nohup` makes its command do.
 pub fn ignores(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     // proc(5): a hexadecimal mask; signal 1 is the lowest bit.

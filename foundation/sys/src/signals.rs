@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-/// Signals that tell a thread what it has done itself: to block them would be to hide them.
+/// Signals about a thread's own errors: to block them would be to hide them.
 const OWN: [libc::c_int; 5] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -54,13 +54,13 @@ impl Drop for Blocked {
 /// Signals whose handlers are looked at: all but those of real time.
 const PLAIN: std::ops::RangeInclusive<libc::c_int> = 1..=31;
 
-/// What this process does on signals. As it is dropped all is as it was: a library that is loaded meanwhile leaves no handlers, nor does
-/// another thread.
+/// The signal handlers of this process. Dropping it restores them: a library that is loaded meanwhile leaves no handlers, nor
+/// does another thread.
 pub struct Handlers(Vec<(libc::c_int, libc::sigaction)>);
 
 fn handler(signal: libc::c_int) -> Option<libc::sigaction> {
     let mut now = MaybeUninit::uninit();
-    // SAFETY: nothing is changed, and what there is is written, or an error returned.
+    // SAFETY: nothing is changed, and the handler is written, or an error returned.
     unsafe {
         let rc = libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr());
         (rc == 0).then(|| now.assume_init())
@@ -81,7 +81,7 @@ impl Drop for Handlers {
                 (now.sa_sigaction, now.sa_flags) == (before.sa_sigaction, before.sa_flags)
             };
             if !handler(*signal).is_some_and(same) {
-                // SAFETY: what was there before.
+                // SAFETY: the handler that was there before.
                 unsafe { libc::sigaction(*signal, before, std::ptr::null_mut()) };
             }
         }

@@ -9,19 +9,19 @@ use std::ptr;
 
 /// Bytes of an entry: a group may have very many members.
 const MOST: usize = 1 << 20;
-/// Groups of a user: what the kernel takes (`NGROUPS_MAX`).
+/// Groups of a user: the kernel's limit (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65_536;
 
 /// The number of a user; none where there is no such user.
 ///
 /// # Errors
-/// When the service that knows cannot be asked, or the name has a zero.
+/// When the service that knows cannot be reached, or the name has a zero.
 pub fn user(name: &str) -> io::Result<Option<u32>> {
     let name = CString::new(name)?;
     look(|buffer| {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = ptr::null_mut();
-        // SAFETY: a name that ends with zero, and a buffer of the length that is said.
+        // SAFETY: a name that ends with zero, and a buffer of the given length.
         let code = unsafe {
             libc::getpwnam_r(
                 name.as_ptr(),
@@ -63,7 +63,7 @@ pub fn group(name: &str) -> io::Result<Option<u32>> {
 /// The name of a user; none of a number that has none.
 ///
 /// # Errors
-/// When the service that knows cannot be asked.
+/// When the service that knows cannot be reached.
 pub fn user_name(user: u32) -> io::Result<Option<String>> {
     entry_of(user, |found| {
         // SAFETY: the name is in the buffer, which is still there, and ends with zero.
@@ -97,7 +97,7 @@ fn entry_of<T>(user: u32, what: impl Fn(&libc::passwd) -> T) -> io::Result<Optio
     look(|buffer| {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = ptr::null_mut();
-        // SAFETY: a buffer of the length that is said.
+        // SAFETY: a buffer of the given length.
         let code = unsafe {
             libc::getpwuid_r(
                 user,
@@ -120,7 +120,7 @@ pub fn group_name(group: u32) -> io::Result<Option<String>> {
     look(|buffer| {
         let mut entry = MaybeUninit::<libc::group>::uninit();
         let mut found = ptr::null_mut();
-        // SAFETY: a buffer of the length that is said.
+        // SAFETY: a buffer of the given length.
         let code = unsafe {
             libc::getgrgid_r(
                 group,
@@ -143,13 +143,13 @@ pub fn group_name(group: u32) -> io::Result<Option<String>> {
 /// The groups that a user is in, `group` among them; only that one of a user without a name.
 ///
 /// # Errors
-/// When the service that knows cannot be asked.
+/// When the service that knows cannot be reached.
 pub fn groups_of(user: u32, group: u32) -> io::Result<Vec<u32>> {
     let mut groups = vec![group];
     look(|buffer| {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = ptr::null_mut();
-        // SAFETY: a buffer of the length that is said.
+        // SAFETY: a buffer of the given length.
         let code = unsafe {
             libc::getpwuid_r(
                 user,
@@ -164,7 +164,7 @@ pub fn groups_of(user: u32, group: u32) -> io::Result<Vec<u32>> {
         if let Some(name) = name {
             let mut count = MAX_GROUPS as libc::c_int;
             let mut all = vec![0; MAX_GROUPS];
-            // SAFETY: a name that ends with zero, and space for as many groups as are said; it says how many there are.
+            // SAFETY: a name that ends with zero, and space for `count` groups; the call returns in it how many there are.
             let all_there =
                 unsafe { libc::getgrouplist(name, group, all.as_mut_ptr(), &raw mut count) };
             if all_there >= 0 {
@@ -183,7 +183,7 @@ fn look<T>(mut ask: impl FnMut(&mut [u8]) -> (i32, Option<T>)) -> io::Result<Opt
     loop {
         match ask(&mut buffer) {
             (0, found) => return Ok(found),
-            // What services say where there is none (getpwnam(3)).
+            // The answers of services where there is none (getpwnam(3)).
             (libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM, _) => return Ok(None),
             (libc::ERANGE, _) if buffer.len() < MOST => buffer.resize(2 * buffer.len(), 0),
             (libc::EINTR, _) => {}

@@ -1,4 +1,4 @@
-//! Where folders of tiers are made, and where not.
+//! Places where folders of tiers are made, and places where not.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

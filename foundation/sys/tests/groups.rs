@@ -1,4 +1,5 @@
-//! What a process may still take of memory, in a real control group with a limit: of version 2 where the machine has that, else of 1.
+//! The memory that a process may still take in a real control group with a limit: of version 2 where the machine has that, else
+//! of 1.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,6 @@
-//! Accounts of what is taken and given back: bytes, cores, counts. An account that would go below zero, or beyond its type, is a fault of
-//! tarn: debug builds, and so all tests, panic. A release build stays at the limit, so that no run is stopped by it, nor each resume of
-//! that run. (Time saturates; it is no account.)
+//! Accounts of resources that are taken and given back: bytes, cores, counts. An account that would go below zero, or beyond its
+//! type, is a fault of tarn: debug builds, and so all tests, panic. A release build stays at the limit, so that no run is stopped
+//! by it, nor each resume of that run. (Time saturates; it is no account.)
 
 /// A number that things are taken from and given back to.
 pub trait Account: Sized + Copy {
@@ -54,7 +54,7 @@ pub fn add<T: Account + std::fmt::Display>(account: &mut T, amount: T, of: &str)
 /// Takes from an account.
 ///
 /// # Panics
-/// In a debug build, when it has less than that: what is given back was not taken, or was given back before.
+/// In a debug build, when it has less than that: the amount was not taken, or was given back before.
 ///
 /// # Examples
 /// ```

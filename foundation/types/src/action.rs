@@ -1,4 +1,4 @@
-//! What is to be done: the outputs of the engine, and the other half of every record of the event log.
+//! Actions: the outputs of the engine, and the other half of every record of the event log.
 
 use crate::checkpoint::CheckpointId;
 use crate::hash::Hash;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Something to be done, and why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Action {
-    /// What.
+    /// The action.
     #[serde(flatten)]
     pub what: Do,
     /// Why.
@@ -32,7 +32,7 @@ pub enum Do {
     Transfer(Transfer),
     /// Abandon a transfer (it ends in `TransferFailed`).
     Abandon {
-        /// Which.
+        /// The transfer.
         id: crate::id::TransferId,
     },
     /// Choose where an instance will run and begin to move its inputs there. The world does nothing.
@@ -41,7 +41,7 @@ pub enum Do {
         instance: InstanceId,
         /// Its nodes in order, each with the tier of its inputs and outputs.
         nodes: Vec<TierRef>,
-        /// Bytes reserved on each of those tiers for what it will write.
+        /// Bytes reserved on each of those tiers for its outputs.
         reserve: u64,
         /// When it is expected to end.
         end: Time,
@@ -71,7 +71,7 @@ pub enum Do {
     Evict {
         /// The part.
         part: PartRef,
-        /// Where it is stored.
+        /// The key under which it is stored.
         key: StoreKey,
         /// From where: a node or the drained area.
         at: Place,
@@ -81,9 +81,9 @@ pub enum Do {
     Cache {
         /// The part.
         part: PartRef,
-        /// Where it is stored.
+        /// The key under which it is stored.
         key: StoreKey,
-        /// Where it is stored.
+        /// The tier that it is stored on.
         at: TierRef,
         /// Bytes that all cached data may take on that tier.
         share: u64,
@@ -96,42 +96,42 @@ pub enum Do {
         attempt: u32,
         /// The image.
         image: CheckpointId,
-        /// Where it is stored.
+        /// The tier that it is stored on.
         from: TierRef,
-        /// Where its copy is to be stored.
+        /// The tier for its copy.
         to: TierRef,
         /// Bytes that its copies may take there before others must make space.
         reserve: u64,
     },
-    /// Remove the checkpoints of an instance from these places. The world says nothing of it.
+    /// Remove the checkpoints of an instance from these places. The world reports nothing about it.
     Forget {
         /// The instance.
         instance: InstanceId,
-        /// Wherever it ran.
+        /// All tiers on which it ran.
         at: Vec<TierRef>,
     },
-    /// Remove a partition that was kept for the workflow. The world says nothing of it.
+    /// Remove a partition that was kept for the workflow. The world reports nothing about it.
     Discard {
         /// The partition.
         partition: PartitionId,
-        /// Where it is stored.
+        /// The key under which it is stored.
         key: StoreKey,
-        /// Wherever it is.
+        /// All tiers that have it.
         at: Vec<TierRef>,
     },
     /// Nothing but a reason worth knowing: something waits. The world does nothing.
     Note {
-        /// What it is about.
+        /// The subject.
         about: Subject,
     },
     /// The run is over. The last action of a log (until it is resumed).
     Finish {
-        /// How it went.
+        /// The outcome.
         outcome: Outcome,
     },
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -139,7 +139,7 @@ pub enum Outcome {
     Done,
     /// A step or transfer failed for good.
     Failed,
-    /// The machine can never hold what it needs: nothing was started.
+    /// The machine can never meet its needs: nothing was started.
     Refused,
     /// It was interrupted by this signal.
     Interrupted(i32),
@@ -157,7 +157,7 @@ pub struct AttemptSpec {
     /// Its nodes in order, each with the tier of its outputs and scratch.
     pub nodes: Vec<TierRef>,
     /// For each `in` and `inout` (in the order of the step's uses) and each node, the replicas that make up
-    /// what the node sees: `views[use][node]`; `out`s have an empty list of nodes.
+    /// the view of the node: `views[use][node]`; `out`s have an empty list of nodes.
     pub views: Vec<Vec<Vec<NodeReplica>>>,
     /// Its identity: hash of the step's code, the element and its inputs' content.
     pub identity: Hash,
@@ -173,9 +173,9 @@ pub struct AttemptSpec {
 /// A partition of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionAssignment {
-    /// Which.
+    /// The partition.
     pub partition: PartitionId,
-    /// Where it is stored: of one that is kept for the workflow, after the attempt that was the first to use it.
+    /// The key under which it is stored: of one that is kept for the workflow, after the attempt that was the first to use it.
     pub key: StoreKey,
     /// Its tier on each of the step's nodes, in their order.
     pub spots: Vec<TierRef>,
@@ -189,7 +189,7 @@ pub struct PartitionAssignment {
 pub struct NodeReplica {
     /// The part.
     pub part: PartRef,
-    /// Where it is stored.
+    /// The key under which it is stored.
     pub key: StoreKey,
     /// The tier it is stored on.
     pub spot: TierRef,

@@ -1,4 +1,4 @@
-//! Blocks: what is written about data in files of checkpoints, objects and partitions, framed so that a block which is torn, moved, of
+//! Blocks: records about data in files of checkpoints, objects and partitions, framed so that a block which is torn, moved, of
 //! another file or of another kind is none.
 //!
 //! | offset | bytes | what |
@@ -15,24 +15,24 @@ use crate::crc::crc;
 const FRAME: usize = 40;
 const SUM: usize = 8;
 
-/// What a block is.
+/// The kind of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
     /// The arena's first.
     Header,
-    /// What leads to all versions.
+    /// Leads to all versions.
     Superblock,
-    /// What a version has.
+    /// The content of a version.
     Manifest,
     /// The first of a staging file.
     Staging,
-    /// What names the newest version on the external store.
+    /// Names the newest version on the external store.
     Latest,
     /// The last of an object's file.
     Object,
-    /// One of the two that say what a partition is.
+    /// One of the two that describe a partition.
     Partition,
-    /// What stands before a copy of a unit of a partition.
+    /// Precedes a copy of a unit of a partition.
     Shadow,
 }
 
@@ -90,7 +90,7 @@ pub fn unseal(kind: BlockKind, at: u64, block: &[u8]) -> Option<(u128, &[u8])> {
     Some((identity, payload))
 }
 
-/// Fields that are read one after the other; none where there are not as many bytes. What is left is inside.
+/// Fields that are read one after the other; none where there are not as many bytes. The unread bytes are inside.
 #[derive(Debug)]
 pub struct Fields<'a>(pub &'a [u8]);
 
@@ -117,7 +117,7 @@ impl<'a> Fields<'a> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// So many bytes, as a byte before them says.
+    /// So many bytes, the number in a byte before them.
     pub fn short(&mut self) -> Option<&'a [u8]> {
         let length = usize::from(self.u8()?);
         let (bytes, rest) = self.0.split_at_checked(length)?;

@@ -40,8 +40,8 @@ pub const MAX_STEP_LOG_BYTES: u64 = 64 << 20;
 pub const MAX_ENTRIES: usize = 16 << 20;
 /// Bytes of one extended attribute, name and value (Linux: 255 and 64 KiB).
 pub const MAX_XATTR_BYTES: usize = 255 + (64 << 10);
-/// Extents of one sparse file that are recorded; what is behind the last is treated as data.
+/// Extents of one sparse file that are recorded; bytes behind the last are treated as data.
 pub const MAX_EXTENTS: usize = 65_536;
-/// Transfers, and steps, of which a running tarn tells where they are: some 150 bytes each, written once a second to a folder
+/// Transfers, and steps, whose progress a running tarn reports: some 150 bytes each, written once a second to a folder
 /// that all nodes share.
 pub const MAX_LIVE: usize = 4096;

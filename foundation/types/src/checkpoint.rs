@@ -9,7 +9,7 @@ use std::fmt;
 pub struct CheckpointId {
     /// The start of the program that made it, from 1.
     pub generation: u64,
-    /// Which of that start.
+    /// Its number within that start.
     pub number: u64,
 }
 
@@ -19,7 +19,7 @@ impl fmt::Display for CheckpointId {
     }
 }
 
-/// What one node has of a version.
+/// A version as one node has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// The program's name.

@@ -1,4 +1,4 @@
-//! What there is to run on: hosts, nodes, tiers, the external store. Rates are bytes a second.
+//! The resources of a run: hosts, nodes, tiers, the external store. Rates are bytes a second.
 
 use crate::energy::{Draw, EnergyRank, ranks_of};
 use crate::id::{NodeId, TierRef};
@@ -18,7 +18,7 @@ pub struct Cluster {
     pub peer: Link,
 }
 
-/// One machine: the sum of what its nodes run never exceeds it.
+/// One machine: the jobs of all its nodes together never exceed it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// Its name.
@@ -30,7 +30,7 @@ pub struct Host {
     /// Its processor sockets, if there are several and steps are bound to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<Socket>,
-    /// What it drew and how warm it was when it was looked at.
+    /// Its power draw and temperature when it was measured.
     #[serde(default, skip_serializing_if = "Draw::is_unknown")]
     pub draw: Draw,
 }
@@ -72,7 +72,7 @@ pub struct Node {
 pub struct Tier {
     /// Its name, such as `tmpfs` or `disk`; the same on every node.
     pub name: String,
-    /// Where it is stored.
+    /// Its root folder.
     pub root: PathBuf,
     /// Bytes that this run may use.
     pub capacity: u64,
@@ -110,7 +110,7 @@ pub struct Link {
     pub read: u64,
     /// Bytes a second away from the node, over all streams.
     pub write: u64,
-    /// Nanoseconds that tarn adds to every file, to emulate a slow store; what a real store takes is part of its rate.
+    /// Nanoseconds that tarn adds to every file, to emulate a slow store; the latency of a real store is part of its rate.
     pub latency: u64,
     /// Transfers in flight at once.
     pub streams: u32,

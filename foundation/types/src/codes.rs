@@ -12,13 +12,13 @@ pub enum Exit {
     Usage = 2,
     /// The workflow file is wrong; nothing was started.
     InvalidWorkflow = 3,
-    /// The machine cannot hold what the workflow needs; nothing was started.
+    /// The machine cannot meet the workflow's needs; nothing was started.
     NoRoom = 4,
     /// tarn's own state cannot be read or written, or standard output cannot.
     State = 5,
     /// Another run of this workflow is active.
     Busy = 6,
-    /// What was named does not exist.
+    /// The named thing does not exist.
     NotFound = 7,
     /// An error inside tarn.
     Internal = 70,

@@ -1,5 +1,5 @@
-//! The checksum of checkpoints and of what they are in: CRC-64/NVME, which processors compute as fast as their first cache gives
-//! bytes.
+//! The checksum of checkpoints and of the files that hold them: CRC-64/NVME, which processors compute as fast as their first
+//! cache gives bytes.
 
 use crc_fast::{CrcAlgorithm, Digest};
 

@@ -1,8 +1,8 @@
-//! What machines draw and how warm they are, as they say themselves (docs/admin/energy.md). What is not known is absent, never 0.
+//! The power draw and temperature of machines, as they report them (docs/admin/energy.md). An unknown value is absent, never 0.
 
 use serde::{Deserialize, Serialize};
 
-/// Who says what is drawn. They do not cover the same parts of a node, so their figures are never compared.
+/// The source of a measurement. Sources do not cover the same parts of a node, so their figures are never compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -45,7 +45,7 @@ impl std::fmt::Display for Source {
 pub struct Energy {
     /// Thousandths of a joule.
     pub millijoules: u64,
-    /// Who says so.
+    /// Its source.
     pub source: Source,
 }
 
@@ -77,16 +77,16 @@ impl std::fmt::Display for Energy {
     }
 }
 
-/// What a machine draws.
+/// The power draw of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Power {
     /// Thousandths of a watt.
     pub milliwatts: u64,
-    /// Who says so.
+    /// Its source.
     pub source: Source,
 }
 
-/// Where a temperature is taken.
+/// The place of a temperature sensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sensor {
@@ -106,22 +106,22 @@ impl Sensor {
     }
 }
 
-/// How warm a machine is.
+/// The temperature of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warmth {
     /// Thousandths of a degree Celsius.
     pub millicelsius: i32,
-    /// Where.
+    /// The place.
     pub sensor: Sensor,
 }
 
-/// What a machine draws and how warm it is, at one moment.
+/// The power draw and temperature of a machine, at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Draw {
-    /// What it draws.
+    /// Its power draw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<Power>,
-    /// How warm it is.
+    /// Its temperature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmth: Option<Warmth>,
 }
@@ -133,13 +133,13 @@ impl Draw {
     }
 }
 
-/// Of nodes that are equal otherwise, the one with the least of this goes first: what it draws for each core, then how warm it is.
+/// Of nodes that are equal otherwise, the one with the least of this goes first: its draw for each core, then its temperature.
 pub type EnergyRank = (u32, i32);
 
 /// Degrees by which temperatures differ before one counts as cooler, in thousandths.
 const WARMER: i32 = 5000;
 
-/// The rank of each of some nodes, of which it is known what they draw and how many cores they have. All have the same where powers,
+/// The rank of each of some nodes, of which the power draw and the number of cores are known. All have the same where powers,
 /// or temperatures, cannot be compared.
 pub fn ranks_of(draws: &[(Draw, u32)]) -> Vec<EnergyRank> {
     let sources = draws.iter().map(|(d, _)| d.power.map(|p| p.source));

@@ -1,4 +1,4 @@
-//! What happened: the inputs of the engine, and half of every record of the event log.
+//! Events: the inputs of the engine, and half of every record of the event log.
 
 use crate::account;
 use crate::checkpoint::CheckpointId;
@@ -37,7 +37,7 @@ pub enum Event {
     },
     /// A transfer is complete and published.
     TransferDone {
-        /// Which.
+        /// The transfer.
         id: TransferId,
         /// Bytes of content moved over the link.
         bytes: u64,
@@ -50,33 +50,33 @@ pub enum Event {
     },
     /// A transfer failed whole: nothing of it is visible, its sources are untouched.
     TransferFailed {
-        /// Which.
+        /// The transfer.
         id: TransferId,
         /// Why.
         failure: Failure,
-        /// The part whose replica, where it was read, is not what it was when it was made, if one was found.
+        /// The part whose replica, where it was read, has other content than when it was made, if one was found.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         damaged: Option<PartRef>,
     },
     /// A step's process has ended, and if it succeeded, its outputs are committed.
     Ended {
-        /// Which.
+        /// The instance.
         instance: InstanceId,
-        /// Which attempt, from 1.
+        /// The attempt, from 1.
         attempt: u32,
-        /// How it ended.
+        /// The outcome.
         ended: AttemptOutcome,
-        /// What it used.
+        /// The resources that it used.
         usage: Usage,
     },
     /// Something about the images of a step's processes. Of a step with copies of them on other nodes it is decided by this where it
     /// continues; of others nothing is.
     Image {
-        /// Whose.
+        /// The instance.
         instance: InstanceId,
-        /// Which attempt, from 1.
+        /// The attempt, from 1.
         attempt: u32,
-        /// What.
+        /// The event.
         what: Imaged,
     },
     /// An eviction was carried out.
@@ -86,7 +86,7 @@ pub enum Event {
         /// From where.
         at: Place,
     },
-    /// What this run may use of a tier has changed (another run took or returned space).
+    /// This run may use more or less of a tier (another run took or returned space).
     Capacity {
         /// The tier.
         spot: TierRef,
@@ -100,7 +100,7 @@ pub enum Event {
     },
     /// The run continues after an interruption: nothing that was running still runs.
     Resumed {
-        /// The replicas that were found, whole, where the log says they should be. All others are lost. Of what belongs to
+        /// The replicas that were found, whole, where the log has them. All others are lost. Of what belongs to
         /// other workflows the same, but older logs do not have it: all of it is there where nothing of a part is named.
         found: Vec<(PartRef, Place)>,
         /// The datasets that the user has pinned now.
@@ -110,26 +110,26 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         set_aside: Option<Vec<(TierRef, u64)>>,
     },
-    /// A node is lost: what is on it cannot be read, nothing can be done there. What runs on it or moves from or to it is
-    /// still told to have ended (`Ended`, `TransferFailed`, of kind [`FailureKind::NodeLost`]), after this, each as soon
-    /// as what is left of it on other nodes has been stopped; so is whatever is ordered there before this is known.
+    /// A node is lost: its data cannot be read, nothing can be done there. Each step or transfer on it still gets its end
+    /// (`Ended`, `TransferFailed`, of kind [`FailureKind::NodeLost`]), after this, as soon as its rest on other nodes has been
+    /// stopped; so does everything that is ordered there before this is known.
     NodeLost {
         /// The node.
         node: NodeId,
-        /// How it was noticed.
+        /// The sign of the loss.
         why: String,
     },
-    /// A lost node can be used again. All that was under way with it has been told to have ended before.
+    /// A lost node can be used again. All that was under way with it has got its end before.
     NodeBack {
         /// The node.
         node: NodeId,
-        /// What this run may use of each of its tiers now, bytes.
+        /// Bytes that this run may use of each of its tiers now.
         capacities: Vec<u64>,
         /// The replicas of this run that are there whole, those among them that nobody wants any more: the engine
         /// takes them, or has them removed.
         whole: Vec<IntactReplica>,
     },
-    /// The moment that the engine asked for has come.
+    /// The moment that the engine set has come.
     Timer,
 }
 
@@ -138,7 +138,7 @@ pub enum Event {
 pub struct IntactReplica {
     /// The part.
     pub part: PartRef,
-    /// Where it is stored: of which commit of the part it is.
+    /// The key under which it is stored, which identifies the commit of the part.
     pub key: StoreKey,
     /// The tier that it is stored on.
     pub tier: TierId,
@@ -146,7 +146,7 @@ pub struct IntactReplica {
     pub stored: u64,
 }
 
-/// What the engine knows at the start.
+/// The engine's knowledge at the start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// The run's name.
@@ -161,9 +161,9 @@ pub struct Start {
     pub cluster: Cluster,
     /// The options.
     pub options: Options,
-    /// What earlier runs left: instances whose identity is unchanged need not run again.
+    /// The instances that earlier runs left: those whose identity is unchanged need not run again.
     pub prior: Vec<PriorInstance>,
-    /// Destinations that still hold what an earlier run put there.
+    /// Destinations that still hold the data of an earlier run.
     pub prior_dest: Vec<PriorDest>,
     /// Datasets of other workflows that this run reads where they are stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -174,7 +174,8 @@ pub struct Start {
     /// Nothing goes from node to node that is not sealed: it stays so when the run is resumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sealed: bool,
-    /// Datasets that the user has pinned (`tarn data pin`): their `keep` in `workflow` is `forever`. With what the workflow file says.
+    /// Datasets that the user has pinned (`tarn data pin`): their `keep` in `workflow` is `forever`. Each with its `keep` in
+    /// the workflow file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pinned: Vec<(DataId, Keep)>,
     /// Bytes of tiers that kept data takes of which this run does not know: the capacities in `cluster` are without them. Older logs do
@@ -184,7 +185,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// The run continues: what it is to keep, and how much of the tiers it can have, is as the event says.
+    /// The run continues, with the pinned datasets and the set-aside bytes of the event.
     pub fn resume(&mut self, pinned: &[DataId], set_aside: Option<&[(TierRef, u64)]>) {
         self.pin(pinned);
         if let Some(now) = set_aside {
@@ -208,8 +209,8 @@ impl Start {
     }
 }
 
-/// Sets the `keep` of the datasets that the user has pinned, and that of those that were pinned before back to what the workflow
-/// file says.
+/// Sets the `keep` of the datasets that the user has pinned, and that of those that were pinned before back to the one in the
+/// workflow file.
 pub fn pin(workflow: &mut Workflow, before: &mut Vec<(DataId, Keep)>, pinned: &[DataId]) {
     for (data, keep) in std::mem::take(before) {
         if let Some(dataset) = workflow.data.get_mut(data.at()) {
@@ -224,7 +225,7 @@ pub fn pin(workflow: &mut Workflow, before: &mut Vec<(DataId, Keep)>, pinned: &[
     }
 }
 
-/// Takes from the capacities of tiers what is set aside now, after they have got back what was set aside before.
+/// Takes the bytes that are set aside now from the capacities of tiers, after they have got back those of before.
 pub fn set_aside(
     cluster: &mut Cluster,
     before: &mut Option<Vec<(TierRef, u64)>>,
@@ -280,7 +281,7 @@ pub struct PriorInstance {
     pub identity: Hash,
     /// Its outputs, in the order of the step's uses.
     pub outputs: Vec<Output>,
-    /// Which of their parts are still held, and where; positions (output, part).
+    /// Those of their parts that are still held, with their places; positions (output, part).
     pub held: Vec<(u32, u32, Place)>,
 }
 
@@ -307,8 +308,8 @@ pub struct PriorData {
     pub dataset: String,
     /// Its parts, under keys of this run.
     pub parts: Vec<PriorPart>,
-    /// What its workflow takes of tiers, which the run's cluster is without: each tier once, whatever else is read of that
-    /// workflow. Bytes.
+    /// Bytes that its workflow takes of tiers; the capacities of the run's cluster are without them. Each tier once, whatever
+    /// else is read of that workflow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub set_aside: Vec<(TierRef, u64)>,
 }
@@ -318,7 +319,7 @@ pub struct PriorData {
 pub struct PriorPart {
     /// The part. Its hash is known.
     pub info: PartInfo,
-    /// Where its replicas are stored: by the tier of this run's cluster, the folder.
+    /// The places of its replicas: by the tier of this run's cluster, the folder.
     pub at: Vec<(TierRef, PathBuf)>,
 }
 
@@ -360,8 +361,8 @@ pub fn of_others(
     all
 }
 
-/// The content hash of a version (or of some of its parts): of the parts' classes and hashes, whatever
-/// their order.
+/// The content hash of a version (or of some of its parts): of the parts' classes and hashes, in any
+/// order.
 pub fn version_hash<'a>(
     parts: impl IntoIterator<Item = (&'a crate::part::PartClass, Hash)>,
 ) -> Hash {
@@ -379,7 +380,7 @@ pub fn version_hash<'a>(
     h.finish()
 }
 
-/// How a step's attempt ended.
+/// The end of a step's attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "kebab-case")]
 pub enum AttemptOutcome {
@@ -402,13 +403,13 @@ pub enum AttemptOutcome {
     },
 }
 
-/// What has become of an image of a step's processes.
+/// An event of an image of a step's processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Imaged {
     /// It was taken, and is stored on the tier whole.
     Taken {
-        /// Which.
+        /// The image.
         id: CheckpointId,
         /// Bytes that it takes there.
         bytes: u64,
@@ -424,30 +425,30 @@ pub enum Imaged {
     },
     /// The processes that this attempt began with are those of an image.
     Restored {
-        /// Which.
+        /// The image.
         id: CheckpointId,
     },
     /// One could not be used, and was removed: the step continues from the one before, or begins again.
     NotRestored {
-        /// Which.
+        /// The image.
         id: CheckpointId,
         /// Why.
         why: String,
     },
     /// A copy of it is stored on another node, whole.
     Copied {
-        /// Which.
+        /// The image.
         id: CheckpointId,
-        /// Where the copy is stored.
+        /// The tier of the copy.
         at: TierRef,
         /// How long it took.
         took: Nanos,
     },
     /// It could not be copied to another node; the next one is tried again.
     NotCopied {
-        /// Which.
+        /// The image.
         id: CheckpointId,
-        /// Where the copy was to be stored.
+        /// The tier for the copy.
         at: TierRef,
         /// Why.
         why: String,
@@ -465,7 +466,7 @@ pub struct Output {
     pub parts: Vec<(PartInfo, Vec<TierRef>)>,
 }
 
-/// What a step left in its working folder without declaring it.
+/// Files that a step left in its working folder without declaring them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Undeclared {
     /// Files.
@@ -476,7 +477,7 @@ pub struct Undeclared {
     pub names: Vec<String>,
 }
 
-/// What an attempt used, over all its processes.
+/// The resources that an attempt used, over all its processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// From start to end of its command.
@@ -495,7 +496,7 @@ pub struct Usage {
     pub prepare: Nanos,
     /// Hashing and committing after it.
     pub commit: Nanos,
-    /// What its nodes drew for it, if that is known.
+    /// The energy that its nodes drew for it, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy: Option<Energy>,
 }
@@ -505,7 +506,7 @@ pub struct Usage {
 pub struct Failure {
     /// The kind.
     pub kind: FailureKind,
-    /// What, why and what to do.
+    /// The failure, its reason, and what to do.
     pub message: String,
 }
 

@@ -1,11 +1,11 @@
-//! Access lists: who may have what belongs to somebody else.
+//! Access lists: rights to things of another owner.
 
 use serde::{Deserialize, Serialize};
 
 /// Lines of an access list, at most.
 pub const MAX_GRANTS: usize = 64;
 
-/// Who may have something, besides its owner.
+/// A user or group that may have something, besides its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Grantee {
@@ -18,13 +18,13 @@ pub enum Grantee {
 /// One line of an access list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Who may read it.
+    /// The reader.
     pub who: Grantee,
     /// And write it.
     pub write: bool,
 }
 
-/// Whether a user of these groups may have it, to read or to `write`: one line that says so is enough.
+/// Whether a user of these groups may have it, to read or to `write`: one line with the right is enough.
 pub fn admits(owner: u32, grants: &[Grant], user: u32, groups: &[u32], write: bool) -> bool {
     let named = |who: Grantee| match who {
         Grantee::User(id) => id == user,

@@ -83,7 +83,7 @@ impl Hasher {
         self.field(&n.to_le_bytes())
     }
 
-    /// The hash of what was added.
+    /// The hash of the added bytes.
     pub fn finish(&self) -> Hash {
         Hash(self.0.digest128())
     }

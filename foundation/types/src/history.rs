@@ -1,4 +1,4 @@
-//! A plain fold over the records of an event log: what is known, without the engine that decided it.
+//! A plain fold over the records of an event log: the state of a run, without the engine that decided it.
 //! The one read model of `tarn status`, `why`, `data`, the catalogue and the report.
 
 mod audit;
@@ -20,8 +20,8 @@ use crate::reason::Reason;
 use crate::units::Time;
 use std::collections::BTreeMap;
 
-/// What the records applied so far say. It grows with the log: a summary for each part, transfer, attempt and
-/// eviction in it, never a file list.
+/// The state that the records applied so far give. It grows with the log: a summary for each part, transfer, attempt and eviction
+/// in it, never a file list.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct History {
     /// The first record; `None` before it was applied.
@@ -38,23 +38,23 @@ pub struct History {
     pub removed: BTreeMap<(StoreKey, Place), Time>,
     /// Replicas on nodes that were lost: whether they are still stored there is not known, so they are neither there nor gone.
     pub unreachable: BTreeMap<(StoreKey, Place), Unreachable>,
-    /// What was not found when the run went on last. Of a node that is lost then, nobody may have been able to ask.
+    /// Replicas that were not found when the run was last resumed. Of a node that is lost then, nobody may have been able to look.
     missed: BTreeMap<(StoreKey, Place), Unreachable>,
     /// Every transfer.
     pub transfers: BTreeMap<TransferId, TransferHistory>,
     /// Every eviction, in order.
     pub evictions: Vec<Eviction>,
-    /// What the engine did, by what it was about.
+    /// The engine's deeds, by their subjects.
     pub deeds: BTreeMap<Subject, Deeds>,
     /// Sources that could not be listed.
     pub source_failures: BTreeMap<DataId, Failure>,
     /// The elements of `foreach` steps over entries, in the order of their instances, once they are known.
     elements: BTreeMap<StepId, Vec<String>>,
-    /// What is in the datasets' `dest`.
+    /// The content of the datasets' `dest`.
     pub delivered: BTreeMap<DataId, Delivery>,
     /// For each tier that ever held a replica: (time, bytes held from then on).
     pub fill: BTreeMap<TierRef, Vec<(Time, u64)>>,
-    /// Changes of what the run may use of a tier: (time, bytes).
+    /// Changes of the run's capacity on a tier: (time, bytes).
     pub capacity: BTreeMap<TierRef, Vec<(Time, u64)>>,
     /// Bytes that did not move because they were where they were needed.
     pub retained: u64,
@@ -62,11 +62,11 @@ pub struct History {
     pub losses: Vec<NodeLoss>,
     /// Steps that do not run because of a failure, each with why.
     pub not_run: BTreeMap<StepId, Reason>,
-    /// Datasets that ask to be drained when the run ends early and were not, or not all of them, each with why.
+    /// Datasets that request to be drained when the run ends early and were not, or not all of them, each with why.
     pub not_rescued: BTreeMap<DataId, Reason>,
-    /// Signals that asked the run to stop: (time, number).
+    /// Signals that requested the run's end: (time, number).
     pub interruptions: Vec<(Time, i32)>,
-    /// When the run went on after an interruption.
+    /// The times at which the run was resumed after an interruption.
     pub resumptions: Vec<Time>,
     /// When it was over, and how; `None` while it runs or when it died.
     pub outcome: Option<(Time, Outcome)>,
@@ -177,7 +177,7 @@ impl History {
         }
     }
 
-    /// What was evicted is no replica of the part if the part has been made again, under another key, since.
+    /// The evicted copy is no replica of the part if the part has been made again, under another key, since.
     fn evicted(&mut self, part: PartRef, at: &Place) {
         let open = |e: &&mut Eviction| e.done.is_none() && e.part == part && e.at == *at;
         let mut key = None;
@@ -222,7 +222,7 @@ impl History {
         self.note_delivery(data, version, to);
     }
 
-    /// What was found damaged outside stays there and is no replica any more. On nodes and in the drained area it is evicted.
+    /// A part found damaged outside stays there and is no replica any more. On nodes and in the drained area it is evicted.
     fn transfer_failed(&mut self, id: TransferId, failure: &Failure, damaged: Option<PartRef>) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
@@ -312,7 +312,7 @@ impl History {
         }
     }
 
-    /// A part that is made again gets another key: what was stored under the old one is no replica of it. A `dest` has no keys.
+    /// A part that is made again gets another key: replicas under the old one are none of it. A `dest` has no keys.
     fn add_part(&mut self, part: PartRef, info: &PartInfo, places: impl Iterator<Item = Place>) {
         if let Some(known) = self.parts.get(&part).filter(|k| k.key != info.key) {
             let same = known.hash == info.hash;
@@ -634,7 +634,7 @@ impl History {
         push_point(points, self.now, held);
     }
 
-    /// Where the replicas of a part are.
+    /// The places of a part's replicas.
     pub fn places(&self, part: PartRef) -> impl Iterator<Item = &Place> {
         self.replicas.get(&part).into_iter().flat_map(|p| p.keys())
     }

@@ -1,4 +1,4 @@
-//! Data keys: what the sealed files of a dataset are read and written with. The crate `seal` does it.
+//! Data keys, which seal and open the files of a dataset. The crate `seal` does it.
 
 use std::fmt;
 use zeroize::Zeroizing;
@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 /// Bytes of every secret here: keys of AES-256.
 pub const KEY_BYTES: usize = 32;
 
-/// What a key is called where it must not be told: random, no secret.
+/// The public name of a key: random, no secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub [u8; 16]);
 
@@ -29,12 +29,12 @@ impl DataKey {
         Self { id, secret }
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn id(&self) -> KeyId {
         self.id
     }
 
-    /// The secret, for whoever derives keys of files from it.
+    /// The secret, from which keys of files are derived.
     pub fn secret(&self) -> &[u8; KEY_BYTES] {
         &self.secret
     }

@@ -1,4 +1,4 @@
-//! Where things are stored: the one place that knows the folders of a state directory and of a tier.
+//! The layout of stored files: the one place that knows the folders of a state directory and of a tier.
 //! docs/reference/formats.md describes the same.
 
 use crate::object::is_object;
@@ -26,11 +26,11 @@ impl StateDir {
     pub fn log(&self, run: &str) -> PathBuf {
         self.run(run).join("events.log")
     }
-    /// What a run that continues says of itself.
+    /// The status file of a live run.
     pub fn live(&self, run: &str) -> PathBuf {
         self.run(run).join("live")
     }
-    /// What is written to ask a run to stop from where no signal reaches it.
+    /// The file that asks a run to stop from where no signal reaches it.
     pub fn cancel(&self, run: &str) -> PathBuf {
         self.run(run).join("cancel")
     }
@@ -38,7 +38,7 @@ impl StateDir {
     pub fn lock(&self, name: &str) -> PathBuf {
         self.0.join("locks").join(format!("{name}.lock"))
     }
-    /// What a step printed.
+    /// The output of a step.
     pub fn step_log(&self, run: &str, instance: &str, attempt: u32) -> PathBuf {
         self.run(run)
             .join("steps")
@@ -60,20 +60,20 @@ impl StateDir {
     pub fn keys(&self, workspace: &str) -> PathBuf {
         self.0.join("keys").join(workspace)
     }
-    /// What a workspace has delivered: one manifest for each `dest`.
+    /// The deliveries of a workspace: one manifest for each `dest`.
     pub fn dests(&self, workspace: &str) -> PathBuf {
         self.0.join("dests").join(workspace)
     }
-    /// What a workspace remembers of its sources.
+    /// The records of a workspace's sources.
     pub fn sources(&self, workspace: &str) -> PathBuf {
         self.0.join("sources").join(workspace)
     }
 }
 
-/// A file in a folder: what is removed anywhere below it is overwritten first.
+/// A file in a folder: files below it are overwritten before they are removed.
 pub const ERASE: &str = ".tarn-erase";
 
-/// The folder at a tier's root of what the tier lends to other nodes: `lent/<workspace>/<borrower>`.
+/// The folder at a tier's root of the space that the tier lends to other nodes: `lent/<workspace>/<borrower>`.
 pub const LENT: &str = "lent";
 
 /// The folders of one workflow on one tier of one node: `<tier root>/<workspace>/<node>`.
@@ -97,7 +97,7 @@ impl TierDir {
     pub fn cached(&self) -> PathBuf {
         self.0.join("cached")
     }
-    /// Half-copied replicas; what is here after a crash is resumed or removed.
+    /// Half-copied replicas; after a crash they are resumed or removed.
     pub fn incoming(&self) -> PathBuf {
         self.0.join("incoming")
     }
@@ -111,7 +111,7 @@ impl TierDir {
     }
 }
 
-/// The folder of what was drained of a workspace to the external store. In an object store it is a tree, as its parts are.
+/// The folder of a workspace's drained parts in the external store. In an object store it is a tree, as its parts are.
 pub fn drained_area(external: &Path, workspace: &str) -> PathBuf {
     tree(external.join(format!("tarn-{workspace}")))
 }

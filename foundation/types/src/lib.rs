@@ -1,7 +1,7 @@
-//! L0: what every other crate of tarn speaks. Pure values and functions, no I/O, no clock.
+//! L0: the types of every other crate of tarn. Pure values and functions, no I/O, no clock.
 //!
-//! Reading order: [`workflow`] (what was asked for), [`cluster`] (what there is), [`part`] (how data is
-//! named and divided), [`event`] and [`action`] (what happened and what is to be done), [`reason`] (why), [`policy`] (by
+//! Reading order: [`workflow`] (the request), [`cluster`] (the resources), [`part`] (how data is
+//! named and divided), [`event`] and [`action`] (inputs and outputs of the engine), [`reason`] (why), [`policy`] (by
 //! which rule); [`site`] (the same for a whole machine with many users).
 
 pub mod account;

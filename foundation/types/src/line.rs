@@ -6,7 +6,7 @@ fn stays(c: char) -> bool {
     matches!(c, '"' | '\'' | '\\') || c.escape_debug().len() == 1
 }
 
-/// A text as it can stand in a line of a log, or of what is shown, whoever has written it: what would end the line, turn it round,
+/// A text as it can stand in a line of a log, or of output, from any author: text that would end the line, turn it round,
 /// hide some of it or speak to the terminal is escaped.
 pub fn plain(text: &str) -> Cow<'_, str> {
     if text.chars().all(stays) {
@@ -22,7 +22,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// The same of a line of JSON, by JSON's own escapes: what is escaped there stands in strings alone.
+/// The same of a line of JSON, by JSON's own escapes: escaped characters stand in strings alone.
 pub fn plain_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     let mut units = [0; 2];

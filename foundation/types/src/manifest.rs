@@ -1,4 +1,4 @@
-//! The file list of a part: everything needed to check it, to copy it again and to tell what changed.
+//! The file list of a part: everything needed to check it, to copy it again and to find its changes.
 
 mod check;
 mod codec;
@@ -9,7 +9,7 @@ pub use codec::ManifestError;
 use crate::hash::{Hash, Hasher};
 use std::collections::BTreeMap;
 
-/// The entries of a tree, sorted by path (bytewise); parents come before what they hold.
+/// The entries of a tree, sorted by path (bytewise); parents come before their content.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
     /// The entries. The root itself is not one of them.
@@ -21,7 +21,7 @@ pub struct Manifest {
 pub struct Entry {
     /// Relative to the tree's root, components joined by `/`; any bytes but NUL; never `.` or `..`.
     pub path: Box<[u8]>,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
     /// Permission bits (`0o7777`).
     pub mode: u32,
@@ -34,7 +34,7 @@ pub struct Entry {
 /// An extended attribute: name and value.
 pub type Xattr = (Box<[u8]>, Box<[u8]>);
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryKind {
     /// A directory.

@@ -25,7 +25,7 @@ pub enum PartitionError {
     Rule,
 }
 
-/// Two trees differ in a path, or one changed what the other removed.
+/// Two trees differ in a path, or one changed an entry that the other removed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{}` differs between tree {first} and tree {second}",

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Whose a dataset is.
+/// The owner of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Whose {
-    /// Who names it.
+    /// The user who names it.
     Own,
     /// A user's, by name or number.
     User(String),
@@ -20,7 +20,7 @@ pub enum Whose {
 /// A dataset of a site.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NamedDataset {
-    /// Whose.
+    /// The owner.
     pub whose: Whose,
     /// The workflow that it belongs to; a project's belong to none.
     pub workflow: Option<String>,

@@ -1,4 +1,4 @@
-//! Values of a run over several nodes: what is kept and cleaned there, what is under way.
+//! Values of a run over several nodes: data that is kept or cleaned there, work under way.
 
 use crate::hash::Hash;
 use crate::id::{DataId, InstanceId, NodeId, TierRef, TransferId};
@@ -11,26 +11,26 @@ use std::path::PathBuf;
 /// An attempt of a step.
 pub type AttemptId = (InstanceId, u32);
 
-/// What a clean-up must leave.
+/// The data that a clean-up must leave.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staying {
     /// Replicas that the run continues with.
     pub keep: BTreeSet<(StoreKey, Place)>,
     /// Parts whose half-copied replicas a transfer may continue with.
     pub resumable: BTreeSet<StoreKey>,
-    /// Folders of replicas that somebody asks to keep, whatever this run makes of them.
+    /// Folders of replicas that somebody requests to keep, with any result of this run.
     pub protected: BTreeSet<PathBuf>,
     /// Parts that the user has pinned: wherever the run has put one, no order of the run's removes its last replica.
     #[serde(default)]
     pub pinned: BTreeSet<StoreKey>,
     /// Whether the run is resumed: it may still take over instances that were offered to it.
     pub resumed: bool,
-    /// Whether the capacities are already without what was protected when the run began.
+    /// Whether the capacities are already without the data that was protected when the run began.
     #[serde(default)]
     pub is_without: bool,
 }
 
-/// What a clean-up did.
+/// The report of a clean-up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cleaned {
     /// Folders of replicas that it removed.
@@ -38,18 +38,18 @@ pub struct Cleaned {
     /// Bytes on this run's tiers of protected replicas that the run does not know of.
     #[serde(with = "pairs")]
     pub aside: BTreeMap<TierRef, u64>,
-    /// What it could not remove, a sentence each.
+    /// A sentence for each failed removal.
     pub trouble: Vec<String>,
 }
 
-/// What the search for what dead runs have left on tiers has done.
+/// The report of a search for data that dead runs have left on tiers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Swept {
     /// Folders of replicas that it removed.
     pub removed: Vec<PathBuf>,
     /// Folders that it was to leave and that are there.
     pub left: Vec<PathBuf>,
-    /// What it could not remove, a sentence each.
+    /// A sentence for each failed removal.
     pub trouble: Vec<String>,
 }
 
@@ -72,18 +72,18 @@ impl OwnedNodes {
     }
 }
 
-/// A file or folder that all nodes of a run are to see, and how it looks to who asks.
+/// A file or folder that all nodes of a run are to see, and how it looks to the requester.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedPath {
-    /// What it is to the run, such as "the dest of dataset `all`".
+    /// Its role in the run, such as "the dest of dataset `all`".
     pub title: String,
-    /// Where, for all nodes.
+    /// Its path on all nodes.
     pub path: PathBuf,
-    /// How it looks.
+    /// Its appearance.
     pub look: PathAppearance,
 }
 
-/// How a file or folder looks. Times are whole seconds since 1970: not all file systems have finer ones.
+/// The appearance of a file or folder. Times are whole seconds since 1970: not all file systems have finer ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathAppearance {
     /// A folder in which a file of this name has this word, which only this run knows.
@@ -130,21 +130,21 @@ impl std::fmt::Display for PathAppearance {
     }
 }
 
-/// What a node says of itself beside its tiers' sizes and rates.
+/// A node's report about itself beside its tiers' sizes and rates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTierUsage {
-    /// Where its memory beyond DRAM is, if it has any.
+    /// Its memory mode, such as `dram`, `1lm` or `2lm`.
     pub mode: String,
-    /// Bytes of each tier asked about that workflows hold there now.
+    /// Bytes of each requested tier that workflows hold there now.
     pub held: Vec<u64>,
 }
 
-/// What keeps space from a run that only waits for it, on some of its nodes.
+/// The holders of the space for which a run only waits, on some of its nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpaceWaitCause {
-    /// Only dead runs hold it, and it was waited for long enough: what to do.
+    /// Only dead runs hold it, and it was waited for long enough: the remedy.
     pub dead: Option<String>,
-    /// It is kept beyond runs, and it was waited for long enough: what to do.
+    /// It is kept beyond runs, and it was waited for long enough: the remedy.
     pub kept: Option<String>,
     /// Some of it is another run's, which may give it back.
     pub others: bool,
@@ -184,7 +184,7 @@ pub struct MovingTransfer {
     pub elapsed: u64,
 }
 
-/// What a step is doing.
+/// The phase of a running step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Views and pre-images are made.
@@ -202,7 +202,7 @@ pub struct RunningStep {
     pub instance: InstanceId,
     /// Its attempt.
     pub attempt: u32,
-    /// What it is doing.
+    /// Its phase.
     pub phase: Phase,
     /// Nanoseconds since it began.
     pub elapsed: u64,
@@ -211,20 +211,20 @@ pub struct RunningStep {
 /// The version of [`LiveRunStatus`].
 pub const LIVE_FORMAT: u32 = 1;
 
-/// What a run says of itself while it continues, beside its log.
+/// The status of a live run, beside its log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveRunStatus {
     /// [`LIVE_FORMAT`].
     pub format: u32,
     /// The process of the run, which holds its lock.
     pub pid: u32,
-    /// Counts up each time that this is written: who sees it stand still does not believe it.
+    /// Counts up each time that this is written: a reader that sees it stand still does not believe it.
     pub beat: u64,
     /// Nanoseconds since the run's start.
     pub now: Time,
-    /// What moves, at most [`crate::bounds::MAX_LIVE`].
+    /// The transfers, at most [`crate::bounds::MAX_LIVE`].
     pub transfers: Vec<MovingTransfer>,
-    /// What runs, at most [`crate::bounds::MAX_LIVE`].
+    /// The running steps, at most [`crate::bounds::MAX_LIVE`].
     pub steps: Vec<RunningStep>,
 }
 

@@ -4,7 +4,7 @@ use crate::manifest::PathFault;
 use std::fmt;
 use std::path::Path;
 
-/// What the name of a place in an object store begins with.
+/// The prefix of the name of a place in an object store.
 pub const SCHEME: &str = "s3://";
 /// Bytes of a key (Amazon S3's bound, which others keep to).
 pub const MAX_KEY_BYTES: usize = 1024;
@@ -14,11 +14,11 @@ const MAX_PROFILE_BYTES: usize = 64;
 /// An object, or a tree of objects: all whose keys begin with the key, which then is empty or ends with `/`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectUrl {
-    /// The user's profile that says which store, and with which keys; without one, whatever else says so.
+    /// The user's profile, which gives the store and the keys; without one, other settings do.
     pub profile: Option<String>,
     /// The bucket.
     pub bucket: String,
-    /// The object's key, or what the keys of a tree begin with.
+    /// The object's key, or the prefix of a tree's keys.
     pub key: String,
 }
 
@@ -29,7 +29,7 @@ pub fn is_object(path: &Path) -> bool {
         .starts_with(SCHEME.as_bytes())
 }
 
-/// A path as messages show it that say why it is no place in a store: without what may be a key in it.
+/// A path for messages about an error in it: without the text that may be a key.
 pub fn shown(path: &Path) -> String {
     let text = path.to_string_lossy();
     let hidden = text.strip_prefix(SCHEME).and_then(|rest| {
@@ -42,7 +42,7 @@ pub fn shown(path: &Path) -> String {
     }
 }
 
-/// Why a text names no place in an object store, or a key cannot be one. What may be half of a key to a store is not shown.
+/// Why a text names no place in an object store, or a key cannot be one. Text that may be half of a key to a store is not shown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectUrlError {
     /// A path has other bytes than text.
@@ -51,7 +51,7 @@ pub enum ObjectUrlError {
     /// It is the URL of something else.
     #[error("it does not begin with `{SCHEME}`")]
     Scheme,
-    /// What stands before `@` is no name of a profile.
+    /// The text before `@` is no name of a profile.
     #[error(
         "before `@` write the name of a profile, never a key: 1 to {MAX_PROFILE_BYTES} letters, digits, `.`, `-` and `_`"
     )]
@@ -67,7 +67,7 @@ pub enum ObjectUrlError {
     Path {
         /// The key.
         key: String,
-        /// What is wrong with it.
+        /// The error in it.
         fault: PathFault,
     },
     /// The name of an entry has other bytes than text.
@@ -82,7 +82,7 @@ pub enum ObjectUrlError {
 }
 
 impl ObjectUrl {
-    /// What a path names, if that is a place in an object store.
+    /// The place that a path names, if it is one in an object store.
     ///
     /// # Errors
     /// As for [`ObjectUrl::parse`].
@@ -96,7 +96,7 @@ impl ObjectUrl {
     /// Reads `s3://BUCKET/KEY` or `s3://PROFILE@BUCKET/KEY`. A tree's ends with `/`; the bucket alone is a tree.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The error in the text.
     pub fn parse(text: &str) -> Result<Self, ObjectUrlError> {
         let rest = text.strip_prefix(SCHEME).ok_or(ObjectUrlError::Scheme)?;
         let (place, key) = rest.split_once('/').unwrap_or((rest, ""));
@@ -144,12 +144,12 @@ impl ObjectUrl {
         self
     }
 
-    /// An object's own name: what follows the last `/` of its key.
+    /// An object's own name: the text behind the last `/` of its key.
     pub fn name(&self) -> &str {
         self.key.rsplit('/').next().unwrap_or(&self.key)
     }
 
-    /// What a copy of it is called: the last name in its key, or the bucket.
+    /// The name of a copy of it: the last name in its key, or the bucket.
     pub fn title(&self) -> &str {
         let key = self.key.strip_suffix('/').unwrap_or(&self.key);
         let name = key.rsplit('/').next().unwrap_or(key);
@@ -163,7 +163,7 @@ impl ObjectUrl {
             && (holds(self, other) || holds(other, self))
     }
 
-    /// The object that a path of a tree names; of what is no tree, the object itself.
+    /// The object that a path of a tree names; of an object, itself.
     ///
     /// # Errors
     /// When the path can be no key.
@@ -197,7 +197,7 @@ impl ObjectUrl {
     }
 }
 
-/// What is wrong with it is said without it: it may be a key that somebody has written there.
+/// Checks a profile's name. The error does not show it: it may be a key that somebody has written there.
 fn checked_profile(profile: &str) -> Result<String, ObjectUrlError> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b".-_".contains(&b);
     match (1..=MAX_PROFILE_BYTES).contains(&profile.len()) && profile.bytes().all(allowed) {

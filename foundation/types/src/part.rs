@@ -36,7 +36,7 @@ impl fmt::Display for PartRef {
 #[serde(transparent)]
 pub struct StoreKey(pub String);
 
-/// Which paths of the version's tree a part holds.
+/// The paths of the version's tree that a part holds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PartClass {
@@ -44,18 +44,18 @@ pub enum PartClass {
     Whole,
     /// One top-level entry.
     Entry(String),
-    /// What the scatter rule gives to a rank.
+    /// The share that the scatter rule gives to a rank.
     Rank(u32),
-    /// What the scatter rule gives to every node.
+    /// The share that the scatter rule gives to every node.
     Common,
 }
 
-/// What the engine knows of a part: never its file list.
+/// The engine's knowledge of a part: never its file list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartInfo {
     /// Counts within the origin.
     pub seq: u32,
-    /// Which paths it holds.
+    /// The paths that it holds.
     pub class: PartClass,
     /// Bytes of file content.
     pub bytes: u64,
@@ -65,7 +65,7 @@ pub struct PartInfo {
     pub files: u64,
     /// Content hash of its manifest; `None` for a source that has been listed but not yet read.
     pub hash: Option<Hash>,
-    /// Where its replicas and manifest are stored.
+    /// The key under which its replicas and manifest are stored.
     pub key: StoreKey,
 }
 
@@ -92,7 +92,7 @@ pub struct PartMove {
     pub from: Place,
 }
 
-/// What kind of movement a transfer is: how its bytes are counted.
+/// The kind of a transfer: how its bytes are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TransferKind {
@@ -108,7 +108,7 @@ pub enum TransferKind {
     Demote,
 }
 
-/// How sure a transfer makes itself of what it wrote.
+/// The verification of a transfer's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verify {
@@ -131,7 +131,7 @@ pub struct Transfer {
     pub version: u32,
     /// The parts, each with its source. All go to `to`.
     pub parts: Vec<PartMove>,
-    /// Where to.
+    /// The destination.
     pub to: Place,
     /// How its bytes are counted.
     pub kind: TransferKind,

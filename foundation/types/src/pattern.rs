@@ -47,8 +47,8 @@ impl ScatterRule {
         !self.0.contains('/')
     }
 
-    /// The rank of a path inside the dataset, or `None` for what goes to every node. What is below a
-    /// matching entry belongs to it; `processor01` is not rank 1 (ranks have no leading zero).
+    /// The rank of a path inside the dataset, or `None` for a path that goes to every node. Paths below a matching entry belong
+    /// to it; `processor01` is not rank 1 (ranks have no leading zero).
     pub fn rank(&self, path: &[u8]) -> Option<u32> {
         let mut parts = path.split(|&b| b == b'/');
         let mut rank = None;

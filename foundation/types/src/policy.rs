@@ -1,4 +1,4 @@
-//! Scheduling policies by name: an order of jobs, and what is done with data. `docs/internals/scheduling.md` explains each. Written
+//! Scheduling policies by name: an order of jobs, and a treatment of data. `docs/internals/scheduling.md` explains each. Written
 //! as text everywhere: on the command line, in reports and in event logs.
 
 use crate::units::{Nanos, SECOND, parse_time};
@@ -12,9 +12,9 @@ use std::str::FromStr;
 pub enum Order {
     /// Strictly as they came: nobody overtakes.
     Fcfs,
-    /// As they came, but whatever fits begins.
+    /// As they came, but any job that fits begins.
     Greedy,
-    /// As they came; what does not delay the first in the queue may begin before it.
+    /// As they came; a job that does not delay the first in the queue may begin before it.
     Easy,
     /// Like `easy`, the shortest (by its limit) first.
     SjfEasy,
@@ -28,15 +28,15 @@ pub enum Order {
     Energy,
 }
 
-/// What is done with the data of a job.
+/// The treatment of a job's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataMode {
     /// Everything is read from the external store and written there, by the job itself.
     StageThrough,
-    /// Like `stage-through`, but what happens to be on the job's nodes is read there.
+    /// Like `stage-through`, but data that happens to be on the job's nodes is read there.
     Cache,
-    /// Data stays on the nodes; only what has to be in the external store goes there.
+    /// Data stays on the nodes; only data that must be in the external store goes there.
     Keep,
 }
 
@@ -47,7 +47,7 @@ pub enum DataMode {
 pub struct Policy {
     /// The order.
     pub order: Order,
-    /// What becomes of data: `Keep` with `Data` and `Energy`, one of the others with the others.
+    /// The treatment of data: `Keep` with `Data` and `Energy`, one of the others with the others.
     pub data_mode: DataMode,
     /// With `Greedy`: a job that has waited so long is not overtaken any more.
     pub max_wait: Option<Nanos>,
@@ -63,18 +63,18 @@ pub struct Policy {
     pub alias: bool,
 }
 
-/// Delay of others that is accepted when nothing is said: short against the hours for which batch jobs queue; on KTH-SP2
-/// more was no gain for workflows.
+/// The default bound on the delay of others: short against the hours for which batch jobs queue; on KTH-SP2 more was no gain for
+/// workflows.
 const DEFAULT_BOUND: Nanos = 600 * SECOND;
-/// Head start of workflows when nothing is said: the jobs of a day.
+/// The default head start of workflows: the jobs of a day.
 const DEFAULT_LEAD: Nanos = 24 * 3600 * SECOND;
-/// Slow-down in percent that is accepted for energy when nothing is said.
+/// The default slow-down in percent that is accepted for energy.
 const DEFAULT_SLOW_DOWN: u32 = 10;
-/// The baseline of a single run, by the name that it has always had there: what is most urgent begins first.
+/// The baseline of a single run, by the name that it has always had there: the most urgent job begins first.
 const STAGE_THROUGH: &str = "stage-through";
 
 impl Policy {
-    /// Whether they decide the same, whatever they are called.
+    /// Whether they decide the same, under any name.
     pub fn same_as(&self, other: &Self) -> bool {
         let named = Self {
             alias: other.alias,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What the state grows by: the golden ratio's fraction, in 64 bits.
+/// The increment of the state: the golden ratio's fraction, in 64 bits.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).

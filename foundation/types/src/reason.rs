@@ -31,7 +31,7 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         thriftier: bool,
     },
-    /// Placement in the order of the queue, whatever fits: a node that is free.
+    /// Placement in the order of the queue, any job that fits: a node that is free.
     FirstFree {
         /// The node, the first of several.
         node: NodeId,
@@ -130,11 +130,11 @@ pub enum Reason {
     },
     /// The last version goes to its `dest`.
     Deliver,
-    /// `stage-through`: what a step made goes out.
+    /// `stage-through`: a step's output goes out.
     StageOut,
-    /// `cache`: what a step made goes out, and stays on its node as well.
+    /// `cache`: a step's output goes out, and stays on its node as well.
     WriteThrough,
-    /// A further replica, as `copies` asks.
+    /// A further replica, as `copies` requests.
     Copies {
         /// Replicas wanted.
         wanted: u32,
@@ -143,11 +143,11 @@ pub enum Reason {
     NotNeeded,
     /// No step of this run will read it any more: it stays for later runs while its tier has space.
     Cached,
-    /// The workflow has ended and nothing asks to keep it.
+    /// The workflow has ended and nothing requests to keep it.
     WorkflowEnded,
     /// `stage-through`: a node keeps nothing after a step.
     StagedOut,
-    /// A tier is full and what is under way can still free space there.
+    /// A tier is full and work under way can still free space there.
     WaitForRoom {
         /// The tier.
         spot: TierRef,
@@ -270,17 +270,17 @@ pub enum Reason {
     },
     /// Something failed for good, so nothing new is started.
     AfterFailure {
-        /// What failed.
+        /// The subject that failed.
         about: Subject,
     },
-    /// It failed for good, and whatever does not need it continues.
+    /// It failed for good, and everything that does not need it continues.
     GaveUp {
-        /// What failed, as it was reported.
+        /// The failure, as it was reported.
         message: String,
     },
     /// It is not run because of a failure.
     NotRun {
-        /// What failed, of all that it needs.
+        /// The subject that failed, of all that it needs.
         needs: Subject,
         /// Of a step: its instances that need nothing that failed, and that were not started after the failure that stopped the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -297,24 +297,24 @@ pub enum Reason {
         /// How many steps.
         steps: u64,
     },
-    /// Rescue: the run has failed, or is to end (SIGTERM), and the dataset asks to be drained.
+    /// Rescue: the run has failed, or is to end (SIGTERM), and the dataset requests to be drained.
     Rescue,
-    /// The dataset asks to be drained, and nothing of it was.
+    /// The dataset requests to be drained, and nothing of it was.
     NotRescued {
         /// Why.
         message: String,
     },
-    /// The dataset asks to be drained. All of it had been made, and only what was left of it could be copied.
+    /// The dataset requests to be drained. All of it had been made, and only the rest of it could be copied.
     RescuedInPart {
         /// How much, and why not all.
         message: String,
     },
-    /// What failed, as it was reported.
+    /// A failure, as it was reported.
     Failed {
         /// The message.
         message: String,
     },
-    /// The run was asked to stop.
+    /// The run got a request to stop.
     Interrupted {
         /// The signal.
         signal: i32,

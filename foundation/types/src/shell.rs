@@ -1,12 +1,12 @@
 //! How the command of a step is started: by which program and with which words. docs/reference/workflow-file.md, "The shell".
 
-/// What runs a command where nothing is said and `bash` is there: the first failing line, a failing part of a pipe and a variable that
-/// is not set end it.
+/// The default shell where `bash` is there: the first failing line, a failing part of a pipe and a variable that is not set end
+/// the command.
 pub const BASH: &str = "bash -euo pipefail";
 /// The same where there is no `bash`.
 pub const PLAIN: &str = "sh -eu";
 
-/// The variable that says that a job's number in `SLURM_JOB_ID` is tarn's own: there is no such job.
+/// The variable that marks that a job's number in `SLURM_JOB_ID` is tarn's own: there is no such job.
 pub const OWN_JOB: &str = "TARN_JOB_ID";
 
 /// Shells that know `set` as POSIX has it.
@@ -56,7 +56,7 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// What the first line names, as the kernel reads it: a program, and perhaps one argument.
+/// The interpreter in the first line, as the kernel reads it: a program, and perhaps one argument.
 fn interpreter(run: &str) -> Option<Vec<&str>> {
     let line = run.strip_prefix("#!")?.lines().next()?.trim();
     let (program, argument) = match line.split_once(char::is_whitespace) {
@@ -66,7 +66,7 @@ fn interpreter(run: &str) -> Option<Vec<&str>> {
     (!program.is_empty()).then(|| [Some(program), argument].into_iter().flatten().collect())
 }
 
-/// A shell that runs the prelude, and then the command in the way that its words say.
+/// A shell that runs the prelude, and then the command as its words direct.
 fn after(words: &[&str], prelude: &str, run: &str) -> Vec<String> {
     let name = words[0].rsplit('/').next().unwrap_or_default();
     let (mut argv, text) = if KNOW_SET.contains(&name) {

@@ -1,9 +1,9 @@
 //! A site as the planner sees it: a machine of thousands of nodes, jobs (batch jobs and steps of workflows) and the
 //! data between them, as summaries. The vocabulary of `tarn sim`, and of a controller that serves many users.
 //!
-//! Reading order: [`machine`] (what there is), [`job`] (what is asked for), [`event`] and [`action`] (what happens and
-//! what is decided), [`workload`] (jobs with what is true of them, for a simulation),
-//! [`result`] (what became of it).
+//! Reading order: [`machine`] (the resources), [`job`] (the requests), [`event`] and [`action`] (events and
+//! decisions), [`workload`] (jobs with their true properties, for a simulation),
+//! [`result`] (the outcome).
 
 pub mod action;
 pub mod event;

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Who of too many strangers, numbered as they came, has to go: the oldest of the address that has most of them. So a crowd
-/// makes space for itself, and does not push out who comes from elsewhere.
+/// The connection to close when there are too many, numbered as they came: the oldest of the address that has most of them. So a
+/// crowd makes space for itself, and does not push out connections from elsewhere.
 pub fn sent_away(strangers: impl IntoIterator<Item = (u64, IpAddr)>) -> Option<u64> {
     let mut of: BTreeMap<IpAddr, (usize, Reverse<u64>)> = BTreeMap::new();
     for (number, from) in strangers {
@@ -26,7 +26,7 @@ mod tests {
         let from = |last: u8| IpAddr::from([10, 0, 0, last]);
         let crowd = [(3, 1), (4, 2), (5, 2), (6, 1), (7, 2)].map(|(n, last)| (n, from(last)));
         assert_eq!(sent_away(crowd), Some(4));
-        // Of two that are alike the one that came first.
+        // Of two equal crowds, the one with the oldest connection.
         assert_eq!(sent_away(crowd[..4].to_vec()), Some(3));
         assert_eq!(sent_away([]), None);
     }

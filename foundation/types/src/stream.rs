@@ -1,4 +1,4 @@
-//! What a stream between two hosts is known by, and sealed with. The crate `tarn-stream` has the streams.
+//! Identifiers and keys of streams between two hosts. The crate `tarn-stream` has the streams.
 
 use crate::key::KEY_BYTES;
 use serde::{Deserialize, Serialize};
@@ -7,17 +7,17 @@ use std::fmt;
 /// Bytes of a run's id.
 pub const RUN_BYTES: usize = 16;
 
-/// Whose key both ends of a stream know: a run's, a site's, that of a user's nodes.
+/// Identifies the key that both ends of a stream have: a run's, a site's, that of a user's nodes.
 pub type RunId = [u8; RUN_BYTES];
 
-/// What both ends of a sealed stream know and nobody else, and how much of it was used.
+/// The secret that only both ends of a sealed stream share, and how much of it was used.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamKeys {
     /// New for each stream: the keys of both directions are made of it.
     pub secret: [u8; KEY_BYTES],
-    /// Records that the server was sent.
+    /// Records sent to the server.
     pub to_server: u64,
-    /// Records that the client was sent.
+    /// Records sent to the client.
     pub to_client: u64,
 }
 

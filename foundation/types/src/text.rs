@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 
-/// How the failure of a command begins.
+/// The beginning of a command's failure text.
 pub const COMMAND_ENDED: &str = "its command ended with ";
-/// What is said of its data then.
+/// The fate of its data then.
 pub const FATE: &str = "its inputs are intact, nothing it wrote was kept";
 /// The same, and its log; the log's path follows.
 pub const FATE_AND_LOG: &str =
@@ -12,7 +12,7 @@ pub const FATE_AND_LOG: &str =
 
 const DAY: u64 = 24 * 3600;
 
-/// Why a file that says it is empty is not copied, though it holds something.
+/// Why a file of length 0 is not copied, though it holds something.
 pub fn not_empty(path: impl Display) -> String {
     format!(
         "`{path}` has size 0 but is not empty: its content is made whenever it is read, as that of files in /proc is; \

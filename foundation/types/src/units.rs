@@ -18,7 +18,7 @@ pub enum UnitError {
     /// The unit is missing or not one of those known.
     #[error("`{text}` needs a unit: one of {units}")]
     BadUnit {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The units that are known.
         units: &'static str,
@@ -28,7 +28,7 @@ pub enum UnitError {
         "`{text}` has no exact unit: write `{decimal}` (powers of 1000) or `{binary}` (powers of 1024)"
     )]
     Ambiguous {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The same number with a decimal unit.
         decimal: String,

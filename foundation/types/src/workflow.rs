@@ -1,4 +1,4 @@
-//! A workflow as it was asked for, checked and resolved: the output of `flow`, the input of `engine`.
+//! A workflow as it was requested, checked and resolved: the output of `flow`, the input of `engine`.
 
 use crate::hash::Hash;
 use crate::id::{DataId, PartitionId, StepId};
@@ -14,10 +14,10 @@ use std::path::PathBuf;
 pub struct Workflow {
     /// Its name.
     pub name: String,
-    /// Where rescue, overflow and policies such as `stage-through` put what has no `dest`: a directory of the external store, or a tree
-    /// of an object store.
+    /// The place to which rescue, overflow and policies such as `stage-through` put data without a `dest`: a directory of the
+    /// external store, or a tree of an object store.
     pub external: Option<PathBuf>,
-    /// What is removed of it from the nodes is overwritten first.
+    /// Its data is overwritten before it is removed from the nodes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub erase: bool,
     /// The folder of the workflow file: relative paths start here, and it leads the steps' `PATH`.
@@ -36,9 +36,9 @@ pub struct Workflow {
 pub struct Dataset {
     /// Its name: letters, digits, `_` (it names `$TARN_<name>`).
     pub name: String,
-    /// Where it comes from, for a dataset that exists outside: version 0. Absolute.
+    /// The source of a dataset that exists outside: version 0. Absolute.
     pub source: Option<PathBuf>,
-    /// Where its last version goes at the end. Absolute.
+    /// The destination of its last version at the end. Absolute.
     pub dest: Option<PathBuf>,
     /// The expected size in bytes of one version.
     pub size: Option<u64>,
@@ -48,11 +48,11 @@ pub struct Dataset {
     pub keep: Keep,
     /// Replicas on different nodes, at least 1.
     pub copies: u32,
-    /// What happens to it when the run fails.
+    /// Its treatment when the run fails.
     pub on_failure: OnFailure,
     /// The tier it is kept on (by name); otherwise the fastest with space.
     pub tier: Option<String>,
-    /// Its replicas on the nodes are sealed; in clear it is only what a running step sees.
+    /// Its replicas on the nodes are sealed; only a running step sees it in clear.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub encrypt: bool,
     /// Of jobs on a site: which dataset it is there, if not the workflow's own.
@@ -76,7 +76,7 @@ pub enum Keep {
     Forever,
 }
 
-/// What happens to data on the nodes when the run fails.
+/// The treatment of data on the nodes when the run fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnFailure {
@@ -109,7 +109,7 @@ pub struct StoragePartition {
     pub unit: Option<u32>,
     /// The tier it is stored on (by name); otherwise that of the step's outputs.
     pub tier: Option<String>,
-    /// What is stored on the nodes of a step is one partition, block by block in turn: bytes of a block.
+    /// The pieces on the nodes of a step are one partition, block by block in turn: bytes of a block.
     pub spread: Option<u64>,
     /// How long it is there.
     pub keep: KeepPartition,
@@ -137,7 +137,7 @@ impl StoragePartition {
     /// Its data is whole pages, and whole units of at most so many bytes.
     const UNIT: u64 = 16 << 10;
 
-    /// What its file is called.
+    /// The name of its file.
     pub fn file(&self) -> String {
         format!("{}.partition", self.name)
     }
@@ -187,7 +187,7 @@ pub struct Step {
     pub run: String,
     /// Shell commands that come before `run`, such as `module load`.
     pub prelude: Option<String>,
-    /// What runs the command, where it is said: a program and its options.
+    /// The program that runs the command, if the file names one, and its options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell: Option<String>,
     /// Environment variables declared in the file; `{item}` is replaced.
@@ -218,7 +218,7 @@ pub struct Step {
     pub after: Vec<StepId>,
     /// One instance for each element.
     pub foreach: Option<Foreach>,
-    /// What it reads, writes and changes.
+    /// The datasets that it reads, writes and changes.
     pub uses: Vec<DatasetUse>,
     /// Hash of everything in the step that decides its result beside its inputs: command, the bytes of
     /// scripts it names, prelude, environment, nodes, tasks, distributions.
@@ -228,7 +228,7 @@ pub struct Step {
 /// How a step continues from its checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
-    /// Whose checkpoints they are.
+    /// The kind of the checkpoints.
     pub from: CheckpointMethod,
     /// Bytes that they take on each of its nodes.
     pub room: u64,
@@ -243,7 +243,7 @@ pub struct Restart {
     pub buddy: bool,
 }
 
-/// Whose checkpoints a step continues from.
+/// The kind of the checkpoints from which a step continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckpointMethod {
@@ -267,7 +267,7 @@ pub enum Foreach {
         data: DataId,
         /// Its version.
         version: u32,
-        /// Which entries.
+        /// The pattern of the entries.
         pattern: EntryPattern,
         /// The most instances this may give; more is an error of the producing step.
         max: u32,
@@ -294,7 +294,7 @@ pub struct DatasetUse {
     pub makes: Option<u32>,
 }
 
-/// What a step does with a dataset.
+/// The use of a dataset by a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -310,14 +310,14 @@ pub enum Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
-    /// Whole, on the step's first node only (`gather` in the file says the same of an `in`).
+    /// Whole, on the step's first node only (`gather` in the file means the same for an `in`).
     Single,
     /// By the dataset's rule: the entries of a rank on the rank's node, everything else on every node.
     Scatter,
     /// Whole, on every node.
     Broadcast,
-    /// One namespace that all nodes see and write. What is read is whole on the first node before; what is written is
-    /// where the file system has put it, each file whole on a node.
+    /// One namespace that all nodes see and write. An input is whole on the first node before; an output is where the file system
+    /// has put it, each file whole on a node.
     Shared,
 }
 

@@ -1,4 +1,4 @@
-//! What the read model derives from records.
+//! The read model, as derived from records.
 
 use serde_json::{Value, json};
 use tarn_types::action::Action;

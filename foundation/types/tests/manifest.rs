@@ -1,4 +1,4 @@
-//! Manifest files: what is written is read; what is not one is refused, whatever its bytes.
+//! Manifest files: a written file is read; any other bytes are refused.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -86,7 +86,7 @@ fn trees() -> impl Strategy<Value = Tree> {
     proptest::collection::vec((paths(), content), 0..10).prop_map(with_parents)
 }
 
-/// What a node does with its tree.
+/// A change of a node to its tree.
 #[derive(Debug, Clone)]
 enum Edit {
     Put(String, Option<u8>),

@@ -1,7 +1,7 @@
 /*
- * bench.c: what `tarn bench hdf5` measures in C. LIBRARY DRIVER FILE MIB OPERATIONS: loads that HDF5, opens
- * the file by a driver (default is what the environment says, and then sec2, nosieve or core), and does what
- * its standard input says, a word a line; the seconds that it took are the answer.
+ * bench.c: the C part of `tarn bench hdf5`. LIBRARY DRIVER FILE MIB OPERATIONS: loads that HDF5, opens the
+ * file by a driver (default is that of the environment, and then sec2, nosieve or core), and does the
+ * operations of its standard input, a word a line; the seconds that it took are the answer.
  */
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""What `tarn bench hdf5` measures of an unmodified h5py: bench.py DRIVER FILE MIB OPERATIONS, as bench.c."""
+"""The part of `tarn bench hdf5` with an unmodified h5py: bench.py DRIVER FILE MIB OPERATIONS, as bench.c."""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-/* headers.c: what vfd.h declares is what HDF5's own headers declare; it need only compile. */
+/* headers.c: the declarations of vfd.h are those of HDF5's own headers; it need only compile. */
 #define H5_NO_DEPRECATED_SYMBOLS
 #include <sys/types.h>
 

@@ -1,6 +1,6 @@
-/* jobfile.c SEED ROUNDS: the parser of job files, by mutation of good ones: what it takes is what tarnd would
- * have written for the same meaning, byte by byte, and keeps the format's rules. Built with sanitizers, which
- * see each byte that is read where it may not be. */
+/* jobfile.c SEED ROUNDS: the parser of job files, by mutation of good ones: each accepted file is the one
+ * that tarnd would have written for the same meaning, byte by byte, and keeps the format's rules. Built
+ * with sanitizers, which see each byte that is read where it may not be. */
 #include "../jobfile.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* Both ends in one process: what arrives is what was sent, in its order, and is told as it should be. */
+/* Both ends in one process: messages arrive as they were sent, in their order, and are reported as they
+ * should be. */
 #include "ends.h"
 
 #include <arpa/inet.h>
@@ -22,11 +23,11 @@ static void copies(struct end *a, struct end *b) {
     CHECK(memcmp(a->memory + 5, b->memory + 5, 100000) == 0 && a->memory[4] != b->memory[4]);
     remote(a, IBV_WR_RDMA_WRITE, 2, 0, 0, there);
     CHECK_IS(ends(a->cq, 2), IBV_WC_SUCCESS);
-    /* What nobody waits for here is seen there. */
+    /* The peer gets no completions of these. */
     CHECK_IS(ibv_poll_cq(b->cq, 1, &wc), 0);
 }
 
-/* In pieces on both sides, inline, with what is told beside. */
+/* In pieces on both sides, inline, with immediate data. */
 static void messages(struct end *a, struct end *b) {
     fill(a->memory, 3000, 3);
     memset(b->memory, 0, 10000);
@@ -60,7 +61,7 @@ static void messages(struct end *a, struct end *b) {
     CHECK_IS(ends(a->cq, 10), IBV_WC_SUCCESS);
     CHECK_IS(ends(b->cq, 9), IBV_WC_SUCCESS);
     CHECK(strcmp((char *)b->memory + 8000, "inline") == 0);
-    /* What is written and told. */
+    /* Writes that are reported. */
     struct name there = end_name(b);
     give(b, 11, 0, 0);
     sge = piece(a, 0, 3000);
@@ -122,7 +123,7 @@ static void counts(struct end *a, struct end *b) {
     CHECK(*old == 105 && *word == 7);
 }
 
-/* Of several, the last is told, and all have ended then; a queue that is full says so. */
+/* Of several, the last is reported, and all have ended then; a queue that is full gives an error. */
 static void unsignalled(struct end *a, struct end *b) {
     struct end quiet = *a, other = *b;
     struct ibv_wc wc;
@@ -147,7 +148,7 @@ static void unsignalled(struct end *a, struct end *b) {
     CHECK_IS(ends(a->cq, 7), IBV_WC_SUCCESS);
     CHECK(memcmp(a->memory, b->memory, 9) == 0);
     CHECK_IS(ibv_poll_cq(a->cq, 1, &wc), 0);
-    /* What is full says so: nobody receives there. */
+    /* A full queue gives an error: nobody receives there. */
     struct ibv_send_wr wr = {.wr_id = 99, .opcode = IBV_WR_SEND};
     int posted = 0, code;
     while ((code = ibv_post_send(quiet.qp, &wr, &bad)) == 0)
@@ -208,7 +209,8 @@ static void event(struct end *end) {
     ibv_ack_cq_events(cq, 1);
 }
 
-/* Completions are told once for each time that somebody asks, at both ends, and those that are solicited. */
+/* Completions are reported once for each request of notification, at both ends, and those that are
+ * solicited. */
 static void events(struct end *a, struct end *b) {
     CHECK_IS(ibv_req_notify_cq(a->cq, 0), 0);
     CHECK_IS(ibv_req_notify_cq(b->cq, 1), 0);

@@ -1,6 +1,6 @@
 /*
- * Bad days of two processes. `days WHAT`; the other process is `days WHAT other`, which says its name at its
- * output, reads the first one's from its input, and goes on until it is killed.
+ * Bad days of two processes. `days WHAT`; the other process is `days WHAT other`, which prints its name at
+ * its output, reads the first one's from its input, and continues until it is killed.
  */
 #include "../shared.h"
 #include "ends.h"
@@ -63,7 +63,7 @@ static struct name begin(const char *what, const struct end *end) {
     to = fdopen(out[1], "w");
     from = fdopen(in[0], "r");
     struct name name = hear(from);
-    /* What the other one sends without being asked finds this end joined. */
+    /* A message that the other one sends without a request finds this end joined. */
     if (end->qp->qp_type != IBV_QPT_UD)
         end_join(end, name);
     say(to, end_name(end));
@@ -101,7 +101,7 @@ static void *killer(void *unused) {
     return unused;
 }
 
-/* Who writes to a process that is killed is told, and can go on with another. */
+/* A writer to a process that is killed gets an error, and can continue with another. */
 static void target(struct end *end) {
     pthread_t thread;
     for (int i = 0; i < 3; i++) {
@@ -114,8 +114,8 @@ static void target(struct end *end) {
     }
 }
 
-/* A process whose writer is killed gets its memory back, and what it has posted; a message that was sent
- * whole is there. */
+/* A process whose writer is killed gets its memory back, and its posted requests; a message that was
+ * sent whole is there. */
 static void written(struct end *end, const char *what, enum ibv_qp_type type) {
     for (int i = 0; i < 5; i++) {
         renew(end, type, NULL);
@@ -141,7 +141,7 @@ static void writer(struct end *end) { written(end, "writer", IBV_QPT_RC); }
 
 static void writer_uc(struct end *end) { written(end, "writer-uc", IBV_QPT_UC); }
 
-/* A region that is given back is not written any more from then on, whatever its writer does. */
+/* A region that is given back is not written any more from then on, by any writer. */
 static void given_back(struct end *end) {
     begin("writer", end);
     give(end, 0, 0, 100);
@@ -230,7 +230,7 @@ static void receive(struct sender *senders, const struct end *end, int count) {
     }
 }
 
-/* One of two who fill a shared queue is killed in the middle, again and again, and the other goes on. */
+/* One of two who fill a shared queue is killed in the middle, again and again, and the other continues. */
 static void shared(struct end *end) {
     struct ibv_srq *srq = shared_make(end->pd, BUFFERS);
     struct sender senders[2];
@@ -242,7 +242,7 @@ static void shared(struct end *end) {
         receive(senders, end, 20 + 7 * i);
         other = senders[0].process;
         kill_other();
-        /* What it has sent whole comes meanwhile. */
+        /* Messages that it has sent whole come meanwhile. */
         receive(senders, end, 4 * BUFFERS);
         CHECK_IS(ibv_destroy_qp(senders[0].end.qp), 0);
     }
@@ -365,7 +365,7 @@ int flock(int fd, int operation) {
     return (int)syscall(SYS_flock, fd, operation);
 }
 
-/* Who takes away what the dead have left takes nothing of the living. */
+/* A process that takes away the files of dead ones takes nothing of the living. */
 static void swept(struct end *end) {
     struct stat told;
     /* Not the one that this process's next device gets. */
@@ -426,8 +426,8 @@ static void address(struct ibv_send_wr *wr, struct ibv_ah *ah, struct name to) {
     wr->wr.ud.remote_qkey = QKEY;
 }
 
-/* Nonsense in what is shared may fail any request; it ends nobody, and nothing comes where nobody has
- * registered anything. */
+/* Nonsense in shared memory may fail any request; it ends nobody, and nothing comes where nobody
+ * has registered anything. */
 static void spoilt(struct end *end, const char *what, enum ibv_qp_type type, bool shares) {
     unsigned char *guard = malloc(MEMORY);
     CHECK(guard);
@@ -465,7 +465,7 @@ static void spoilt(struct end *end, const char *what, enum ibv_qp_type type, boo
             CHECK_IS(guard[i], 'g');
     }
     free(guard);
-    /* What was spoilt does not make for an orderly end. */
+    /* The damaged area does not allow an orderly end. */
     puts("ok");
     fflush(stdout);
     _exit(0);
@@ -520,7 +520,7 @@ static void stranger(struct end *end) {
         CHECK_IS(end->memory[i], 0);
 }
 
-/* Writes on, and sends, whatever is told: the test may spoil what it likes. */
+/* Writes on, and sends, after any error: the test may spoil anything. */
 static void go_on(const struct end *end, struct name name, bool sends) {
     struct ibv_wc wc;
     struct ibv_ah *ah = way(end, name);
@@ -540,7 +540,7 @@ static void go_on(const struct end *end, struct name name, bool sends) {
 }
 
 static void other_end(const char *what, struct end *end) {
-    /* Where the first one finds something wrong nobody else ends it. */
+    /* If the first one finds an error, nobody else ends it. */
     CHECK_IS(prctl(PR_SET_PDEATHSIG, SIGKILL), 0);
     const char *kind = strrchr(what, '-');
     if (kind)

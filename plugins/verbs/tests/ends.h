@@ -32,7 +32,7 @@
         }                                                                                                    \
     } while (0)
 
-/* What the other side of a connection must be told. */
+/* The values that the other side of a connection needs. */
 struct name {
     unsigned lid, qpn, rkey;
     unsigned long long address;
@@ -125,7 +125,7 @@ static inline struct name end_name(const struct end *end) {
     return (struct name){port.lid, end->qp->qp_num, end->mr->rkey, (uintptr_t)end->memory};
 }
 
-/* What a change of state says of a queue pair, the second part only if it is reliable. */
+/* The attributes of a change of state, the second part only if the queue pair is reliable. */
 static inline int said(const struct end *end, int all, int reliable) {
     return IBV_QP_STATE | all | (end->qp->qp_type == IBV_QPT_RC ? reliable : 0);
 }

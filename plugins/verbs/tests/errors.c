@@ -1,11 +1,11 @@
-/* Both ends in one process: what is refused, how that is told, and what follows. */
+/* Both ends in one process: refused calls, their errors, and the consequences. */
 #include "ends.h"
 
 #include <arpa/inet.h>
 #include <sys/mman.h>
 
 static struct ibv_context *context;
-/* Where the next receive requests lie, if it is not the peer's own region. */
+/* The region of the next receive requests, if it is not the peer's own. */
 static struct ibv_mr *into;
 
 static enum ibv_qp_state state(struct ibv_qp *qp) {
@@ -59,7 +59,7 @@ static void fails(struct end *a, struct end *b, struct request request, int line
     CHECK_IS(ends(a->cq, 2), IBV_WC_WR_FLUSH_ERR);
     CHECK_IS(state(a->qp), IBV_QPS_ERR);
     CHECK_IS(b->memory[200], before);
-    /* What comes later is flushed, too. */
+    /* Later requests are flushed, too. */
     message(a, 5, 0, 1);
     CHECK_IS(ends(a->cq, 5), IBV_WC_WR_FLUSH_ERR);
     if (request.peer_breaks) {
@@ -145,7 +145,7 @@ static void unmapped(struct end *a, struct end *b) {
     FAILS(IBV_WR_RDMA_WRITE, 0, 8192, to, a->mr->lkey, IBV_WC_REM_ACCESS_ERR, 0, true);
     FAILS(IBV_WR_RDMA_WRITE, (size_t)(memory - a->memory), 8192, end_name(b), here->lkey, IBV_WC_LOC_PROT_ERR,
           0, false);
-    /* Nothing is added where what was found cannot be told. */
+    /* Nothing is added if the value found cannot be stored. */
     struct name word = end_name(b);
     word.address += 200;
     FAILS(IBV_WR_ATOMIC_FETCH_AND_ADD, (size_t)(memory + 4096 - a->memory), 8, word, here->lkey,
@@ -234,7 +234,7 @@ static void gone(struct end *a, struct end *b) {
     CHECK_IS(ends(a->cq, 1), IBV_WC_RETRY_EXC_ERR);
 }
 
-/* A program that gives up gets all that is out back, and what waits for it learns that. */
+/* A program that gives up gets all its requests back, and those that wait for it learn that. */
 static void given_up(struct end *a, struct end *b) {
     struct ibv_cq *cq;
     void *unused;
@@ -254,7 +254,7 @@ static void given_up(struct end *a, struct end *b) {
         CHECK_IS(ends(a->cq, i), IBV_WC_WR_FLUSH_ERR);
 }
 
-/* What makes no sense, or is not there, is said so. */
+/* Calls that make no sense, or name an absent object, get errors. */
 static void refused(struct end *a, struct end *b) {
     struct ibv_send_wr wr = {.opcode = IBV_WR_SEND}, *bad;
     struct ibv_recv_wr receive = {.num_sge = 17}, *bad_receive;

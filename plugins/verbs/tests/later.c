@@ -1,5 +1,5 @@
-/* What libibverbs 57 to 65 have brought, which the device has with any of them; found by name, as headers of
- * older versions have none of it. */
+/* Functions that came with libibverbs 57 to 65, which the device has with any of them; found by name, as
+ * headers of older versions have none of it. */
 #include "ends.h"
 
 #include <dlfcn.h>
@@ -62,7 +62,7 @@ static void regions(struct end *a, struct end *b) {
     free_buf(other);
 }
 
-/* What the device has not, and is asked for. */
+/* Calls of functions that the device lacks. */
 static void refused(struct end *a) {
     void *(*alloc_dmah)(struct ibv_context *, void *) = symbol("ibv_alloc_dmah", "IBVERBS_1.15");
     int (*speed_of)(struct ibv_context *, uint32_t, uint64_t *) =

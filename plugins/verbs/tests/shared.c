@@ -81,7 +81,7 @@ static void order(struct end *a, struct end *b) {
     side_drop(0);
 }
 
-/* What is written and told takes a request, too; a message waits for one. */
+/* A write with a notification takes a request, too; a message waits for one. */
 static void waits(struct end *a, struct end *b) {
     struct ibv_wc wc;
     side_make(a, b, IBV_QPT_RC);
@@ -112,7 +112,7 @@ static void waits(struct end *a, struct end *b) {
     side_drop(0);
 }
 
-/* What ends one of the queue pairs ends no other; what had come for it goes with it, and its room is free. */
+/* The end of one of the queue pairs ends no other; messages for it go with it, and their space is free. */
 static void one_ends(struct end *a, struct end *b) {
     struct ibv_wc wc;
     side_make(a, b, IBV_QPT_RC);
@@ -129,7 +129,7 @@ static void one_ends(struct end *a, struct end *b) {
     CHECK_IS(sends(2, 13, 0), IBV_WC_SUCCESS);
     drop_one(0);
     drop_one(1);
-    /* Those of the third only, and what is posted is not flushed. */
+    /* Those of the third only, and the posted requests are not flushed. */
     CHECK_IS(ends(b->cq, 3), IBV_WC_SUCCESS);
     CHECK_IS(ibv_poll_cq(b->cq, 1, &wc), 0);
     for (uint64_t i = 8; i < 12; i++)
@@ -161,8 +161,8 @@ static void unreliable(struct end *a, struct end *b) {
     side_drop(0);
 }
 
-/* Completions come to each queue pair's own queue, whoever polls first; memory is of the shared queue's
- * domain. */
+/* Completions come to each queue pair's own queue, no matter who polls first; memory is of the
+ * shared queue's domain. */
 static void queues(struct end *a, struct end *b) {
     struct end other = end_make(context, ALL), far = *a;
     struct ibv_wc wc;
@@ -181,7 +181,7 @@ static void queues(struct end *a, struct end *b) {
     CHECK_IS(ends(b->cq, 1), IBV_WC_SUCCESS);
     CHECK_IS(ibv_poll_cq(b->cq, 1, &wc), 0);
     CHECK_IS(ends(other.cq, 0), IBV_WC_SUCCESS);
-    /* Two more wait when the queue pair begins anew: the one for it is forgotten. */
+    /* Two more wait when the queue pair begins again: the one for it is forgotten. */
     message(&far, 3, 0, 50);
     CHECK_IS(ends(a->cq, 3), IBV_WC_SUCCESS);
     CHECK_IS(sends(0, 4, 50), IBV_WC_SUCCESS);

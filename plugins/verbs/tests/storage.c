@@ -1,7 +1,7 @@
 /*
- * storage WHAT PARTITION: what a program does with a partition by the storage peer at $TARN_VERBS_PEER.
- * `check`: all that it can, and that it comes out as it went in; `write`: writes until that fails, which is
- * to be because the peer is gone; `hold`: writes until it is killed; `own`: serves it itself.
+ * storage WHAT PARTITION: a program's use of a partition by the storage peer at $TARN_VERBS_PEER. `check`:
+ * all that it can, and that it comes out as it went in; `write`: writes until that fails, which is to be
+ * because the peer is gone; `hold`: writes until it is killed; `own`: serves it itself.
  */
 #include "../shared.h"
 #include "ends.h"
@@ -37,7 +37,7 @@ static struct name join(const struct end *end, const char *partition) {
     unsigned psn;
     char text[33], line[100];
     CHECK_IS(ibv_query_gid(end->context, PORT, 0, &gid), 0);
-    /* What makes no sense is answered. */
+    /* Lines that make no sense get an answer. */
     dprintf(fd, "nonsense\nconnect 1 2 3 4\nregion none\n");
     for (int i = 0; i < 3; i++)
         CHECK(fgets(line, sizeof line, exchange) && strncmp(line, "error ", 6) == 0);
@@ -53,7 +53,7 @@ static void check(struct end *end, struct name name) {
     unsigned char *whole = malloc(MEMORY);
     CHECK(whole && bytes >= MEMORY);
     memset(whole, 0, MEMORY);
-    /* Of any size at any byte; what comes later is done later. */
+    /* Of any size at any byte; later requests are done later. */
     srand(1);
     remote(end, IBV_WR_RDMA_READ, 1, 0, MEMORY, name);
     CHECK_IS(ends(end->cq, 1), IBV_WC_SUCCESS);
@@ -185,7 +185,7 @@ static void written_no_more(struct end *end, const char *partition) {
     CHECK_IS(munmap(memory, 4096), 0);
 }
 
-/* Writes nonsense where peers are told which partition a region is. */
+/* Writes nonsense in the place where peers read which partition a region is. */
 static void spoil(const struct end *end, const struct ibv_mr *mr) {
     char path[4200];
     const uint32_t nonsense = UINT32_MAX;
@@ -196,8 +196,8 @@ static void spoil(const struct end *end, const struct ibv_mr *mr) {
     close(fd);
 }
 
-/* As the storage peer does. A partition gives its place back, whatever others have written there, and takes
- * none where there is no space for its region: so more come and go than there are places. */
+/* As the storage peer does. A partition gives its place back, after any writes of others there, and
+ * takes none where there is no space for its region: so more come and go than there are places. */
 static void own(const struct end *end, const char *partition) {
     static struct ibv_mr *all[MAX_MRS];
     struct ibv_mr *(*reg)(struct ibv_pd *, const char *, unsigned, uint32_t, uint32_t) =

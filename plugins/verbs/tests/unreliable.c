@@ -1,5 +1,5 @@
-/* Both ends in one process, of kinds of queue pairs whose messages may be lost: what arrives is what was
- * sent, what does not is no error at either end, and what comes after it arrives again. */
+/* Both ends in one process, of kinds of queue pairs whose messages may be lost: messages arrive as
+ * they were sent, a lost one is no error at either end, and those after it arrive again. */
 #include "ends.h"
 
 #include <arpa/inet.h>
@@ -29,7 +29,7 @@ static void works(struct end *a, struct end *b) {
     CHECK(memcmp(a->memory, b->memory, 5000) == 0);
 }
 
-/* It ends well, and the other end hears nothing; then they go on. */
+/* It ends well, and the other end gets nothing; then they continue. */
 static void is_lost(struct end *a, struct end *b, struct ibv_send_wr wr) {
     struct ibv_wc wc;
     wr.wr_id = 1;
@@ -166,7 +166,7 @@ static void uc_refuses(struct end *a, struct end *b) {
     CHECK_IS(ibv_destroy_qp(qp), 0);
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .timeout = 14};
     CHECK_IS(ibv_modify_qp(a->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT), EINVAL);
-    /* What is wrong here is told here. */
+    /* An error here is reported here. */
     sge.lkey ^= 0x1000;
     wr.opcode = IBV_WR_SEND;
     post(a, wr);

@@ -7,19 +7,19 @@ use crate::ndctl::{Dax, Memdev, Namespace, Region};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A tool, and what came of asking it.
+/// A tool, and the result of the query.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Tool {
     /// Its name.
     pub name: &'static str,
     /// The Debian package that has it.
     pub package: &'static str,
-    /// What came of it.
+    /// The result.
     #[serde(flatten)]
     pub state: ToolState,
 }
 
-/// What came of asking a tool.
+/// The result of querying a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum ToolState {
@@ -34,7 +34,7 @@ pub enum ToolState {
     },
 }
 
-/// What is known of a node.
+/// The memory of a node, as its tools and kernel report it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Inventory {
     /// Persistent memory modules.
@@ -43,9 +43,9 @@ pub struct Inventory {
     pub dram: Vec<Dram>,
     /// Capacities of all together.
     pub resources: Option<Resources>,
-    /// What firmware offers.
+    /// The modes that firmware offers.
     pub platform: Option<Platform>,
-    /// What waits for a reboot.
+    /// The goal that waits for a reboot.
     pub goal: Vec<GoalPart>,
     /// Regions.
     pub regions: Vec<Region>,
@@ -57,9 +57,9 @@ pub struct Inventory {
     pub cxl: Vec<Memdev>,
     /// The kernel's NUMA nodes.
     pub numa: Vec<Numa>,
-    /// What uses devices of namespaces and DAX devices.
+    /// The uses of namespaces' devices and of DAX devices.
     pub uses: Vec<DeviceUse>,
-    /// The tools that were asked.
+    /// The queried tools.
     pub tools: Vec<Tool>,
 }
 
@@ -74,12 +74,12 @@ pub struct SocketMode {
     pub memory: u64,
     /// Bytes of them that are a persistent store.
     pub app_direct: u64,
-    /// What that makes.
+    /// The mode that results.
     pub mode: CurrentMode,
 }
 
 impl Inventory {
-    /// What came of a tool.
+    /// The result of querying a tool.
     pub fn tool(&self, name: &str) -> Option<&ToolState> {
         self.tools.iter().find(|t| t.name == name).map(|t| &t.state)
     }
@@ -125,7 +125,7 @@ impl Inventory {
         }
     }
 
-    /// Whether the mode is as ipmctl says: without it, it is what the kernel shows.
+    /// Whether the mode is from ipmctl's output: without it, the kernel shows it.
     pub fn is_from_ipmctl(&self) -> bool {
         !self.modules.is_empty() || self.resources.is_some_and(|r| r.modules > 0)
     }
@@ -192,7 +192,7 @@ impl Inventory {
         cxl.fold(modules, u64::saturating_add)
     }
 
-    /// What uses a device.
+    /// The uses of a device.
     pub fn uses_of<'i>(&'i self, device: &'i str) -> impl Iterator<Item = &'i DeviceUse> {
         self.uses.iter().filter(move |u| u.device == device)
     }
@@ -210,7 +210,7 @@ fn whole(memory: u64, app_direct: u64) -> CurrentMode {
     MemoryMode::of(memory, app_direct).map_or(CurrentMode::Unconfigured, CurrentMode::Is)
 }
 
-/// What all of them are.
+/// The common mode of all.
 fn one(mut all: impl Iterator<Item = CurrentMode>) -> CurrentMode {
     match all.next() {
         None => CurrentMode::Dram,

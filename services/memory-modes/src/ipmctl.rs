@@ -1,4 +1,4 @@
-//! What `ipmctl show` says of modules, of all DIMMs, of capacities, of the platform, and of a goal that waits for a reboot.
+//! The output of `ipmctl show` about modules, all DIMMs, capacities, the platform, and a goal that waits for a reboot.
 
 use crate::Garbled;
 use crate::mode::MemoryMode;
@@ -14,7 +14,7 @@ pub struct Resources {
     pub app_direct: u64,
     /// Bytes of DRAM that cache modules.
     pub cache: u64,
-    /// Bytes of DRAM; 0 where ipmctl does not say.
+    /// Bytes of DRAM; 0 where ipmctl does not report them.
     pub dram: u64,
     /// Bytes of modules.
     pub modules: u64,
@@ -33,15 +33,15 @@ pub struct Module {
     pub channel: u16,
     /// Its bytes.
     pub capacity: u64,
-    /// Those that are memory; nothing where ipmctl was not asked for it.
+    /// Those that are memory; nothing where ipmctl did not report it.
     pub memory: Option<u64>,
     /// Those that are a persistent store.
     pub app_direct: Option<u64>,
     /// In a word, `Healthy` at best.
     pub health: String,
-    /// What it is.
+    /// Its part number.
     pub part: String,
-    /// Where it is, in the maker's words, such as `CPU1_DIMM_A2`.
+    /// Its position, in the maker's words, such as `CPU1_DIMM_A2`.
     pub locator: String,
     /// Whether firmware may not touch it for now.
     pub locked: bool,
@@ -100,14 +100,15 @@ fn module(record: &IpmctlRecord) -> Option<Module> {
 pub struct Dram {
     /// Its bytes.
     pub capacity: u64,
-    /// Where it is, in the maker's words.
+    /// Its position, in the maker's words.
     pub locator: String,
     /// Socket, controller and channel, where they are known.
     pub place: Option<(u16, u16, u16)>,
 }
 
-/// Reads `ipmctl show -a -u B -o nvmxml -topology`, or the table: the DIMMs of DRAM. Firmware with an old PMTT table does not say
-/// where they are; then they are beside the modules whose names differ in the last digit only, as in `CPU1_DIMM_A1` and `CPU1_DIMM_A2`.
+/// Reads `ipmctl show -a -u B -o nvmxml -topology`, or the table: the DIMMs of DRAM. Firmware with an old PMTT table does
+/// not report where they are; then they are beside the modules whose names differ in the last digit only, as in
+/// `CPU1_DIMM_A1` and `CPU1_DIMM_A2`.
 ///
 /// # Errors
 /// When it is none.
@@ -197,19 +198,19 @@ pub enum NotOffered {
     Store(String),
 }
 
-/// What firmware offers.
+/// The modes that firmware offers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Platform {
-    /// What memory on modules may be: `1LM` (it may not), or `Memory Mode`.
+    /// The allowed use of modules as memory: `1LM` (none), or `Memory Mode`.
     pub allowed_volatile: String,
-    /// What it is now.
+    /// The current one.
     pub current_volatile: String,
-    /// Whether a persistent store may be: `App Direct`, or `Disabled`.
+    /// The allowed use of modules as persistent store: `App Direct`, or `Disabled`.
     pub allowed_app_direct: String,
 }
 
 impl Platform {
-    /// Whether firmware allows a mode, or what it says instead.
+    /// Whether firmware allows a mode, or its own words instead.
     ///
     /// # Errors
     /// With firmware's own words.
@@ -243,7 +244,7 @@ pub fn platform(text: &str) -> Result<Option<Platform>, Garbled> {
     }))
 }
 
-/// What a module will be after the next reboot.
+/// The state of a module after the next reboot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GoalPart {
     /// The module.

@@ -1,4 +1,4 @@
-//! What the planner of a site is told of a node: its island in a cluster file (docs/reference/cluster-file.md).
+//! The description of a node for a site's planner: its island in a cluster file (docs/reference/cluster-file.md).
 
 use crate::inventory::Inventory;
 use crate::mode::{CurrentMode, MemoryMode};
@@ -21,7 +21,7 @@ pub fn island(inventory: &Inventory, name: &str, cores: u32) -> String {
         && modes
             .iter()
             .all(|m| present == CurrentMode::Is(*m) || allowed(*m));
-    // With a change, `memory` is that of 1LM and the change has that of 2LM; the tier is what 1LM has.
+    // With a change, `memory` is that of 1LM and the change has that of 2LM; the tier is that of 1LM.
     let (memory, store) = match (present, changes) {
         (CurrentMode::Is(MemoryMode::OneLevel), _)
         | (CurrentMode::Is(MemoryMode::TwoLevel), true) => (one.memory, one.persistent),

@@ -1,4 +1,4 @@
-//! The format of ndctl, daxctl and cxl: JSON, an object or a list of them, in each other or not as their options say.
+//! The format of ndctl, daxctl and cxl: JSON, an object or a list of them, nested or not, by their options.
 
 use crate::{Garbled, MAX_THINGS};
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ pub(crate) struct JsonObject<'v> {
 #[derive(Debug)]
 pub(crate) struct Objects<'v>(Vec<JsonObject<'v>>);
 
-/// The text as JSON. These tools say nothing at all where there is nothing.
+/// The text as JSON. These tools print nothing at all if there is nothing.
 pub(crate) fn value(tool: &'static str, text: &str) -> Result<Value, Garbled> {
     if text.trim().is_empty() {
         return Ok(Value::Array(Vec::new()));
@@ -51,7 +51,7 @@ impl<'v> Objects<'v> {
         self.0.iter()
     }
 
-    /// A text field of the object, or of what it is in, nearest first.
+    /// A text field of the object, or of the objects around it, nearest first.
     pub(crate) fn around(&self, object: &JsonObject<'v>, names: &[&str]) -> Option<String> {
         let mut at = Some(*object);
         // Each step leads to an earlier object, so this ends.
@@ -64,7 +64,7 @@ impl<'v> Objects<'v> {
         None
     }
 
-    /// What the object is in.
+    /// The object around this one.
     pub(crate) fn outer(&self, object: &JsonObject<'v>) -> Option<&JsonObject<'v>> {
         object.within.map(|i| &self.0[i])
     }

@@ -1,4 +1,4 @@
-//! What the kernel says: its memory by NUMA node, what is mounted, what swaps.
+//! The kernel's reports: its memory by NUMA node, mounted file systems, swap space.
 
 use serde::Serialize;
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct Numa {
     pub free: u64,
     /// Whether processors belong to it: memory of a CXL device or in system-ram mode has none.
     pub processors: bool,
-    /// Bytes of DRAM that cache it, where firmware tells the kernel so (`memory_side_cache`): 2LM.
+    /// Bytes of DRAM that cache it, where firmware reports it to the kernel (`memory_side_cache`): 2LM.
     pub cache: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct FileSystemMount {
     pub device: (u32, u32),
     /// Its device's name.
     pub source: String,
-    /// Where it is.
+    /// Its mount point.
     pub at: String,
 }
 
@@ -92,18 +92,18 @@ fn unescaped(text: &str) -> String {
 pub struct DeviceUse {
     /// The device, such as `pmem0` or `dax0.0`.
     pub device: String,
-    /// By what.
+    /// The kind of use.
     #[serde(flatten)]
     pub kind: UseKind,
 }
 
-/// What uses a device.
+/// The use of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "use", rename_all = "kebab-case")]
 pub enum UseKind {
     /// A mounted file system.
     Mounted {
-        /// Where.
+        /// The mount point.
         at: String,
     },
     /// A dataspace of the tarnd that runs here.
@@ -130,7 +130,7 @@ pub enum UseKind {
         /// Its program.
         program: String,
     },
-    /// The kernel says that it is busy.
+    /// The kernel reports it as busy.
     Busy,
 }
 

@@ -1,8 +1,9 @@
-//! Memory modes of a node: the words of docs/admin/memory-modes.md, and what follows from what tools and the kernel say.
+//! Memory modes of a node: the words of docs/admin/memory-modes.md, and the plans that follow from the output of tools and
+//! the kernel.
 //!
 //! Nothing here runs a program or reads a file: texts come in, an [`Inventory`] and a [`ModeChangePlan`] come out. Reading order:
-//! `mode` (the words), `records` and `json` (how tools write), `ipmctl`, `ndctl` and `kernel` (what they say), `inventory` (all of it),
-//! `population` (which DIMMs allow what), `plan` (what a change takes), `island` (what the planner of a site is told).
+//! `mode` (the words), `records` and `json` (formats of tools), `ipmctl`, `ndctl` and `kernel` (their content), `inventory`
+//! (all of it), `population` (the DIMMs that each mode needs), `plan` (of a change), `island` (a node for the planner of a site).
 
 mod inventory;
 mod ipmctl;
@@ -34,10 +35,10 @@ pub use size::parse as parse_capacity;
 
 /// Bytes of one tool's output that are read: a machine of 8 sockets with all its modules is below 1 MiB.
 pub const MAX_OUTPUT: usize = 4 << 20;
-/// Things of one kind that a tool may tell of: 8 sockets of 16 slots are 128, and devices may be divided.
+/// Devices of one kind in a tool's output: 8 sockets of 16 slots are 128, and devices may be divided.
 pub const MAX_THINGS: usize = 4096;
 
-/// Why what a tool says is of no use.
+/// Why a tool's output is of no use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Garbled {
     /// It is not in the tool's format.
@@ -47,10 +48,10 @@ pub enum Garbled {
     Format {
         /// The tool.
         tool: &'static str,
-        /// What is wrong with it.
+        /// The deviation from the format.
         why: String,
     },
-    /// It asks for more rights.
+    /// It requires more rights.
     #[error("{tool} needs root: run it with sudo")]
     Rights {
         /// The tool.

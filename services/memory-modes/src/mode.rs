@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// Steps in which a mixed mode is named. Firmware aligns what it is asked for by up to a tenth (ipmctl-create-goal(1)), so a finer
+/// Steps in which a mixed mode is named. Firmware aligns a requested share by up to a tenth (ipmctl-create-goal(1)), so a finer
 /// word could not be found again.
 const STEP: u8 = 5;
 
@@ -30,7 +30,7 @@ pub enum MemoryMode {
 pub struct BadMode(String);
 
 impl MemoryMode {
-    /// What capacities of both kinds make it; nothing where none of a module is used.
+    /// The mode of modules with these capacities; nothing where none of a module is used.
     pub fn of(memory: u64, app_direct: u64) -> Option<Self> {
         match (memory, app_direct) {
             (0, 0) => None,
@@ -98,7 +98,7 @@ impl Serialize for MemoryMode {
     }
 }
 
-/// What a device-DAX device is used as.
+/// The use of a device-DAX device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DaxMode {
@@ -120,7 +120,7 @@ impl fmt::Display for DaxMode {
     }
 }
 
-/// What is to be changed to what.
+/// The target of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModeChangeTarget {
     /// The mode of the modules.

@@ -1,11 +1,11 @@
-//! What `ndctl list -BDRNi`, `daxctl list -RDi` and `cxl list -MRi` say.
+//! The output of `ndctl list -BDRNi`, `daxctl list -RDi` and `cxl list -MRi`.
 
 use crate::Garbled;
 use crate::json::{Objects, value};
 use crate::mode::DaxMode;
 use serde::Serialize;
 
-/// An interleave set: what namespaces are made in.
+/// An interleave set, in which namespaces are made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Region {
     /// Such as `region0`.
@@ -16,13 +16,13 @@ pub struct Region {
     pub available: u64,
     /// The set's identifier. Old versions print it with a sign, which is undone here.
     pub set: Option<u64>,
-    /// What must reach it to be safe, such as `memory_controller`.
+    /// The stage that a write must reach to be persistent, such as `memory_controller`.
     pub persistence: Option<String>,
-    /// Who brings it, such as `ACPI.NFIT`, `e820` or `CXL`.
+    /// The provider, such as `ACPI.NFIT`, `e820` or `CXL`.
     pub provider: Option<String>,
 }
 
-/// A namespace: what holds data.
+/// A namespace, which holds data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Namespace {
     /// Such as `namespace0.0`.
@@ -35,14 +35,14 @@ pub struct Namespace {
     pub device: Option<String>,
     /// The region it is in.
     pub region: Option<String>,
-    /// Who brings it.
+    /// Its provider.
     pub provider: Option<String>,
     /// Whether it has a driver.
     pub enabled: bool,
 }
 
 impl Namespace {
-    /// Whether it is stored on DIMMs, whose mode firmware changes: not what the command line (`e820`) or CXL brings.
+    /// Whether it is stored on DIMMs, whose mode firmware changes: not from the command line (`e820`) or CXL.
     pub fn on_modules(&self) -> bool {
         on_modules(self.provider.as_deref())
     }
@@ -59,7 +59,7 @@ fn on_modules(provider: Option<&str>) -> bool {
     provider.is_none_or(|p| p.starts_with("ACPI.NFIT") || p.starts_with("nfit"))
 }
 
-/// All that ndctl tells.
+/// The content of ndctl's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Ndctl {
     /// Regions.
@@ -68,7 +68,7 @@ pub struct Ndctl {
     pub namespaces: Vec<Namespace>,
 }
 
-/// Reads the output of `ndctl list`, with whatever options.
+/// Reads the output of `ndctl list`, with any options.
 ///
 /// # Errors
 /// When it is none.
@@ -123,7 +123,7 @@ pub struct Dax {
     pub name: String,
     /// Its bytes.
     pub size: u64,
-    /// What it is used as.
+    /// Its use.
     pub mode: DaxMode,
     /// The NUMA node that it is, or would be.
     pub numa: Option<i64>,
@@ -137,7 +137,7 @@ pub struct Dax {
     pub enabled: bool,
 }
 
-/// Reads the output of `daxctl list`, with whatever options.
+/// Reads the output of `daxctl list`, with any options.
 ///
 /// # Errors
 /// When it is none.
@@ -175,11 +175,11 @@ pub struct Memdev {
     pub pmem: u64,
     /// Its NUMA node.
     pub numa: Option<i64>,
-    /// Where it is plugged in.
+    /// The device at which it is plugged in.
     pub host: Option<String>,
 }
 
-/// Reads the output of `cxl list`, with whatever options.
+/// Reads the output of `cxl list`, with any options.
 ///
 /// # Errors
 /// When it is none.

@@ -1,4 +1,4 @@
-//! What a change of the mode takes: commands in order, what they destroy, how long it lasts, and why it is refused.
+//! The plan of a mode change: commands in order, the data that they destroy, how long it lasts, and why it is refused.
 
 use crate::inventory::{Inventory, ToolState};
 use crate::kernel::UseKind;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use tarn_types::units::Bytes;
 
-/// Estimates, in seconds. A server with modules tests and maps them when it starts: sites tell of five to fifteen minutes.
+/// Estimates, in seconds. A server with modules tests and maps them when it starts: sites report five to fifteen minutes.
 pub(crate) const REBOOT_SECONDS: u64 = 600;
 /// Taking a namespace away, or the file system on it.
 const NAMESPACE_SECONDS: u64 = 10;
@@ -20,10 +20,10 @@ const MAP_SECONDS_A_TIB: u64 = 30;
 /// Taking memory away from the system: pages are moved at some 1 GiB/s.
 const MOVED_A_SECOND: u64 = 1 << 30;
 
-/// What may be destroyed.
+/// The namespaces and devices that the change may destroy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DestroyPermission {
-    /// What nobody uses.
+    /// Those that nobody uses.
     pub idle: bool,
     /// These namespaces or devices, in use or not.
     pub named: BTreeSet<String>,
@@ -39,14 +39,14 @@ pub enum NamespaceMode {
     Devdax,
 }
 
-/// What is asked for.
+/// The requested change.
 #[derive(Debug, Clone)]
 pub struct ModeChangeRequest {
     /// The mode.
     pub target: ModeChangeTarget,
     /// The device, where the target is of one.
     pub device: Option<String>,
-    /// What may be destroyed.
+    /// The namespaces and devices that the change may destroy.
     pub destroy: DestroyPermission,
     /// Rules that may be broken.
     pub accept: BTreeSet<Rule>,
@@ -61,7 +61,7 @@ pub struct ModeChangeCommand {
     pub program: &'static str,
     /// Its words.
     pub args: Vec<String>,
-    /// What it is for.
+    /// Its purpose.
     pub why: String,
 }
 
@@ -72,11 +72,11 @@ pub struct Destroyed {
     pub name: String,
     /// Its bytes.
     pub bytes: u64,
-    /// Who uses it.
+    /// Its uses.
     pub uses: Vec<String>,
 }
 
-/// What a node has.
+/// The capacity of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct MemoryCapacity {
     /// Bytes of memory.
@@ -86,7 +86,7 @@ pub struct MemoryCapacity {
 }
 
 impl MemoryCapacity {
-    /// What the modules and the DRAM give in a mode, without what firmware loses to alignment.
+    /// The capacity by modules and DRAM in a mode, without the loss to firmware's alignment.
     pub fn of(inventory: &Inventory, mode: MemoryMode) -> Self {
         let modules = inventory.module_bytes();
         let share = u128::from(mode.memory_share());
@@ -101,30 +101,30 @@ impl MemoryCapacity {
     }
 }
 
-/// What a change takes.
+/// The plan of a change.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModeChangePlan {
     /// The mode now.
     pub from: String,
-    /// The mode that is asked for.
+    /// The requested mode.
     pub to: String,
     /// Whether there is nothing to do.
     pub done: bool,
-    /// The mode that a goal already asks the next reboot for.
+    /// The mode that a goal already sets for the next reboot.
     pub pending: Option<String>,
     /// The commands, in order. Any beginning of them may have been run before.
     pub commands: Vec<ModeChangeCommand>,
-    /// What they destroy.
+    /// The namespaces and devices that they destroy.
     pub destroys: Vec<Destroyed>,
     /// Whether only a reboot makes it so.
     pub reboot: bool,
     /// How long that takes, by estimate.
     pub seconds: u64,
-    /// What the node will have; nothing for devices.
+    /// The node's capacity after the change; nothing for devices.
     pub after: Option<MemoryCapacity>,
     /// Why it is refused: nothing is run while there is one.
     pub refusals: Vec<String>,
-    /// What else should be known.
+    /// Further notes.
     pub notes: Vec<String>,
 }
 
@@ -159,7 +159,7 @@ impl ModeChangePlan {
     }
 }
 
-/// What it takes to do what is asked.
+/// The plan for a requested change.
 pub fn plan(inventory: &Inventory, ask: &ModeChangeRequest) -> ModeChangePlan {
     let mut plan = match ask.target {
         ModeChangeTarget::Modules(mode) => modules(inventory, ask, mode),
@@ -271,7 +271,7 @@ fn create_goal(mode: MemoryMode, plan: &mut ModeChangePlan) {
     plan.seconds = plan.seconds.saturating_add(REBOOT_SECONDS);
 }
 
-/// Notes what data the change itself loses, or the new mode will.
+/// Notes the data that the change itself loses, or the new mode will.
 fn note_losses(present: CurrentMode, mode: MemoryMode, plan: &mut ModeChangePlan) {
     if mode == MemoryMode::TwoLevel {
         let text =
@@ -328,7 +328,7 @@ fn fill_regions(inventory: &Inventory, ask: &ModeChangeRequest, plan: &mut ModeC
     }
 }
 
-/// Whether something may be destroyed; if not, that is a refusal. Live is what somebody uses.
+/// Whether something may be destroyed; if not, that is a refusal. A device in use is live.
 fn may_destroy(
     plan: &mut ModeChangePlan,
     ask: &ModeChangeRequest,

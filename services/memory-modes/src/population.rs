@@ -1,4 +1,4 @@
-//! Which DIMMs, where, allow which mode. Each rule with who says so: docs/internals/memory-modes.md lists the documents.
+//! The DIMMs, and their places, that each mode needs. Each rule has a source: docs/internals/memory-modes.md lists the documents.
 
 use crate::inventory::Inventory;
 use crate::ipmctl::Module;
@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use tarn_types::units::Bytes;
 
-/// Bytes of modules for one of DRAM: the least and the most that vendors support in Memory Mode, and what they recommend.
+/// Bytes of modules for one of DRAM: the least and the most that vendors support in Memory Mode, and the ratio that they
+/// recommend.
 const RATIOS: (u64, u64, u64) = (4, 16, 8);
 /// A module of 128 GB holds 126.4 GiB: ratios of usable bytes are off by less than so many per cent from those of the labels.
 const TOLERANCE: u64 = 10;
@@ -44,12 +45,12 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Whether it is a limit of what vendors support: the machine may work beyond it.
+    /// Whether it is a limit of vendors' support: the machine may work beyond it.
     pub fn acceptable(self) -> bool {
         matches!(self, Self::Ratio | Self::Layout)
     }
 
-    /// Who says so.
+    /// The document with the rule.
     pub fn source(self) -> &'static str {
         match self {
             Self::Health | Self::Locked | Self::Same | Self::Platform => "ipmctl-create-goal(1)",
@@ -74,14 +75,14 @@ impl fmt::Display for Rule {
     }
 }
 
-/// What a rule found.
+/// A finding of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PopulationFinding {
     /// The rule.
     pub rule: Rule,
     /// Whether the mode is refused for it: the others cost performance, or could not be checked.
     pub refuses: bool,
-    /// What it is.
+    /// The finding, in words.
     pub text: String,
 }
 
@@ -200,7 +201,7 @@ fn ratio(inventory: &Inventory, mode: MemoryMode, add: &mut impl FnMut(Rule, boo
     }
 }
 
-/// What a controller has: DIMMs of DRAM and modules, by channel.
+/// Each controller's DIMMs of DRAM and modules, by channel.
 type Controllers = BTreeMap<(u16, u16), BTreeMap<u16, (u8, u8)>>;
 
 fn places(inventory: &Inventory, mode: MemoryMode, add: &mut impl FnMut(Rule, bool, String)) {

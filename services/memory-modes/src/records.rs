@@ -7,12 +7,12 @@ const TOOL: &str = "ipmctl";
 /// Nodes of an XML document: a machine's modules with all their fields are some 20,000.
 const MAX_NODES: u32 = 1 << 17;
 
-/// One thing that ipmctl tells of: fields by name. In XML, those of what it is in are its own too.
+/// A record of ipmctl: fields by name. In XML, the fields of the elements around it are its own too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct IpmctlRecord(BTreeMap<String, String>);
 
 impl IpmctlRecord {
-    /// A field that says something.
+    /// A field with a value.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let value = self.0.get(name)?.trim();
         (!matches!(value, "" | "N/A" | "-" | "Unknown")).then_some(value)
@@ -42,14 +42,14 @@ pub(crate) fn number(text: &str) -> Option<u16> {
     }
 }
 
-/// What ipmctl says, whatever its format. Nothing where it says that there is nothing.
+/// The records of ipmctl's output, in any of its formats. None if it reports that there is nothing.
 pub(crate) fn records(text: &str) -> Result<Vec<IpmctlRecord>, Garbled> {
     let text = text.trim();
     let lower = text.to_ascii_lowercase();
     if lower.contains("requires root privileges") || lower.contains("permission denied") {
         return Err(Garbled::Rights { tool: TOOL });
     }
-    // A warning may stand before the document.
+    // A warning may come before the document.
     if let Some(start) = text.find("<?xml") {
         return xml(&text[start..]);
     }

@@ -20,7 +20,7 @@ const GENUINE: &[&str] = &[
     include_str!("fixtures/cxl-list.json"),
 ];
 
-/// Gives a text to every reader, and what comes out to all that thinks about it.
+/// Gives a text to every reader, and the result to all functions that use it.
 fn read(text: &str) {
     let modules = dimms(text).unwrap_or_default();
     let all = ndctl(text).unwrap_or_default();

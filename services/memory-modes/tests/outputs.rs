@@ -1,4 +1,4 @@
-//! What tools have really said is understood: the texts are in `fixtures`, and where they are from in its README.
+//! Real output of tools is understood: the texts are in `fixtures`, their origins in its README.
 
 use tarn_memory_modes::{
     CurrentMode, DaxMode, Garbled, Inventory, MemoryMode, cxl, daxctl, dimms, goal, ndctl,

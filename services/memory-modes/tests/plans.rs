@@ -1,4 +1,4 @@
-//! What a change takes, and why it is refused, on synthetic machines.
+//! The plans of changes, and why they are refused, on synthetic machines.
 
 use std::collections::BTreeSet;
 use tarn_memory_modes::{
@@ -201,7 +201,7 @@ fn data_is_destroyed_only_where_it_is_named_or_idle() {
         .map(|d| (d.name.as_str(), d.uses.len()))
         .collect();
     assert_eq!(lost, [("namespace0.0", 0), ("namespace1.0", 1)]);
-    // By its device it is named too; what is not there may be gone since a first try.
+    // By its device it is named too; a missing one may be gone since a first try.
     let found = plan(&node, &ask("2lm", &["idle", "pmem1", "pmem7"]));
     assert!(found.refusals.is_empty());
     assert!(
@@ -237,7 +237,7 @@ fn each_kind_of_use_is_live() {
             "{kind:?}"
         );
         let named = plan(&node, &ask("2lm", &["pmem0"]));
-        // What is made of it must be taken apart by who knows what that is.
+        // A device that is made of it must be taken apart by its owner.
         let held = matches!(kind, UseKind::Held { .. });
         assert_eq!(named.refusals.len(), usize::from(held), "{kind:?}");
         let swap = matches!(kind, UseKind::Swap { .. });
@@ -379,7 +379,7 @@ fn what_vendors_only_do_not_support_can_be_accepted() {
     accepting.accept.insert(Rule::Ratio);
     let found = plan(&node, &accepting);
     assert!(found.refusals.is_empty() && found.notes.iter().any(|n| n.contains("1:1.9")));
-    // What firmware would not do is no matter of support.
+    // A limit of firmware is no limit of vendor support.
     node.modules[0].locked = true;
     accepting.accept.insert(Rule::Locked);
     assert_eq!(plan(&node, &accepting).refusals.len(), 1);
@@ -586,7 +586,7 @@ fn the_planner_of_a_site_is_told_of_it() {
     );
     assert!(one.tiers[0].app_direct && one.tiers[0].capacity == 12 * MODULE);
     assert_eq!(one.mode_change.unwrap().memory, 12 * MODULE);
-    // In pure 2LM the tier is only what a reboot would bring.
+    // In pure 2LM the tier is that after a reboot.
     let two = read(MemoryMode::TwoLevel);
     assert_eq!(two.mode, tarn_types::site::Mode::TwoLevel);
     assert!(two.tiers[0].app_direct && two.mode_change.unwrap().memory == 12 * MODULE);

@@ -1,4 +1,4 @@
-//! Credentials, made and read by munge's own commands: what goes in and out goes through pipes.
+//! Credentials, made and read by munge's own commands: input and output go through pipes.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub struct Munge {
     socket: Option<PathBuf>,
 }
 
-/// Who has made a credential, as the kernel of their host said.
+/// The user who has made a credential, as the kernel of their host reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// The user.
@@ -30,12 +30,12 @@ pub struct Identity {
 /// Why a credential cannot be made, or is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum MungeError {
-    /// The command cannot be run, or says nothing.
+    /// The command cannot be run, or writes nothing.
     #[error("cannot run `{command}`: {why}; is munge installed, and does munged run on this host?")]
     Command {
         /// Which.
         command: &'static str,
-        /// What the system says.
+        /// The system's error.
         why: String,
     },
     /// munge refuses it: forged, expired, replayed, of another key, for somebody else.
@@ -66,7 +66,7 @@ impl Munge {
         }
     }
 
-    /// Who has made a credential, and its payload. munge decodes each once.
+    /// The maker of a credential, and its payload. munge decodes each once.
     ///
     /// # Errors
     /// When munge refuses it, and why.
@@ -116,7 +116,7 @@ impl Munge {
             .spawn()
             .map_err(|e| failed(e.to_string()))?;
         if let Some(mut pipe) = child.stdin.take() {
-            // It may have refused before it has read all: what it says counts.
+            // It may have refused before it has read all: its output counts.
             let _ = pipe.write_all(input);
         }
         let until = Instant::now() + TIMEOUT;

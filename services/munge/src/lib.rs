@@ -1,5 +1,6 @@
-//! L3: sessions between the controller and the nodes of a site. Who opens one proves by a munge credential who it is, and hands over the
-//! key of a sealed stream in it. docs/internals/site.md, "Who may give orders"; docs/internals/streams.md.
+//! L3: sessions between the controller and the nodes of a site. The opener of a session proves its identity by a munge
+//! credential, which also holds the key of a sealed stream. docs/internals/site.md, "Who may give orders";
+//! docs/internals/streams.md.
 
 mod credential;
 mod session;
@@ -34,12 +35,12 @@ impl SecretBytes {
         Self(bytes)
     }
 
-    /// Its bytes, to be kept or handed to who must know them.
+    /// Its bytes, to be kept or handed to a process that must know them.
     pub fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }
 
-    /// A secret for one purpose: who knows it does not know this one.
+    /// A secret for one purpose: this one cannot be derived from it.
     pub fn derive(&self, purpose: &[u8]) -> Self {
         let mac = self.mac(&[b"derive", purpose]);
         Self(mac.finalize().into_bytes().into())

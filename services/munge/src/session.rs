@@ -12,11 +12,11 @@ use tarn_proto::site::{FrameError, MAX_FRAME, decode, encode};
 use tarn_stream::{Receiver, Sender, StreamEnd, Wait, keep_alive, messages, read_until};
 use tarn_types::stream::StreamKeys;
 
-/// What a node says first: who does not hear it has reached something else.
+/// The first bytes from a node: without them the peer is something else.
 const MAGIC: &[u8; 8] = b"TARNSITE";
 /// How long the other side may take to prove itself.
 const HANDSHAKE: Duration = Duration::from_secs(15);
-/// How long whoever opens a session may say nothing at all: there is a place for only so many of them.
+/// How long the opener of a session may send nothing at all: there is a place for only so many of them.
 const SILENCE: Duration = Duration::from_secs(5);
 /// How long a message may take to be written.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ pub enum SessionError {
     /// munge does not prove who it is.
     #[error(transparent)]
     Munge(#[from] MungeError),
-    /// Whoever it is, it is not who may.
+    /// The other side is not the one that may.
     #[error("{0}")]
     Refused(String),
     /// Something that is no message, or not of the other side.
@@ -80,7 +80,7 @@ pub fn open(
 /// The node's half: `node` is its name, `opener` the user that may begin sessions. Returns the site's secrets too.
 ///
 /// # Errors
-/// Whoever is there is not who may, or does not prove it; what is said of it belongs into the audit log.
+/// When the other side may not, or does not prove its identity; the error belongs in the audit log.
 pub fn accept(
     stream: TcpStream,
     node: &str,
@@ -96,10 +96,10 @@ pub fn accept(
     Ok((reader, writer, payload.secrets))
 }
 
-/// The half of somebody whom anyone may ask, who is called `name`; who asks is returned.
+/// The half of a server that accepts any user, called `name`; returns the identity of the user.
 ///
 /// # Errors
-/// Whoever is there does not prove who that is.
+/// When the other side does not prove its identity.
 pub fn accept_anyone(
     stream: TcpStream,
     name: &str,
@@ -110,7 +110,7 @@ pub fn accept_anyone(
     Ok((reader, writer, identity))
 }
 
-/// Who opens this session, as munge says, and what they say by it.
+/// The identity of the opener of this session, as munge proves it, and its payload.
 fn proven(
     stream: &TcpStream,
     node: &str,
@@ -150,7 +150,7 @@ fn proven(
     Ok((identity, payload))
 }
 
-/// What a credential holds.
+/// The payload of a credential.
 struct Payload {
     nonce: [u8; KEY_BYTES],
     key: SecretBytes,
@@ -160,7 +160,7 @@ struct Payload {
 }
 
 impl Payload {
-    /// What it begins with: a credential of another use of munge is none of ours.
+    /// Its first bytes: a credential of another use of munge is none of ours.
     const PURPOSE: &'static [u8] = b"tarn site 3\0";
 
     fn pack(&self) -> Vec<u8> {
@@ -216,7 +216,7 @@ fn halves(
     Ok((MungeSessionReader(receiver), MungeSessionWriter(sender)))
 }
 
-/// What is read of a session.
+/// The reading half of a session.
 #[derive(Debug)]
 pub struct MungeSessionReader(Receiver);
 
@@ -252,7 +252,7 @@ impl MungeSessionReader {
     }
 }
 
-/// What is written to a session.
+/// The writing half of a session.
 #[derive(Debug)]
 pub struct MungeSessionWriter(Sender);
 

@@ -68,7 +68,7 @@ fn both_sides_hear_what_the_other_says() {
     assert!(matches!(none, Err(SessionError::Io(_))), "{none:?}");
 }
 
-/// What a node makes of a credential that was made so for its nonce.
+/// A node's error for a credential that was made so for its nonce.
 fn judged(daemon: &Daemon, made: impl FnOnce([u8; 32]) -> Vec<u8>) -> SessionError {
     let (mut near, far) = pair();
     let munge = daemon.munge();
@@ -248,7 +248,7 @@ fn attack_what_is_changed_repeated_or_turned_round_on_the_way_ends_the_session()
     let Some(daemon) = Daemon::start(11) else {
         return;
     };
-    // Somebody stands between and passes on what is said, the handshake as it is.
+    // A relay between both passes on all messages, the handshake as it is.
     for how in ["as it is", "changed", "repeated", "turned round", "longer"] {
         let (near, from_near) = pair();
         let (to_far, far) = pair();

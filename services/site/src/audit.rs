@@ -8,7 +8,7 @@ use tarn_proto::site::{Owner, SlurmJobId};
 const MAX_RECOUNTED: usize = 512;
 
 impl Site {
-    /// Stops where an account is not what nodes have: bytes of owners, bytes that jobs were promised, orders.
+    /// Stops where an account differs from the nodes: bytes of owners, bytes reserved for jobs, orders.
     pub(crate) fn recount(&self) {
         let nodes = self.nodes.values();
         let size: usize = nodes.map(|n| n.parts.len() + n.written.len()).sum();

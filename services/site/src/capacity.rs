@@ -1,4 +1,4 @@
-//! Room on nodes: what no node can ever give, and which nodes have none for a job.
+//! Space on nodes: the needs that no node can ever meet, and the nodes without space for a job.
 
 use crate::MAX_ADVISED;
 use crate::model::job::{SiteJob, SiteJobPhase};
@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use tarn_proto::site::{Excluded, SlurmJobId};
 
 impl Site {
-    /// Jobs that wait for nodes, at most [`MAX_ADVISED`], those with the lowest numbers first: which nodes each is not to get, which changes with
-    /// what is stored there, and those without space of which Slurm was told when the job was taken in.
+    /// Jobs that wait for nodes, at most [`MAX_ADVISED`], those with the lowest numbers first: the nodes that each is
+    /// not to get, which change with the data stored there, and the nodes without space that Slurm was given when the
+    /// job was taken in.
     pub fn excluded(&self) -> Vec<(SlurmJobId, Excluded, Vec<String>)> {
         let jobs = self.jobs.iter().map(|(id, job)| (*id, job));
         let waiting =

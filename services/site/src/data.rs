@@ -1,4 +1,5 @@
-//! Data that outlives jobs: whose it is, who may read it, what is told of it. docs/guide/on-a-site.md, "Data that outlives jobs".
+//! Data that outlives jobs: its owner, its readers, the notices about it. docs/guide/on-a-site.md, "Data that outlives
+//! jobs".
 
 use crate::MAX_LISTED;
 use crate::model::catalog::{DatasetRecord, VersionKey, VersionRecord, VersionState};
@@ -31,7 +32,7 @@ impl Site {
         Ok(())
     }
 
-    /// What an requester may know of datasets.
+    /// The datasets that a requester may see.
     pub(crate) fn datasets(
         &self,
         requester: &Requester<'_>,
@@ -156,7 +157,7 @@ impl Site {
         is_there && until.is_some_and(|until| until <= self.now.saturating_add(self.config.warning))
     }
 
-    /// What of a job's data will soon be removed, for its user.
+    /// Notices of a job's data that will soon be removed, for its user.
     pub(crate) fn ending(&self, job: &SiteJob) -> Vec<String> {
         let reads = job.reads.iter().map(|r| &r.version);
         let all = reads.chain(job.makes.iter().map(|m| &m.version));

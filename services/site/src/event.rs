@@ -1,4 +1,4 @@
-//! What happens, and what is done about it.
+//! Events, and the actions that follow from them.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -8,54 +8,55 @@ use tarn_proto::site::{
 };
 use tarn_types::units::Nanos;
 
-/// Somebody who waits for an answer; means nothing after a restart.
+/// The connection that waits for a reply; means nothing after a restart.
 pub type Token = u64;
 
-/// What a site wants.
+/// The settings of a site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// How long a version stays after its last use when nothing else is said.
+    /// How long a version stays after its last use if the dataset sets nothing else.
     pub lease: Nanos,
-    /// How long before its end a lease is said to end soon.
+    /// How long before the end of a lease its owner is notified.
     pub warning: Nanos,
-    /// Bytes on all nodes together that a user may have, unless `quotas` says otherwise; 0 for no limit.
+    /// Bytes on all nodes together that a user may have, unless `quotas` has another value; 0 for no limit.
     pub quota: u64,
     /// The same of projects.
     pub project_quota: u64,
     /// Bytes of particular owners.
     pub quotas: BTreeMap<Owner, u64>,
-    /// Nodes may sleep: how long a job waits for one of its nodes that does not answer. Otherwise a minute from when the node was last heard of.
+    /// Nodes may sleep: how long a job waits for one of its nodes that does not answer. Otherwise a minute from the
+    /// node's last message.
     #[serde(default)]
     pub wake: Option<Nanos>,
-    /// What a job reads is brought to the nodes that it prefers before it has any.
+    /// Whether a job's inputs are brought to the nodes that it prefers before it has any.
     #[serde(default)]
     pub ahead: bool,
 }
 
-/// Who asks what.
+/// A request, and its requester.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteRequest {
-    /// Who waits.
+    /// The connection that waits for the reply.
     pub token: Token,
-    /// The user, as the kernel says.
+    /// The user, as the kernel reports.
     pub user: Uid,
     /// The user's groups.
     pub groups: Vec<u32>,
     /// Whether it is root, or Slurm's user.
     pub trusted: bool,
-    /// What.
+    /// The request.
     pub ask: ControllerRequest,
 }
 
-/// What has happened: what the log holds.
+/// An event: the log holds these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SiteServiceEvent {
-    /// A controller begins; what an earlier one had under way is not known any more.
+    /// A controller begins; work that an earlier one had under way is not known any more.
     Began {
         /// Its term.
         epoch: Epoch,
     },
-    /// Somebody asks something that changes something. (What changes nothing is answered by [`crate::Site::answer`].)
+    /// A request that changes the state. ([`crate::Site::answer`] replies to the others.)
     Asked(SiteRequest),
     /// A node takes orders.
     Opened {
@@ -68,7 +69,7 @@ pub enum SiteServiceEvent {
         stores: Vec<NodeStoreReport>,
         /// All that it holds.
         holds: Vec<(Uid, Holding)>,
-        /// Those who may have more there: what is not told of them is where the log says.
+        /// Owners who may have more there: data of theirs that is not listed is where the log records it.
         #[serde(default)]
         partial: Vec<Owner>,
         /// The jobs that it lets in.
@@ -79,18 +80,18 @@ pub enum SiteServiceEvent {
         /// Its name.
         node: String,
     },
-    /// A node says what came of an order.
+    /// A node reports the result of an order.
     Reported {
         /// The order.
         order: u64,
-        /// What.
+        /// The report.
         report: Report,
     },
     /// Time has passed: leases may be over.
     Passed,
 }
 
-/// What is to be done.
+/// An action for the host of the site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SiteServiceAction {
     /// A node is to do this; its report comes with this number.
@@ -99,21 +100,21 @@ pub enum SiteServiceAction {
         node: String,
         /// The number.
         number: u64,
-        /// What.
+        /// The order.
         order: NodeOrder,
     },
-    /// Who waits is answered.
+    /// Replies to a request.
     Answer {
-        /// Who.
+        /// The connection that waits.
         token: Token,
-        /// What is said.
+        /// The reply.
         said: ControllerReply,
     },
-    /// Something has become of somebody's data that nobody has asked for: the log is to say it.
+    /// A notification for the log: an owner's data has changed without a request.
     Tell {
-        /// Whose.
+        /// The owner.
         owner: Owner,
-        /// What.
+        /// The notification.
         text: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What becomes of what a job has made: it is published, goes where it belongs, and is copied.
+//! The end of a job's data: it is published, goes where it belongs, and is copied.
 
 use crate::model::catalog::{VersionKey, VersionState, stored_size};
 use crate::model::job::{Makes, NodeJobTask, SiteJob};
@@ -13,7 +13,8 @@ use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Proof, SlurmJobId, Work, WorkerAddress};
 
 impl Site {
-    /// What its nodes have written becomes parts. Of a job that has failed: nothing, but what is to be rescued.
+    /// Publishes the files that its nodes have written as parts. Of a job that has failed: only those that are to be
+    /// rescued.
     pub(crate) fn publish(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
         let mut is_whole = true;
         for makes in &job.makes {
@@ -26,7 +27,7 @@ impl Site {
                 if !job.is_done(node, &step) {
                     match self.wait_for(id, node) {
                         Ok(()) => {}
-                        // What was there is lost with the node: who reads it is told.
+                        // The files there are lost with the node: their readers are notified.
                         Err(PreparationState::Failed(why)) => {
                             self.catalog
                                 .fail_version(&makes.version, &why.text, self.now);
@@ -158,7 +159,7 @@ impl Site {
         PreparationState::Pending
     }
 
-    /// Of the nodes that answer, the one that has most of a version: it takes the rest from the others.
+    /// Of the nodes that answer, the one with most of a version: it takes the rest from the others.
     fn node_with_most(&self, version: &VersionKey, parts: &BTreeMap<u32, Proof>) -> Option<String> {
         let bytes = |node: &SiteNode| -> u64 {
             let parts = parts.iter();
@@ -170,7 +171,7 @@ impl Site {
         most.map(|(name, _)| name.clone())
     }
 
-    /// Has a node look whether what a job makes may go where it belongs. Whether that is known.
+    /// Has a node check whether a job's outputs may go where they belong. Returns whether that is known.
     pub(crate) fn check_dests(&mut self, id: SlurmJobId, job: &SiteJob) -> bool {
         let Some(node) = job.nodes.first() else {
             return true;
@@ -264,8 +265,8 @@ impl Site {
     }
 }
 
-/// Under which name what a job makes is put outside. A script that names no workflow has one of its own number: its next job may replace what
-/// this one puts.
+/// The name under which a job's output is put outside. A script that names no workflow has one of its own number: its
+/// next job may replace this one's output.
 fn puts_as(id: SlurmJobId, version: &VersionKey) -> String {
     let number = format!(".{id}");
     let workflow = version.workflow.strip_suffix(&number);

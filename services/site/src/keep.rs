@@ -1,4 +1,4 @@
-//! How long data stays, and what goes when a job needs its space.
+//! How long data stays, and which data goes when a job needs its space.
 
 use crate::event::SiteServiceAction;
 use crate::model::catalog::{VersionKey, VersionRecord, VersionState};
@@ -10,7 +10,7 @@ use tarn_proto::site::{Owner, Part, SlurmJobId, StoreContent, Uid, Work};
 use tarn_types::units::{Nanos, Time};
 use tarn_types::workflow::Keep;
 
-/// How long what nobody knows stays in a node's store.
+/// How long unknown content stays in a node's store.
 const ORPHAN: Nanos = 7 * 24 * 3600 * 1_000_000_000;
 /// How long a job that has ended is remembered.
 const MEMORY: Nanos = 24 * 3600 * 1_000_000_000;
@@ -126,11 +126,11 @@ impl Site {
         self.doom(name, user, StoreContent::part_in(part, store));
     }
 
-    /// Whose worker removes what is an owner's, when no job's user is at hand.
+    /// The user whose worker removes an owner's data, when no job's user is at hand.
     pub(crate) fn worker_of(owner: Owner) -> Uid {
         match owner {
             Owner::User(uid) => uid,
-            // The node knows who has written it there.
+            // The node knows the user who has written it there.
             Owner::Project(_) => 0,
         }
     }
@@ -194,7 +194,7 @@ impl Site {
         self.settle();
     }
 
-    /// What was waited for by a job that is over, or by a workflow's end, may go.
+    /// Drops data that waited for a job that is over, or for a workflow's end.
     pub(crate) fn settle(&mut self) {
         let ended: Vec<VersionKey> = self
             .catalog

@@ -1,14 +1,15 @@
-//! L2: a site: its datasets, jobs and nodes, and what is ordered of whom. docs/internals/site.md.
+//! L2: a site: its datasets, jobs and nodes, and the orders to nodes. docs/internals/site.md.
 //!
-//! [`Site::step`] takes what has happened and says what is to be done; it does nothing itself. Its state follows from its events
-//! alone, so the log of events is the truth, and a controller that starts again replays it.
+//! [`Site::step`] takes an event and returns actions; it does nothing itself. Its state follows from its events alone,
+//! so the log of events is the truth, and a controller that starts again replays it.
 //!
-//! What is to be done for a job is not kept as a list of steps but derived, each time something has happened, from what there is and what
-//! there must be ([`stage`]): so it does not matter in which order nodes answer, fail or come back.
+//! The actions for a job are not kept as a list of steps but derived, after each event, from the present and the
+//! required state ([`stage`]): so it does not matter in which order nodes answer, fail or come back.
 //!
-//! Reading order: `event`, `model` (what is known), `state`, `submit` (a job comes), `requests` (its stages; at `PreRun`, the gate, it
-//! waits), `stage` (what is brought, from where), `reported` (what came of it), `finish`, `keep`,
-//! `space`. What only looks has a type of its own: `resolve` (a job's versions), `placement` (its nodes), `stock` and `relief` (space).
+//! Reading order: `event`, `model` (the state), `state`, `submit` (a job comes), `requests` (its stages; at `PreRun`,
+//! the gate, it waits), `stage` (transfers and their sources), `reported` (results of orders), `finish`, `keep`,
+//! `space`. Queries have types of their own: `resolve` (a job's versions), `placement` (its nodes), `stock` and
+//! `relief` (space).
 
 mod audit;
 mod capacity;
@@ -45,23 +46,23 @@ pub const MAX_JOBS: usize = 100_000;
 pub const MAX_DATASETS: usize = 10_000;
 /// Others who may read one dataset.
 pub const MAX_READERS: usize = 64;
-/// Jobs that are advised again when what they read is there.
+/// Jobs that are advised again when their inputs are there.
 pub const MAX_ADVISED: usize = 256;
 /// Nodes.
 pub const MAX_NODES: usize = tarn_types::bounds::MAX_NODES;
-/// Versions, and orphans, that one answer tells of.
+/// Versions, and orphans, in one reply.
 pub const MAX_LISTED: usize = 20_000;
 /// Replicas that one question has read again.
 pub const MAX_VERIFIED: usize = 4_096;
 /// Lines of a job's history: the newest stay.
 pub const MAX_HISTORY: usize = 64;
-/// Moves between stores of one node at a time that only make space: what they take of it, jobs there lack.
+/// Moves between stores of one node at a time that only make space: their bandwidth is missing to jobs there.
 pub const MAX_MOVES: usize = 4;
-/// Times that something is tried on a node for a job before the job is told that it failed.
+/// Times that something is tried on a node for a job before it fails for the job.
 pub const MAX_TRIES: u32 = 3;
 
 impl Site {
-    /// What has happened, and what is done about it.
+    /// Applies an event, and returns the actions that follow from it.
     pub fn step(
         &mut self,
         now: Time,

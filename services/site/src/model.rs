@@ -1,4 +1,4 @@
-//! What is known: datasets, jobs, nodes, orders, usage. Each part has its own state; nothing here decides.
+//! The state: datasets, jobs, nodes, orders, usage. Each part has its own state; nothing here decides.
 
 pub(crate) mod catalog;
 pub(crate) mod job;

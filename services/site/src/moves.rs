@@ -1,4 +1,5 @@
-//! The stores of a node, fast to slow: what is in which of them, and what is free there. docs/internals/site.md, "Moves between stores".
+//! The stores of a node, fast to slow: their content and their free space. docs/internals/site.md, "Moves between
+//! stores".
 
 use crate::model::catalog::stored_size;
 use crate::model::node::PartMigration;
@@ -8,7 +9,8 @@ use crate::stock::STUCK;
 use tarn_proto::site::{Part, Work};
 
 impl Site {
-    /// A part begins to move. It is the user's worker that moves it, or, of a project's, that of the user who has made it there.
+    /// A part begins to move. The user's worker moves it, or, for a project, the worker of the user who has made it
+    /// there.
     pub(crate) fn start_move(&mut self, name: &str, part: &Part, moving: PartMigration) {
         let Some(node) = self.nodes.get_mut(name) else {
             return;
@@ -17,7 +19,7 @@ impl Site {
         self.order_move(name, part);
     }
 
-    /// Orders a move that is known: also once more, in another session.
+    /// Orders a move that is known: also again, in another session.
     pub(crate) fn order_move(&mut self, name: &str, part: &Part) {
         let moving = self.nodes.get(name).and_then(|n| n.moving.get(part));
         let Some(PartMigration { from, to, keep }) = moving.cloned() else {

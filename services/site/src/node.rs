@@ -1,4 +1,4 @@
-//! Nodes come and go. What one says that it holds is compared with what the log says.
+//! Nodes come and go. The content that a node reports is compared with the log.
 
 use crate::MAX_NODES;
 use crate::model::catalog::stored_size;
@@ -15,18 +15,19 @@ use tarn_proto::site::{
 use tarn_types::energy::Draw;
 
 impl Site {
-    /// A node that takes orders says what it draws, and how many cores that is for. This is no event: no state follows from it.
+    /// A node that takes orders reports its power, and for how many cores that is. This is no event: no state follows
+    /// from it.
     pub fn measured(&mut self, node: &str, draw: Draw, cores: u32) {
         self.draws.insert(node.to_owned(), (draw, cores));
     }
 
-    /// A controller begins: nothing that was under way is heard of any more, and whoever waited is gone.
+    /// A controller begins: orders under way get no report any more, and all waiting connections are gone.
     pub(crate) fn began(&mut self, epoch: Epoch) {
         self.epoch = self.epoch.max(epoch);
         self.orders.clear();
         self.waiting.clear();
         self.verifying.clear();
-        // Slurm's scripts ask again.
+        // Slurm's scripts repeat their requests.
         self.arriving.clear();
         let names: Vec<String> = self.nodes.keys().cloned().collect();
         self.forget_exports(None);
@@ -46,7 +47,7 @@ impl Site {
         if self.nodes.len() >= MAX_NODES && !self.nodes.contains_key(name) {
             return;
         }
-        // Whatever was ordered in an earlier session is not heard of.
+        // Orders of an earlier session get no report.
         self.closed(name);
         let now = self.now;
         let node = self.nodes.entry(name.to_owned()).or_default();
@@ -56,7 +57,7 @@ impl Site {
         node.is_up = true;
         node.since = now;
         node.stuck.clear();
-        // What is in a store that the node has no more is found when it has it again.
+        // Content in a store that the node has no more is found when it has it again.
         let levels = &node.levels;
         node.doomed.retain(|(_, held)| match held {
             StoreContent::Copy(_, store) => levels.iter().any(|level| level.name == *store),
@@ -87,7 +88,7 @@ impl Site {
         self.advance_waiting();
     }
 
-    /// What a node says that it holds is compared with what the log says.
+    /// Compares the content that a node reports with the log.
     fn compare(
         &mut self,
         name: &str,
@@ -101,7 +102,7 @@ impl Site {
         let orphans = std::mem::take(&mut node.orphans);
         let known: BTreeSet<Part> = node.parts.keys().cloned().collect();
         let mut lost = node.replicas_to_confirm(partial);
-        // What has no name of a dataset is no part, whoever has put it there.
+        // Content without the name of a dataset is no part, whatever its origin.
         let is_part = |(_, holding): &(Uid, Holding)| {
             let part = holding.held.part();
             part.is_none_or(|part| part.folder().is_some())
@@ -146,13 +147,13 @@ impl Site {
                 }
             }
         }
-        // After what was found: a part that is stored elsewhere than it was stays the node's.
+        // After the findings: a part that is stored elsewhere now stays the node's.
         for (part, store) in lost {
             self.unplace((name, &store), &part);
         }
     }
 
-    /// A node has what the log knows, in this store.
+    /// A node has a part that the log knows, in this store.
     fn found(&mut self, (name, store): (&str, &str), part: &Part, proof: Proof, is_known: bool) {
         if is_known {
             self.place((name, store), part, stored_size(&proof));
@@ -182,7 +183,7 @@ impl Site {
         }
     }
 
-    /// What a running job's nodes lend each other is seen to: this one may have been started again.
+    /// Renews the exports between a running job's nodes: this one may have been started again.
     fn advance_running(&mut self, id: SlurmJobId) {
         if self
             .jobs
@@ -193,7 +194,7 @@ impl Site {
         }
     }
 
-    /// A node does not answer any more. What it has is still its own, and counts again when it is back.
+    /// A node does not answer any more. Its content stays its own, and counts again when it is back.
     pub(crate) fn closed(&mut self, name: &str) {
         self.forget_exports(Some(name));
         self.cut_off(name);

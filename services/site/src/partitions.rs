@@ -39,8 +39,9 @@ pub(crate) fn partitions_of(workflow: &Workflow) -> Result<Vec<JobPartition>, Re
 }
 
 impl Site {
-    /// Nothing in a partition is sealed: what a job reads of an encrypted dataset would be stored in the store in clear. And one has as many pieces
-    /// as can be opened as one, whose names fit into one variable; which these are is known at the gate.
+    /// Nothing in a partition is sealed: an encrypted dataset that a job reads would be stored there in clear. And one
+    /// has as many pieces as can be opened as one, whose names fit into one variable; which these are is known at the
+    /// gate.
     pub(crate) fn check_partitions(&self, job: &SiteJob) -> Result<(), RequestError> {
         let pieces = job.nodes.len().max(job.wants as usize);
         let most = StoragePartition::MOST_PIECES;
@@ -77,7 +78,7 @@ impl Site {
         }
     }
 
-    /// Sees to it that all nodes of a job have its partitions, whose space is the job's from then on.
+    /// Makes a job's partitions on all of its nodes, whose space is the job's from then on.
     pub(crate) fn create_partitions(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
         if let Err(why) = self.check_partitions(job) {
             return PreparationState::Failed(why);
@@ -116,8 +117,8 @@ impl Site {
         }
     }
 
-    /// Sees to it that what of a job's partitions spans its nodes is exported by each of them to the others: at its gate all of it, and while it
-    /// runs what was started again.
+    /// Has each node of a job export its pieces of partitions that span the nodes to the others: at the gate all of
+    /// them, and while the job runs those of nodes that were started again.
     pub(crate) fn export_partitions(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
         if !job.is_spread() {
             return PreparationState::Complete;
@@ -171,7 +172,7 @@ impl Site {
         }
     }
 
-    /// A node lends its pieces of a job there.
+    /// A node exports its pieces for a job at this port.
     pub(crate) fn note_export(&mut self, id: SlurmJobId, node: &str, port: u16) {
         if let Some(job) = self.jobs.get_mut(&id)
             && job.exported.insert(node.to_owned(), port) != Some(port)
@@ -180,7 +181,7 @@ impl Site {
         }
     }
 
-    /// A job runs elsewhere: a node keeps no piece of what spans the others.
+    /// A job runs elsewhere: a node keeps no piece of partitions that span the others.
     pub(crate) fn remove_partitions(&mut self, id: SlurmJobId, node: &str) {
         if let Some(job) = self.jobs.get(&id).filter(|job| job.is_spread()) {
             let work = job.order(Work::Remove(vec![StoreContent::Job(id)]));
@@ -188,7 +189,7 @@ impl Site {
         }
     }
 
-    /// A node, or each, may have been started again: what it lends is to be asked for again.
+    /// A node, or each, may have been started again: its exports are to be requested again.
     pub(crate) fn forget_exports(&mut self, node: Option<&str>) {
         for job in self.jobs.values_mut().filter(|job| job.is_spread()) {
             let is_it = |name: &String| node.is_none_or(|node| node == name);
@@ -200,7 +201,7 @@ impl Site {
     }
 }
 
-/// Where the tasks of a job see its partitions on a node.
+/// The paths under which the tasks of a job see its partitions on a node.
 pub(crate) fn mounts(
     id: SlurmJobId,
     job: &SiteJob,

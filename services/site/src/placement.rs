@@ -1,4 +1,4 @@
-//! Where a job would best run, which nodes have no space for it, and what no node can ever give.
+//! The best places of a job, the nodes without space for it, and the needs that no node can ever meet.
 
 use crate::model::catalog::{VersionState, stored_size};
 use crate::model::job::{Makes, SiteJob, SiteJobPhase};
@@ -10,10 +10,10 @@ use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Excluded, MAX_EXCLUDED, Part, PlacementAdvice};
 use tarn_types::energy::{Draw, ranks_of};
 
-/// What is looked at to place a job. Sums of declared sizes are capped: they are what users write.
+/// The state from which jobs are placed. Sums of declared sizes are capped: users write them.
 pub(crate) struct Placement<'a> {
     pub(crate) stock: Stock<'a>,
-    /// What nodes draw, and their cores.
+    /// The power that nodes draw, and their cores.
     pub(crate) draws: &'a BTreeMap<String, (Draw, u32)>,
     /// Whether data is brought to where a job is expected.
     pub(crate) is_ahead: bool,
@@ -37,7 +37,7 @@ impl Placement<'_> {
         }
     }
 
-    /// What a job writes of one dataset is in one store.
+    /// Checks that some store holds each output: the data that a job writes of one dataset is in one store.
     fn check_each(&self, job: &SiteJob) -> Result<(), RequestError> {
         let levels = self.stock.nodes.values().flat_map(|n| &n.levels);
         let largest = levels.map(|level| level.bytes).max();
@@ -97,9 +97,10 @@ impl Placement<'_> {
         }
     }
 
-    /// Bytes that a job needs on each node that it gets, if nothing of what it reads is there; and the parts that it reads with theirs.
+    /// Bytes that a job needs on each node that it gets, if none of its inputs is there; and the parts that it reads
+    /// with theirs.
     pub(crate) fn wants_of(&self, job: &SiteJob) -> (u64, Vec<(Part, u64)>) {
-        // What only the first of several nodes needs is the gate's to see.
+        // The gate checks the needs of only the first of several nodes.
         let is_one = job.wants <= 1;
         let makes = job.makes.iter().filter(|m| is_one || m.rule.is_some());
         let writes = makes.map(|m| m.size);
@@ -115,7 +116,8 @@ impl Placement<'_> {
         (bytes.fold(writes, u64::saturating_add), parts)
     }
 
-    /// The nodes that cannot give so many bytes, even by what could be had again, with what they can give; those with least first.
+    /// The nodes that cannot give so many bytes, even with the removals that could be had again, with the bytes that
+    /// they can give; those with least first.
     pub(crate) fn short_of(&self, most: u64) -> Vec<(u64, String)> {
         if most == 0 {
             return Vec::new();
@@ -159,7 +161,7 @@ impl Placement<'_> {
         short
     }
 
-    /// Where a job would best run, where it is not to, and after which jobs.
+    /// The nodes on which a job would best run, those that it must not use, and the jobs that it follows.
     pub(crate) fn advice(&self, job: &SiteJob) -> PlacementAdvice {
         let excluded = self.excluded_of(job, &self.short_of(self.wants_of(job).0));
         let is_possible = |name: &str| {
@@ -174,7 +176,7 @@ impl Placement<'_> {
             };
             if let (VersionState::Promised, Some(maker)) = (&version.state, version.maker) {
                 after.insert(maker);
-                // It is likely to run where what it reads is made.
+                // It is likely to run where its input is made.
                 let maker = self.stock.jobs.get(&maker);
                 for node in maker.iter().flat_map(|m| &m.nodes) {
                     *bytes.entry(node).or_default() += 1;
@@ -193,9 +195,9 @@ impl Placement<'_> {
         let wants = job.wants.max(1) as usize;
         let is_outside = bytes.is_empty() && !job.reads.is_empty();
         let names = match is_outside {
-            // Who makes it has no nodes yet: it is advised again when it is made.
+            // The job that makes it has no nodes yet: this one is advised again when it is made.
             true if !after.is_empty() => Vec::new(),
-            // It will be brought from outside: all nodes are equal, but for what they draw, and for who has them.
+            // It will be brought from outside: all nodes are equal, but for their power, and for their jobs.
             true => {
                 let up = self.stock.nodes.iter().filter(|(_, node)| node.is_up);
                 let up = up.map(|(name, _)| &name[..]);
@@ -212,8 +214,9 @@ impl Placement<'_> {
         }
     }
 
-    /// So many of nodes of which none has anything of a job: those that draw least; none where they do not differ, or that is not known. If
-    /// what the job reads is brought ahead, so many all the same: those that fewest jobs have or are expected on.
+    /// So many of nodes of which none has data of a job: those that draw least; none if they do not differ, or that is
+    /// not known. If the job's inputs are brought ahead, so many all the same: those that fewest jobs have or are
+    /// expected on.
     fn equals(&self, nodes: Vec<&str>, wanted: usize) -> Vec<String> {
         let nodes: Vec<(&str, u64)> = nodes.into_iter().map(|name| (name, 0)).collect();
         let ranks = ranks_of(&self.draws_of(&nodes));

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::{Part, SlurmJobId};
 use tarn_types::units::Time;
 
-/// What goes from a store, for others to have space there.
+/// A step that frees space in a store for others.
 pub(crate) enum Relief {
     /// A copy is removed.
     Drop(Part, String),
@@ -18,7 +18,7 @@ pub(crate) enum Relief {
 
 /// How space in a store is made.
 pub(crate) struct ReliefPlan {
-    /// What would be free in each store.
+    /// The bytes that would be free in each store.
     pub(crate) free: BTreeMap<String, u64>,
     /// The copies that would be gone.
     pub(crate) gone: BTreeSet<(Part, String)>,
@@ -88,15 +88,16 @@ impl<'a> ReliefPlanner<'a> {
         self.relieve(at, lacks, &mut plan).then_some(plan.steps)
     }
 
-    /// Adds to a plan what gives so many bytes of the store at this position. False if there is not as much.
+    /// Adds to a plan the steps that free so many bytes of the store at this position. False if there is not as much.
     fn relieve(&self, at: usize, lacks: u64, plan: &mut ReliefPlan) -> bool {
         let level = &self.node.levels[at];
         let mut freed = 0;
-        // What has another copy.
+        // Parts that have another copy.
         let spare = |part: &Part, _| self.is_spare(level, part, plan);
         let spare = self.candidates(level, plan, spare);
         plan.drop(level, spare, lacks, &mut freed);
-        // What can be kept in a slower store: what nobody needs before what some job does, of that what the last one does.
+        // Parts that can be kept in a slower store: unneeded ones before those that some job needs, of these first the
+        // last job's.
         let may = |_: &Part, is_used| !(is_used && self.is_gentle);
         let mut down = self.candidates(level, plan, may);
         let needed = |part: &Part| self.used.get(&VersionKey::of(part)).copied();
@@ -111,7 +112,7 @@ impl<'a> ReliefPlanner<'a> {
                 plan.steps.push(Relief::Down(part, level.name.clone(), to));
             }
         }
-        // What can be read outside again.
+        // Parts that can be read outside again.
         let again = |part: &Part, is_used: bool| {
             let version = self.stock.catalog.version(&VersionKey::of(part));
             !is_used && version.is_some_and(|v| v.source.is_some())
@@ -121,8 +122,8 @@ impl<'a> ReliefPlanner<'a> {
         freed >= lacks
     }
 
-    /// Parts in a store that may go from it, with when they were used last and their bytes, the longest unused first; `may` is told of each
-    /// whether a job needs it.
+    /// Parts in a store that may go from it, with when they were used last and their bytes, the longest unused first;
+    /// `may` gets with each whether a job needs it.
     fn candidates(
         &self,
         level: &SiteNodeStore,
@@ -148,7 +149,7 @@ impl<'a> ReliefPlanner<'a> {
         all
     }
 
-    /// Whether a copy may go as there is another: in a store of this node, or, of what no job needs, on another one.
+    /// Whether a copy may go as there is another: in a store of this node, or, if no job needs it, on another one.
     fn is_spare(&self, level: &SiteNodeStore, part: &Part, plan: &ReliefPlan) -> bool {
         let is_other = |l: &&SiteNodeStore| {
             l.name != level.name && !plan.gone.contains(&(part.clone(), l.name.clone()))

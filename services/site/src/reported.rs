@@ -1,4 +1,4 @@
-//! What came of orders.
+//! The results of orders.
 
 use crate::model::catalog::{VersionKey, stored_size};
 use crate::model::job::{NodeJobTask, SiteJobPhase};
@@ -70,14 +70,14 @@ impl Site {
                 // Meanwhile nobody may need it any more.
                 let known = self.catalog.version(&VersionKey::of(&part));
                 let is_known = known.is_some_and(|v| v.parts.get(&part.part) == Some(&proof));
-                // An older node says that it is whole, not what it is.
+                // An older node reports that it is whole, without its hash.
                 let is_same = proven.is_none_or(|(found, _)| found == proof);
                 match is_known {
                     true if is_same => {
                         self.place((&node, &ordered.store), &part, stored_size(&proof));
                         self.advance_waiting();
                     }
-                    // It has become another since the node told of it.
+                    // It has changed since the node reported it.
                     true => self.doom_copy((&node, &ordered.store), &part),
                     false => {}
                 }
@@ -110,7 +110,7 @@ impl Site {
                 if from.is_none()
                     && let Some(job) = self.jobs.get_mut(&id)
                 {
-                    // Who has read a source need not look at it.
+                    // A node that has read a source need not look at it.
                     let look = VersionKey::of(part).look();
                     job.done.insert((node.to_owned(), look));
                 }
@@ -143,7 +143,7 @@ impl Site {
                 version.parts.insert(part.part, proof.clone());
             }
             Some(known) if *known == proof => {}
-            // It is not what the others have: nobody is to read it.
+            // It differs from the others: nobody is to read it.
             Some(_) => {
                 self.doom_copy(place, part);
                 return;
@@ -173,7 +173,7 @@ impl Site {
         }
     }
 
-    /// An order has failed, or nothing is heard of it.
+    /// An order has failed, or gets no report.
     pub(crate) fn unreported(&mut self, id: u64, why: &RequestError) {
         let Some(ordered) = self.orders.remove(&id) else {
             return;
@@ -181,9 +181,9 @@ impl Site {
         let node = ordered.node;
         let (id, step, from) = match ordered.why {
             OrderPurpose::Job(job, step, from) => (job, step, from),
-            // What could not be removed stays on the list; the node's next session tries again.
+            // Content that could not be removed stays on the list; the node's next session tries again.
             OrderPurpose::Reclaim(..) | OrderPurpose::Port(_) | OrderPurpose::Forget(_) => return,
-            // Where nothing was heard of what it is, it stays: the node's next session asks again.
+            // An unchecked copy stays: the node's next session checks again.
             OrderPurpose::Check(part, _) => {
                 // In a store that is away nothing is found, and nothing is lost.
                 let known = self.nodes.get(&node);
@@ -229,7 +229,7 @@ impl Site {
         let has_failed = !is_lost && job.has_failed(&node, &step);
         let is_lending = matches!(step, NodeJobTask::Export | NodeJobTask::Attach(_));
         if is_lending && job.phase == SiteJobPhase::Running && (has_failed || is_final) {
-            // No stage of it fails; its tasks are told when they open what is not lent there any more.
+            // No stage of it fails; its tasks get an error when they open a piece that is not exported there any more.
             job.note(now, format!("{node}: {}", why.text));
             return;
         }
@@ -243,7 +243,7 @@ impl Site {
 
     fn failed_step(&mut self, id: SlurmJobId, step: &NodeJobTask, why: RequestError) {
         if let NodeJobTask::Publish(dataset) = step {
-            // Its readers are told; others of the job's datasets are not concerned.
+            // Its readers are notified; others of the job's datasets are not concerned.
             let job = self.jobs.get(&id);
             let made = job.and_then(|j| {
                 let mut makes = j.makes.iter();

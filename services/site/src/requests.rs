@@ -1,5 +1,5 @@
-//! Requests of Slurm and of users. A job's stage, such as the gate, is answered when it is over: who waits is in `Site::waiting`, and
-//! `Site::answer_stage` ends the wait.
+//! Requests of Slurm and of users. A job's stage, such as the gate, is answered when it is over: the waiting connection
+//! is in `Site::waiting`, and `Site::answer_stage` ends the wait.
 
 use crate::MAX_READERS;
 use crate::event::SiteRequest;
@@ -37,7 +37,7 @@ impl Site {
                 self.answer_to(token, ControllerReply::Refused(why));
                 return;
             }
-            // Who asked before about this job is not there any more: slurmctld was started again.
+            // The earlier requester about this job is gone: slurmctld was started again.
             self.waiting.insert(staging.job, token);
             self.report_stage(staging);
             return;
@@ -141,7 +141,7 @@ impl Site {
         (job.ahead, job.is_bringing) = (Vec::new(), false);
         job.phase = SiteJobPhase::Staging;
         job.began = Some(now);
-        // It runs elsewhere now: what it has in clear there goes at once.
+        // It runs elsewhere now: its data in clear there goes at once.
         left.retain(|node| self.is_up(node));
         for node in &left {
             self.order(node, OrderPurpose::Forget(id), NodeOrder::Dismiss(id));
@@ -150,7 +150,7 @@ impl Site {
         false
     }
 
-    /// A job's script has ended. Whether its stage is over, as what it wrote is published already.
+    /// A job's script has ended. Returns whether its stage is over, as its outputs are published already.
     fn begin_publishing(&mut self, id: SlurmJobId, is_well: bool) -> bool {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&id) else {
@@ -167,7 +167,7 @@ impl Site {
         job.phase != SiteJobPhase::Publishing
     }
 
-    /// What a job has made goes where it belongs. Whether its stage is over, as it is there already.
+    /// Sends a job's outputs where they belong. Returns whether its stage is over, as they are there already.
     fn begin_sending(&mut self, id: SlurmJobId) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else {
             return true;
@@ -179,7 +179,7 @@ impl Site {
         !matches!(job.phase, SiteJobPhase::Publishing | SiteJobPhase::Sending)
     }
 
-    /// A job is over. Whether its stage is: if Slurm is in a hurry, what is rescued and removed continues beside it.
+    /// A job is over. Returns whether its stage is: if Slurm is in a hurry, rescues and removals continue beside it.
     fn begin_leaving(&mut self, id: SlurmJobId, is_hurried: bool) -> bool {
         let job = self.jobs.get(&id);
         let has_ended = job.is_none_or(|job| job.phase == SiteJobPhase::Ended);
@@ -189,7 +189,7 @@ impl Site {
         is_hurried || has_ended
     }
 
-    /// Whatever is under way for a job is stopped; what it has not published will never be.
+    /// Stops all work for a job; outputs that it has not published will never be.
     fn teardown(&mut self, id: SlurmJobId) {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&id) else {
@@ -391,7 +391,7 @@ impl Site {
         Ok(())
     }
 
-    /// Answers what changes nothing; `None` for what does.
+    /// Replies to a request that changes nothing; `None` for one that does.
     pub fn answer(
         &self,
         user: Uid,
@@ -447,7 +447,7 @@ impl Site {
         }))
     }
 
-    /// What is known of each node.
+    /// The state of each node.
     pub fn node_infos(&self) -> Vec<NodeInfo> {
         let info = |(name, node): (&String, &SiteNode)| NodeInfo {
             name: name.clone(),

@@ -11,7 +11,7 @@ use tarn_types::named::Whose;
 use tarn_types::units::Time;
 use tarn_types::workflow::{self, Distribution, OnFailure, Role};
 
-/// A job's script, and what is known when it is taken in. Nothing is changed.
+/// A job's script, and the state when it is taken in. Nothing is changed.
 pub(crate) struct Resolution<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) jobs: &'a BTreeMap<SlurmJobId, SiteJob>,
@@ -110,7 +110,7 @@ impl Resolution<'_> {
         }
     }
 
-    /// Adds to a job what it has of one dataset: what it reads, what it makes, or both.
+    /// Adds to a job its use of one dataset: as input, output, or both.
     fn resolve_use(
         &self,
         dataset: &workflow::Dataset,
@@ -167,7 +167,7 @@ impl Resolution<'_> {
         })
     }
 
-    /// The version that a job makes: the one that it has promised before, or the next.
+    /// The version that a job makes: its promised one, or the next.
     fn output_of(
         &self,
         key: VersionKey,
@@ -257,7 +257,7 @@ impl Resolution<'_> {
         }
         match self.catalog.may_read(&id, state.user, &state.groups) {
             true => Ok(id),
-            // Who may not read it does not learn whether it is there.
+            // A user who may not read it does not learn whether it is there.
             false => {
                 let text = format!(
                     "`{of}` is not there, or not yours to read: who owns it can grant it (`tarn data grant`)"
@@ -269,13 +269,14 @@ impl Resolution<'_> {
 
     /// The version that a job reads.
     fn latest(&self, id: &VersionKey, role: Role, state: &SiteJob) -> Option<u32> {
-        // What this job makes is not what it reads, when it is taken in once more.
+        // A job that is submitted again does not read its own output.
         let others = self.catalog.dataset(id)?.versions.iter().filter(|(_, v)| {
             v.maker != Some(self.job) && !matches!(v.state, VersionState::Failed(_))
         });
         let others: Vec<_> = others.collect();
         let is_own = (id.owner, &id.workflow) == (state.owner, &state.workflow);
-        // Of what is not the workflow's own, what is there: nobody waits for others' jobs, unless there is nothing else.
+        // Of another workflow's dataset, a version that is there: nobody waits for others' jobs, unless there is
+        // nothing else.
         let near = others.iter().filter(|(_, v)| {
             let maker = v.maker.and_then(|maker| self.jobs.get(&maker));
             let is_ours =
@@ -287,7 +288,7 @@ impl Resolution<'_> {
     }
 }
 
-/// What the workflow of a script that says no name is called.
+/// The name of the workflow of a script that gives none.
 fn alone(name: &str, job: SlurmJobId) -> String {
     let job = format!(".{job}");
     let end = name.len().min(MAX_NAME_BYTES - job.len());

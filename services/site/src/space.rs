@@ -1,5 +1,5 @@
-//! Space in the stores of a node, and what is moved between them for it: down to make space, up to be read. docs/internals/site.md, "Moves
-//! between stores".
+//! Space in the stores of a node, and the moves between them for it: down to make space, up to be read.
+//! docs/internals/site.md, "Moves between stores".
 
 use crate::MAX_MOVES;
 use crate::model::job::{Reads, SiteJob, SiteJobPhase};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Part, SlurmJobId};
 
-/// A node's stores in the order in which something is best kept: the one that is wished for, then the others, fast to slow.
+/// A node's stores in the order in which something is best kept: the wished one, then the others, fast to slow.
 fn order<'a>(node: &'a SiteNode, tier: Option<&str>) -> Vec<&'a SiteNodeStore> {
     let mut all: Vec<&SiteNodeStore> = node.present().collect();
     all.sort_by_key(|level| tier != Some(&level.name[..]));
@@ -34,7 +34,7 @@ impl Site {
             .iter()
             .map(|l| l.name.clone())
             .collect();
-        // What takes nobody knows how much goes where there is some.
+        // Data of unknown size goes where some space is free.
         let least = match stores.len() {
             1 => bytes,
             _ => bytes.max(1),
@@ -48,8 +48,9 @@ impl Site {
         SpaceAvailability::None(self.stock().no_space(name, bytes))
     }
 
-    /// Whether so many bytes are free in a store of a node; if not, what makes them so is ordered: what is under way is waited for; what
-    /// is stored elsewhere too is dropped; what is there alone goes to a slower store; what can be read outside again is dropped.
+    /// Whether so many bytes are free in a store of a node; if not, orders the removals: data under way is waited for;
+    /// data that is stored elsewhere too is dropped; data that is there alone goes to a slower store; data that can be
+    /// read outside again is dropped.
     pub(crate) fn free_space(
         &mut self,
         (name, store): (&str, &str),
@@ -90,7 +91,7 @@ impl Site {
         SpaceAvailability::Soon
     }
 
-    /// Orders what a plan says; what is to go where space is only being made goes later.
+    /// Orders the steps of a plan; a part whose target still has to free its space goes later.
     fn carry_out(&mut self, name: &str, steps: Vec<Relief>, (store, job): (&str, SlurmJobId)) {
         let mut full = BTreeSet::new();
         let (mut dropped, mut moved) = (0, 0);
@@ -140,7 +141,7 @@ impl Site {
         }
     }
 
-    /// A copy goes, as what it holds can be had again.
+    /// A copy goes, as its content can be had again.
     fn drop_copy(&mut self, (name, store): (&str, &str), part: &Part, job: SlurmJobId) {
         if !store.is_empty() {
             let text = format!(
@@ -152,8 +153,8 @@ impl Site {
         self.doom_copy((name, store), part);
     }
 
-    /// Sees to it that what a job reads on a node is together in one store, the best one that has space for it: what is read is moved up
-    /// before the gate opens. Where no better one has space, it is read where it is stored.
+    /// Brings a job's inputs on a node together in one store, the best one that has space for them: they are moved up
+    /// before the gate opens. If no better one has space, they are read where they are stored.
     pub(crate) fn lift(
         &mut self,
         id: SlurmJobId,
@@ -162,7 +163,7 @@ impl Site {
         reads: &Reads,
     ) -> PreparationState {
         let parts = self.catalog.parts_of(&reads.version);
-        // What is copied at the gate, or opened into memory, is read once.
+        // An input that is copied at the gate, or opened into memory, is read once.
         if reads.is_changed || self.catalog.is_sealed(&reads.version) {
             return PreparationState::Complete;
         }
@@ -199,7 +200,7 @@ impl Site {
                 .iter()
                 .map(|part| node.parts.get(part).copied().unwrap_or(0));
             let bytes = bytes.sum();
-            // Nobody waits for what is brought ahead: it takes what is free.
+            // Nobody waits for a part that is brought ahead: it takes free space only.
             let is_ahead = job.phase == SiteJobPhase::Queued;
             if is_ahead && self.stock().free_in(name, node, &level) < bytes {
                 continue;

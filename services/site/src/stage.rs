@@ -1,6 +1,5 @@
-//! The way of a job: in each phase, what must be there on its nodes is compared with what is, and what is missing is ordered. When
-//! nothing is missing, the phase is over.
-//! Where a part comes from is chosen in `bring_part`.
+//! The way of a job: in each phase, the required state of its nodes is compared with their state, and the missing parts
+//! are ordered. When nothing is missing, the phase is over. `bring_part` chooses the source of a part.
 
 use crate::model::catalog::{VersionKey, VersionRecord, VersionState, stored_size};
 use crate::model::job::{NodeJobTask, Reads, SiteJob, SiteJobPhase};
@@ -51,8 +50,8 @@ impl Site {
         }
     }
 
-    /// A job has no nodes yet, and Slurm waits for its data: where it is expected, what it reads is brought as far as it can be had now, so that
-    /// its nodes need not wait (Weiland 2018, section 2.2). The rest is the gate's.
+    /// A job has no nodes yet, and Slurm waits for its data: its inputs are brought to its expected nodes as far as
+    /// they can be had now, so that its nodes need not wait (Weiland 2018, section 2.2). The rest is the gate's.
     fn bring_ahead(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
         if let Some(node) = job.ahead.iter().find(|node| !self.is_up(node)) {
             let text = format!("node {node} does not answer any more");
@@ -93,7 +92,7 @@ impl Site {
         self.answer_stage(id, Ok(ControllerReply::Done));
     }
 
-    /// A phase is over, and who waits for it is told.
+    /// A phase is over, and the waiting connection gets its reply.
     fn next(&mut self, id: SlurmJobId) {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&id) else {
@@ -125,7 +124,7 @@ impl Site {
         }
     }
 
-    /// What is rescued of a job that ends before its time goes out, then the job leaves.
+    /// The rescued outputs of a job that ends before its time go out, then the job leaves.
     pub(crate) fn continue_leaving(&mut self, id: SlurmJobId) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.phase = match job.phase {
@@ -137,7 +136,7 @@ impl Site {
         self.advance(id);
     }
 
-    /// Looks again at all jobs whose stage somebody waits for.
+    /// Looks again at all jobs whose stage has a waiting connection.
     pub(crate) fn advance_waiting(&mut self) {
         let leaving = self
             .jobs
@@ -150,7 +149,7 @@ impl Site {
         }
     }
 
-    /// A stage has failed, and Slurm is told; a later one begins where this was.
+    /// A stage has failed, and Slurm gets the error; a later one begins where this was.
     pub(crate) fn stage_failed(&mut self, id: SlurmJobId, why: RequestError) {
         let now = self.now;
         let is_ahead = |job: &SiteJob| job.phase == SiteJobPhase::Queued && job.is_bringing;
@@ -171,10 +170,10 @@ impl Site {
             match job.phase {
                 SiteJobPhase::Staging => {
                     job.phase = SiteJobPhase::Queued;
-                    // Meanwhile what it was to see may be moved.
+                    // Meanwhile its data may be moved.
                     job.done.retain(|(_, step)| *step != NodeJobTask::Admit);
                 }
-                // What cannot be rescued does not hold its nodes.
+                // A failed rescue does not hold the job's nodes.
                 phase if job.is_leaving && phase < SiteJobPhase::Leaving => {
                     job.phase = SiteJobPhase::Leaving;
                     job.done.clear();
@@ -248,9 +247,10 @@ impl Site {
         self.open_gate(id, job).into()
     }
 
-    /// Brings what a job reads, prepares what it writes, makes its partitions, and lets its tasks in. Whether all is done.
+    /// Brings a job's inputs, prepares its outputs, makes its partitions, and lets its tasks in. Returns whether all is
+    /// done.
     fn open_gate(&mut self, id: SlurmJobId, job: &SiteJob) -> Result<bool, RequestError> {
-        // A job whose result may not be put where it belongs does not begin.
+        // A job does not begin if its result may not be put where it belongs.
         let mut is_whole = self.check_dests(id, job);
         for reads in &job.reads {
             is_whole &= self.bring(id, job, reads).into_result()?;
@@ -318,7 +318,7 @@ impl Site {
         Ok(is_whole)
     }
 
-    /// Reserves space for what a job writes, or for a partition of it, on a node, once.
+    /// Reserves space for a job's output, or for a partition of it, on a node, once.
     pub(crate) fn reserve_space(
         &mut self,
         node: &str,
@@ -439,7 +439,7 @@ impl Site {
         }
     }
 
-    /// Whether a source was found to be what was read of it, since this job has nodes. Somebody who has it looks.
+    /// Whether a source was found unchanged since this job has nodes. A node that has the part looks.
     fn is_unchanged(
         &mut self,
         id: SlurmJobId,
@@ -462,7 +462,7 @@ impl Site {
         let part = reads.version.part(number);
         let mut have = self.nodes.iter().filter(|(_, n)| n.is_up && n.has(&part));
         let Some(node) = have.next().map(|(name, _)| name.clone()) else {
-            // Nobody has it any more: it is read again, and compared with what was published then.
+            // Nobody has it any more: it is read again, and compared with the published proof.
             return true;
         };
         let known = &self.nodes[&node];
@@ -482,7 +482,8 @@ impl Site {
         false
     }
 
-    /// A source is not what was read of it: its content is another part from now on. What was read goes, unless a job still has it.
+    /// A source has changed since it was read: its content is another part from now on. The old part goes, unless a job
+    /// still has it.
     pub(crate) fn source_changed(
         &mut self,
         id: SlurmJobId,
@@ -557,9 +558,9 @@ impl Site {
                 Some(at) => (Origin::Peer(at), Some((peer, user))),
                 None => return PreparationState::Pending,
             },
-            // Whoever has it moves it just now.
+            // The node that has it is moving it just now.
             (None, _) if self.is_moving(part) => return PreparationState::Pending,
-            // What several nodes lack is read outside once.
+            // A part that several nodes lack is read outside once.
             (None, Some(_)) if self.orders.is_fetched_anywhere(part) => {
                 return PreparationState::Pending;
             }
@@ -583,7 +584,7 @@ impl Site {
         PreparationState::Pending
     }
 
-    /// Where a node serves parts to another, if it has a transfer free and its worker is known to serve.
+    /// The address where a node serves parts to another, if it has a transfer free and its worker is known to serve.
     fn peer_at(&mut self, peer: String, (user, group): (u32, u32)) -> Option<WorkerAddress> {
         if self.orders.count_from(&peer) >= MAX_FROM_ONE {
             return None;
@@ -640,7 +641,7 @@ impl Site {
         owners.sort_unstable();
         owners.dedup();
         for node in &job.nodes {
-            // What a node that is gone has of it, it tells when it is back.
+            // A node that is gone reports its content when it is back.
             if !self.is_up(node) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! What is known: nodes, datasets with their versions and parts, jobs.
+//! The state: nodes, datasets with their versions and parts, jobs.
 
 use crate::event::{Config, SiteServiceAction, Token};
 use crate::model::catalog::Catalog;
@@ -30,19 +30,20 @@ pub struct Site {
     pub(crate) jobs: BTreeMap<SlurmJobId, SiteJob>,
     #[serde(rename = "meters")]
     pub(crate) usage: UsageTable,
-    /// What was ordered and not reported.
+    /// Orders without a report.
     pub(crate) orders: OrderTable,
     pub(crate) next_order: u64,
-    /// Jobs that were submitted a moment ago, and when that was heard: they are taken in by their numbers.
+    /// Jobs that were submitted a moment ago, and when: they are taken in by their numbers.
     pub(crate) arriving: BTreeMap<SlurmJobId, (Time, JobSubmission)>,
-    /// Who waits for a job's stage, whatever its phase ([`Queued`](crate::model::job::SiteJobPhase::Queued) is for nodes).
+    /// The connection that waits for a job's stage, whatever its phase ([`Queued`](crate::model::job::SiteJobPhase::Queued) is for nodes).
     pub(crate) waiting: BTreeMap<SlurmJobId, Token>,
-    /// Whose data is being read again.
+    /// The owners whose data is being read again.
     #[serde(default)]
     pub(crate) verifying: BTreeMap<Owner, Verifying>,
     #[serde(skip)]
     pub(crate) actions: Vec<SiteServiceAction>,
-    /// What nodes draw, and their cores. Not in the log: it changes all the time, and only advice depends on it.
+    /// The power that nodes draw, and their cores. Not in the log: it changes all the time, and only advice depends on
+    /// it.
     #[serde(skip)]
     pub(crate) draws: BTreeMap<String, (Draw, u32)>,
 }
@@ -82,7 +83,7 @@ impl Site {
         !self.arriving.is_empty()
     }
 
-    /// Who waits for an answer.
+    /// The connections that wait for a reply.
     pub fn awaited(&self) -> BTreeSet<Token> {
         let verifying = self.verifying.values().map(|v| v.token);
         self.waiting.values().copied().chain(verifying).collect()
@@ -93,7 +94,7 @@ impl Site {
         self.epoch
     }
 
-    /// What is in the stores of nodes, to be looked at.
+    /// A view of the content of the nodes' stores.
     pub(crate) fn stock(&self) -> Stock<'_> {
         Stock {
             catalog: &self.catalog,
@@ -104,7 +105,7 @@ impl Site {
         }
     }
 
-    /// What is looked at to place a job.
+    /// The state from which jobs are placed.
     pub(crate) fn placement(&self) -> Placement<'_> {
         Placement {
             stock: self.stock(),
@@ -117,7 +118,7 @@ impl Site {
         self.actions.push(SiteServiceAction::Answer { token, said });
     }
 
-    /// Ends a job's stage for who waits for it.
+    /// Ends a job's stage for the connection that waits for it.
     pub(crate) fn answer_stage(
         &mut self,
         job: SlurmJobId,
@@ -170,7 +171,7 @@ impl Site {
         self.order_in(place, why, NodeOrder::Do { user, group, work });
     }
 
-    /// Whose rights reach a part, for a job of this user.
+    /// The user whose rights reach a part, for a job of this user.
     pub(crate) fn rights(owner: Owner, user: Uid) -> Uid {
         match owner {
             Owner::User(uid) => uid,

@@ -1,4 +1,4 @@
-//! What is in the stores of nodes, who needs it, and what is coming: what is looked at before space is given.
+//! The content of the stores of nodes, its users, and the parts on their way: a view for decisions about space.
 
 use crate::model::catalog::{Catalog, VersionKey, VersionRecord, stored_size};
 use crate::model::job::{NodeJobTask, SiteJob, SiteJobPhase};
@@ -9,10 +9,10 @@ use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Part, SlurmJobId, StoreContent};
 use tarn_types::units::{Nanos, SECOND, Time};
 
-/// How long what could not be moved is not tried again.
+/// How long a failed move is not tried again.
 pub(crate) const STUCK: Nanos = 300 * SECOND;
 
-/// What is known, to be looked at.
+/// A view of the state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stock<'a> {
     pub(crate) catalog: &'a Catalog,
@@ -52,7 +52,7 @@ impl<'a> Stock<'a> {
             if !is_here || but == Some(*id) {
                 continue;
             }
-            // What is only the beginning of what it writes is copied at the gate.
+            // A version from which its output begins is copied at the gate.
             let is_gone = |is_changed| is_changed && job.phase > SiteJobPhase::Staging;
             let reads = job.reads.iter().filter(|r| !is_gone(r.is_changed));
             all.extend(reads.map(|r| r.version.clone()));
@@ -81,7 +81,7 @@ impl<'a> Stock<'a> {
             .catalog
             .version(&id)
             .and_then(|v| v.parts.get(&part.part));
-        // Of a source that nobody has read: what its reader says.
+        // Of a source that nobody has read: the size that its reader gives.
         let said = || {
             let reads = &self.jobs.get(job)?.reads;
             reads.iter().find(|r| r.version == id).map(|r| r.size)

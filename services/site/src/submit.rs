@@ -11,11 +11,11 @@ use tarn_proto::site::{ControllerReply, JobSubmission, Owner, PlacementAdvice, S
 use tarn_types::units::{Nanos, SECOND};
 use tarn_types::workflow::Keep;
 
-/// How long a job waits for others that were submitted before it: Slurm tells of several at the same time, in any order.
+/// How long a job waits for others that were submitted before it: Slurm reports several at the same time, in any order.
 const ORDER: Nanos = 2 * SECOND;
 /// How long it waits for those of them that are known to exist.
 const KNOWN_ORDER: Nanos = 10 * SECOND;
-/// How long it waits for who makes what it reads.
+/// How long it waits for the maker of its input.
 const MAKER: Nanos = 30 * SECOND;
 
 impl Site {
@@ -26,7 +26,7 @@ impl Site {
         known.or_insert((now, submitted));
     }
 
-    /// Takes in, in the order of their submission, what has waited long enough.
+    /// Takes in, in the order of their submission, the jobs that have waited long enough.
     pub(crate) fn take_in(&mut self) {
         let now = self.now;
         let jobs: Vec<SlurmJobId> = self.arriving.keys().copied().collect();
@@ -68,7 +68,8 @@ impl Site {
         }
     }
 
-    /// Register a job. Slurm asks again when slurmctld was started again, and when a job is put back into its queue.
+    /// Registers a job. Slurm repeats the request when slurmctld was started again, and when a job is put back into its
+    /// queue.
     fn set_up(&mut self, job: SlurmJobId, submitted: &JobSubmission) -> Result<(), RequestError> {
         if let Some(known) = self.jobs.get(&job)
             && known.user == submitted.user
@@ -108,7 +109,7 @@ impl Site {
         Ok(())
     }
 
-    /// Jobs that wait for what this one has made, and where they would best run now that it is there.
+    /// Jobs that wait for this one's output, and their best nodes now that it is there.
     pub(crate) fn advise_readers(&self, id: SlurmJobId) -> ControllerReply {
         let made = self.jobs.get(&id).into_iter().flat_map(|j| &j.makes);
         let made: Vec<&VersionKey> = made.map(|m| &m.version).collect();
@@ -133,7 +134,7 @@ impl Site {
         }
     }
 
-    /// What it will make exists from now on, as a promise.
+    /// Adds its outputs as promises: they exist from now on.
     fn claim(&mut self, job: SlurmJobId, state: &SiteJob, submitted: &JobSubmission) {
         let keep_of = |name: &str| {
             let mut data = submitted.workflow.data.iter();
@@ -146,7 +147,7 @@ impl Site {
         };
         let now = self.now;
         for makes in &state.makes {
-            // What an earlier start of the job has left of it is of no use.
+            // Its remains from an earlier start of the job are of no use.
             self.drop_version(&makes.version);
         }
         let key = (state.owner, state.workflow.clone());
@@ -177,7 +178,7 @@ impl Site {
                     None => VersionState::There,
                 },
                 maker,
-                // What a job has made of it is not there again.
+                // A version that a job makes cannot be read from the source again.
                 source: source.filter(|_| maker.is_none()),
                 content: 0,
                 is_sealed,

@@ -1,4 +1,4 @@
-//! What owners use: what a site would charge by. docs/guide/on-a-site.md, "Usage".
+//! The use of owners: the base on which a site would charge. docs/guide/on-a-site.md, "Usage".
 
 use crate::model::usage::{DAY, OwnerUsage, UsageCounts};
 use crate::state::Site;
@@ -9,7 +9,7 @@ use tarn_types::units::{SECOND, Time};
 const MIB: u128 = 1 << 20;
 
 impl Site {
-    /// Counts what was just moved for a job: for its user, and for its group.
+    /// Counts bytes that were just moved for a job: for its user, and for its group.
     pub(crate) fn count_moved(&mut self, id: SlurmJobId, what: impl Fn(&mut UsageCounts)) {
         let now = self.now;
         let Some(job) = self.jobs.get(&id) else {

@@ -1,4 +1,5 @@
-//! `tarn data verify`: the nodes read what they have of a dataset again. docs/guide/on-a-site.md, "Data that outlives jobs".
+//! `tarn data verify`: the nodes read their replicas of a dataset again. docs/guide/on-a-site.md, "Data that outlives
+//! jobs".
 
 use crate::MAX_VERIFIED;
 use crate::event::Token;
@@ -12,7 +13,8 @@ use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{ControllerReply, Owner, Part, Proof, ReplicaInfo, ReplicaState, Work};
 
 impl Site {
-    /// Has all replicas of a dataset, or of one version, read again. Who asks is answered when the last node has reported.
+    /// Has all replicas of a dataset, or of one version, read again. The reply goes out when the last node has
+    /// reported.
     pub(crate) fn verify(
         &mut self,
         token: Token,
@@ -72,8 +74,8 @@ impl Site {
         }
     }
 
-    /// Where the parts are stored of a dataset, or of one version, at most so many as are verified at once. Those that can be read
-    /// again are said to be whole.
+    /// The replicas of the parts of a dataset, or of one version, at most so many as are verified at once. Those that
+    /// can be read again are reported as whole.
     fn replicas(
         &self,
         (owner, workflow, dataset): (Owner, &str, &str),
@@ -102,7 +104,7 @@ impl Site {
                         found.extend(all.map(|info| (info, (part.clone(), proof.clone()))));
                     }
                 }
-                // What a source held before is of no use to anybody.
+                // The earlier content of a source is of no use to anybody.
                 let is_current = version.source.is_none() || version.content == *number;
                 if found.len() == before && is_current {
                     let why = match &version.source {
@@ -140,7 +142,7 @@ impl Site {
             return;
         };
         let (state, why) = match what {
-            // An older node says that it is whole, not what it is.
+            // An older node reports that it is whole, without its hash.
             Ok(None) => (ReplicaState::Whole, String::new()),
             Ok(Some(found)) if found == *known => (ReplicaState::Whole, String::new()),
             Ok(Some(_)) => {
@@ -180,7 +182,7 @@ impl Site {
     }
 }
 
-/// A part, and what it must be.
+/// A part, and its required content.
 type ExpectedPart = (Part, Proof);
 
 impl SiteNode {
@@ -220,7 +222,7 @@ fn info_of(
     }
 }
 
-/// Whether a refusal tells of the data, and not of a node, store or medium that did not say, or of rights.
+/// Whether an error is about the data, and not about a node, store or medium that could not read it, or about rights.
 pub(crate) fn has_read(code: Code) -> bool {
     use Code::{Changed, Corrupt, Exists, NotFound};
     matches!(code, Changed | Corrupt | Exists | NotFound)

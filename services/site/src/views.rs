@@ -1,4 +1,4 @@
-//! What the tasks of a job see: of encrypted datasets a copy in clear, in the job's own memory.
+//! The views of a job's tasks: of encrypted datasets a copy in clear, in the job's own memory.
 
 use crate::model::catalog::{VersionKey, stored_size};
 use crate::model::job::{NodeJobTask, Reads, SiteJob};
@@ -31,7 +31,7 @@ impl Site {
         Some(read.saturating_add(made).saturating_add(FOLDERS))
     }
 
-    /// Merges what is of several parts, and opens what is sealed. Whether that is done everywhere.
+    /// Merges data of several parts, and opens sealed data. Returns whether that is done everywhere.
     pub(crate) fn view(&mut self, id: SlurmJobId, job: &SiteJob, reads: &Reads) -> bool {
         let parts = self.catalog.parts_of(&reads.version);
         if parts.len() < 2 && !self.catalog.is_sealed(&reads.version) {
@@ -81,7 +81,7 @@ impl Site {
         merged.or_insert(common.unwrap_or_default()).clone()
     }
 
-    /// What the tasks of a job see on the node at this position.
+    /// The mounts that the tasks of a job see on the node at this position.
     pub(crate) fn mounts(&self, id: SlurmJobId, job: &SiteJob, at: usize) -> Vec<Mount> {
         let mut mounts = Vec::new();
         let node = job.nodes.get(at).and_then(|name| self.nodes.get(name));
@@ -92,7 +92,7 @@ impl Site {
         {
             let in_memory = self.catalog.is_sealed(&reads.version);
             let owner = match reads.version.owner {
-                // A project's is opened by who reads it.
+                // A project's is opened by its reader.
                 Owner::Project(_) if in_memory => Owner::User(job.user),
                 owner => owner,
             };

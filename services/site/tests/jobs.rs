@@ -54,7 +54,7 @@ fn a_workflow_of_three_jobs_reads_and_writes_outside_once() {
         1,
         vec![(Role::In, Single, fields), (Role::Out, Single, result)],
     );
-    // Both are known before anything is made; the second one is told again when it is.
+    // Both are known before anything is made; the second one is advised again when it is.
     let setup = |job: &JobSubmission| Stage::Setup(Box::new(job.clone()));
     assert_eq!(world.staged(1, setup(&decompose)), ControllerReply::Done);
     assert_eq!(world.staged(2, setup(&solve)), ControllerReply::Done);
@@ -81,7 +81,7 @@ fn a_workflow_of_three_jobs_reads_and_writes_outside_once() {
     world.check_replay(Config::default());
 }
 
-/// Slurm tells of jobs that were submitted together in any order, and not always within a moment.
+/// Slurm reports jobs that were submitted together in any order, and not always within a moment.
 #[test]
 fn jobs_are_taken_in_by_the_order_of_their_submission() {
     let mut case = dataset("case");
@@ -107,7 +107,7 @@ fn jobs_are_taken_in_by_the_order_of_their_submission() {
     assert_eq!(advised, [vec![2], vec![], vec![1]]);
     assert!(!world.site.is_hasty());
 
-    // The second is told of while the third waits.
+    // The second is reported while the third waits.
     let mut world = World::new(1, Config::default());
     let third = world.stage(3, told(&[]));
     world.pass(1);
@@ -118,7 +118,7 @@ fn jobs_are_taken_in_by_the_order_of_their_submission() {
     assert!(after(&world, second).is_empty());
     assert_eq!(after(&world, third), [2]);
 
-    // The third is known not to be the first; one that Slurm never tells of is not waited for forever.
+    // The third is known not to be the first; one that Slurm never reports is not waited for forever.
     let mut world = World::new(1, Config::default());
     let third = world.stage(3, told(&[1, 2]));
     world.pass(5);
@@ -132,7 +132,7 @@ fn jobs_are_taken_in_by_the_order_of_their_submission() {
     assert_eq!(after(&world, second), [3]);
 }
 
-/// A workflow that is told by numbers of jobs: Slurm tells of each job when the one before it is over.
+/// A workflow that is known by numbers of jobs: Slurm reports each job when the one before it is over.
 #[test]
 fn a_chain_goes_on_where_its_first_job_was_and_ends_with_its_last() {
     let mut world = World::new(3, Config::default());
@@ -215,7 +215,7 @@ fn a_source_that_has_changed_is_read_anew_and_not_under_a_job_that_has_it() {
     mesh.source = Some("/lustre/mesh".into());
     let read = || script("w", 1, vec![(Role::In, Single, mesh.clone())]);
     world.whole(1, read(), &["n1"]);
-    // It is what it was: not read again, on whatever node.
+    // It is unchanged: not read again, on any node.
     world.whole(2, read(), &["n2"]);
     assert_eq!(world.read[Path::new("/lustre/mesh")], world.size);
     assert_eq!(
@@ -260,7 +260,7 @@ fn a_script_without_a_workflows_name_leaves_nothing_behind() {
     alone.is_alone = true;
     world.whole(1, alone.clone(), &["n1"]);
     assert!(world.parts_on("n1").is_empty());
-    // The second run of the same script reads anew: the source may be another.
+    // The second run of the same script reads it again: the source may have changed.
     world.whole(2, alone, &["n1"]);
     assert_eq!(world.read[Path::new("/lustre/mesh")], 2 * world.size);
 }
@@ -292,7 +292,7 @@ fn what_nobody_makes_is_refused_and_what_is_not_made_yet_too() {
     let said = world.pre_run(3, &["n1"]);
     assert_eq!(refused(&said).code, Code::Dependency);
     assert!(refused(&said).text.contains("job 2"), "{said:?}");
-    // The maker fails: its reader is told by its name.
+    // The maker fails: its reader gets its name.
     assert_eq!(world.pre_run(2, &["n1"]), ControllerReply::Done);
     assert_eq!(
         world.staged(2, Stage::PostRun { ok: false }),
@@ -300,7 +300,7 @@ fn what_nobody_makes_is_refused_and_what_is_not_made_yet_too() {
     );
     let said = world.pre_run(3, &["n1"]);
     assert!(refused(&said).text.contains("job 2 failed"), "{said:?}");
-    // Slurm runs it once more, and it does better.
+    // Slurm runs it again, and it succeeds.
     assert_eq!(
         world.staged(2, Stage::Teardown { hurry: false }),
         ControllerReply::Done
@@ -352,7 +352,7 @@ fn a_controller_that_begins_anew_goes_on() {
     );
     let nodes = vec!["n1".to_owned(), "n2".to_owned()];
     world.stage(1, Stage::PreRun(nodes.clone()));
-    // It dies with an order under way; both nodes are back a moment later, and Slurm's script asks again.
+    // It dies with an order under way; both nodes are back a moment later, and Slurm's script repeats the request.
     assert!(!world.queue.is_empty());
     world.queue.clear();
     world.event(tarn_site::SiteServiceEvent::Began { epoch: 2 });
@@ -532,7 +532,7 @@ fn room_is_made_of_what_can_be_had_again_and_of_nothing_else() {
         script("b", 1, vec![(Role::Out, Single, made.clone())]),
         &["n1"],
     );
-    // There is no room beside both; the source can be read again.
+    // There is no space beside both; the source can be read again.
     world.whole(
         3,
         script("c", 1, vec![(Role::Out, Single, made.clone())]),
@@ -576,7 +576,8 @@ fn what_no_node_can_hold_is_refused_before_it_has_nodes() {
     );
 }
 
-/// Weiland 2018, section 3: by the storage that is free. What can be had again elsewhere counts as free, what a job reads as there.
+/// Weiland 2018, section 3: by the storage that is free. Data with a copy elsewhere counts as free, a job's inputs as
+/// there.
 #[test]
 fn nodes_without_room_are_named_to_a_job_until_they_have_some() {
     let mut world = World::new(3, Config::default());
@@ -622,7 +623,7 @@ fn nodes_without_room_are_named_to_a_job_until_they_have_some() {
     world.check_replay(Config::default());
 }
 
-/// Weiland 2018, section 2.2: what a job reads is there before it has nodes.
+/// Weiland 2018, section 2.2: a job's inputs are there before it has nodes.
 #[test]
 fn what_is_read_is_brought_to_where_jobs_are_expected() {
     let config = Config {
@@ -650,7 +651,7 @@ fn what_is_read_is_brought_to_where_jobs_are_expected() {
     for name in ["one", "two"] {
         assert_eq!(world.read[&Path::new("/lustre").join(name)], world.size);
     }
-    // What cannot be brought does not keep a job from nodes: there it may be otherwise.
+    // An input that cannot be brought does not keep a job from nodes: there it may be possible.
     let setup = Stage::Setup(Box::new(reads("three")));
     assert_eq!(world.staged(3, setup), ControllerReply::Done);
     assert_eq!(
@@ -740,10 +741,10 @@ fn of_nodes_with_the_same_data_those_that_draw_least_are_preferred() {
     for (node, drawn) in [("n1", 300), ("n2", 100), ("n3", 200)] {
         world.site.measured(node, watts(drawn, Source::Hwmon), 8);
     }
-    // The data lies on none: all are equal otherwise.
+    // The data is on none: all are equal otherwise.
     assert_eq!(advice(&mut world, 2, 1), ["n2"]);
     assert_eq!(advice(&mut world, 3, 2), ["n2", "n3"]);
-    // It lies on two of them: the data decides first.
+    // It is on two of them: the data decides first.
     world.whole(4, reader(2), &["n1", "n3"]);
     assert_eq!(advice(&mut world, 5, 1), ["n3"]);
     assert_eq!(advice(&mut world, 6, 3), ["n3", "n1"]);

@@ -1,5 +1,5 @@
-//! `nodes PROGRAM`: starts a program on each node of the allocation as tarn starts tarnd, says who has started and how long the
-//! allocation lasts, and ends them.
+//! `nodes PROGRAM`: starts a program on each node of the allocation as tarn starts tarnd, prints the nodes that have
+//! started and how long the allocation lasts, and ends them.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tarn_types::shell::OWN_JOB;
 
-/// For a command that asks slurmctld: it may be busy, but not for long.
+/// For a command that queries slurmctld: it may be busy, but not for long.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// For one whose answer can be done without.
+/// For a command whose output is optional.
 const SOON: Duration = Duration::from_secs(10);
 
 /// The allocation that sbatch or salloc made.
@@ -52,8 +52,9 @@ impl SlurmAllocation {
         Ok(Some(Self::of(job, nodes)))
     }
 
-    /// The environment tells which nodes the job began with. A job that survives the loss of a node (`--no-kill`) has fewer by
-    /// now, and to start anything on all that it had would fail. Where Slurm does not answer, the environment is believed.
+    /// The environment gives the nodes with which the job began. A job that survives the loss of a node (`--no-kill`)
+    /// has fewer by now, and to start anything on all that it had would fail. If Slurm does not answer, the environment
+    /// is believed.
     fn of(job: String, began: Vec<String>) -> Self {
         let words = ["--noheader", "--jobs", &job, "--format", "%N"];
         let now = answer("squeue", &words, SOON).ok();
@@ -112,7 +113,7 @@ impl SlurmAllocation {
     /// # Errors
     /// When Slurm cannot be asked, or knows no such job any more.
     pub fn time_left(&self) -> Result<Option<Duration>, SlurmError> {
-        // Not the time of its end: that is in whatever time zone Slurm's commands are told.
+        // Not the time of its end: that is in the time zone of Slurm's commands.
         let words = ["--noheader", "--jobs", &self.job, "--format", "%L"];
         let output = answer("squeue", &words, TIMEOUT)?;
         let output = output.trim();
@@ -123,7 +124,7 @@ impl SlurmAllocation {
     }
 }
 
-/// The nodes of which `sinfo` says that nothing can be started there: down, or not heard of (`*`).
+/// The nodes on which nothing can be started, as `sinfo` reports: down, or not responding (`*`).
 fn dead(states: &str) -> BTreeMap<&str, &str> {
     let lines = states.lines().filter_map(|l| l.trim().split_once(' '));
     let states = lines.map(|(name, state)| (name, state.trim()));
@@ -131,7 +132,7 @@ fn dead(states: &str) -> BTreeMap<&str, &str> {
     states.filter(|(_, state)| silent(state)).collect()
 }
 
-/// `[days-]hours:minutes:seconds`, without what is zero in front; `UNLIMITED`, `NOT_SET`.
+/// `[days-]hours:minutes:seconds`, without leading zeros; `UNLIMITED`, `NOT_SET`.
 fn time_left(text: &str) -> Option<Option<Duration>> {
     if matches!(text, "UNLIMITED" | "NOT_SET") {
         return Some(None);
@@ -149,7 +150,7 @@ fn time_left(text: &str) -> Option<Option<Duration>> {
     Some(Some(Duration::from_secs(all)))
 }
 
-/// Whether a variable of the environment says something of one step, task or node of a job, or of how to start the next one: a
+/// Whether a variable of the environment describes one step, task or node of a job, or of how to start the next one: a
 /// program that runs elsewhere must not take it for its own.
 pub fn is_of_step(name: &str) -> bool {
     const NAMES: [&str; 7] = [

@@ -29,7 +29,7 @@ pub(crate) fn hostnames(list: &str, timeout: Duration) -> Result<Vec<String>, Sl
     Ok(output.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Runs a command to its end, killed after `timeout`; what it wrote to standard output.
+/// Runs a command to its end, killed after `timeout`; returns its standard output.
 pub(crate) fn answer(
     program: &str,
     words: &[&str],
@@ -55,7 +55,7 @@ pub(crate) fn answer(
         let _ = child.kill();
         let _ = child.wait();
     }
-    // What the command has started may hold the pipes still: they are waited for no longer than it is.
+    // Children of the command may hold the pipes still: the wait for them is short.
     let text = |read: std::sync::mpsc::Receiver<String>| {
         read.recv_timeout(Duration::from_secs(1))
             .unwrap_or_default()
@@ -80,7 +80,7 @@ fn reader(from: Option<impl Read + Send + 'static>) -> std::sync::mpsc::Receiver
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(from) = from {
-            // What cannot be read is not there.
+            // Unreadable output counts as none.
             let _ = from.take(MAX_ANSWER).read_to_end(&mut bytes);
         }
         let _ = tell.send(String::from_utf8_lossy(&bytes).into_owned());

@@ -1,5 +1,5 @@
-//! Text of Slurm's configuration files. What tarn writes into a file of somebody else's stands in a block of its own, so that it can be
-//! found again and taken out, whatever was changed around it meanwhile.
+//! Text of Slurm's configuration files. tarn writes its lines into another's file as a block, so that it can be found
+//! again and taken out, after any changes around it.
 
 /// The first line of our block; in a file that is ours alone, the first line without the comment's sign.
 pub const BEGIN: &str =
@@ -61,7 +61,7 @@ pub fn with(text: &str, lines: &str) -> Result<String, Torn> {
     Ok(format!("{before}# {BEGIN}\n{lines}{last}{END}\n{behind}"))
 }
 
-/// The text without our block: what it was before there was one, but for a newline at its end.
+/// The text without our block: as it was before there was one, but for a newline at its end.
 ///
 /// # Errors
 /// There is half a block in it.
@@ -72,7 +72,7 @@ pub fn without(text: &str) -> Result<String, Torn> {
     })
 }
 
-/// What a key of slurm.conf is set to: the last one counts, upper and lower case are one.
+/// The value of a key of slurm.conf: the last one counts, upper and lower case are one.
 #[must_use]
 pub fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     let output = statements(text).filter_map(|line| line.split_once('='));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written can be taken out again, and is where it was when it is written again.
+        /// A block that is written can be taken out again, and is where it was when it is written again.
         #[test]
         fn a_block_comes_and_goes(before in "([A-Za-z=#. ]{0,12}\n){0,4}", behind in "([A-Za-z=#. ]{0,12}\n){0,4}", lines in "([a-z=]{0,8}\n){0,3}") {
             let once = with(&before, &lines).unwrap();

@@ -4,7 +4,7 @@ use crate::SlurmError;
 use crate::command::{SOON, answer, hostnames};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The jobs that wait and exclude nodes, whoever has said so.
+/// The jobs that wait and exclude nodes, by the user or by tarn.
 ///
 /// # Errors
 /// When Slurm cannot be asked.
@@ -35,7 +35,7 @@ pub fn exclude(job: u32, own: &[String], full: &[String]) -> Result<(), SlurmErr
         });
     };
     let mut without: BTreeSet<String> = own.iter().cloned().collect();
-    // Which nodes a reservation has is not asked; required nodes are its user's choice.
+    // The nodes of a reservation are not looked up; required nodes are its user's choice.
     if !full.is_empty() && !is_set(reservation) && !is_set(required) {
         let words = ["-h", "-N", "-p", partition, "-o", "%N|%t|%c|%m|%G|%f"];
         let nodes = answer("sinfo", &words, SOON)?;
@@ -73,7 +73,7 @@ fn spared(nodes: &str, wants: usize, own: &[String], full: &[String]) -> Vec<Str
         if is_away || own.iter().any(|node| node == name) {
             continue;
         }
-        // A feature of the node's own name says nothing of its kind.
+        // A feature of the node's own name does not describe its kind.
         let features: Vec<&str> = features.split(',').filter(|f| *f != name).collect();
         let kind = format!("{processors}|{memory}|{resources}|{}", features.join(","));
         kinds.entry(kind).or_default().insert(name);

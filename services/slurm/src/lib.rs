@@ -28,7 +28,7 @@ pub fn hostnames(list: &str) -> Result<Vec<String>, SlurmError> {
     command::hostnames(list, command::SOON)
 }
 
-/// Slurm, or what it started, did not do what was asked.
+/// Slurm, or a program that it started, failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {
     /// The environment is not that of an allocation.
@@ -36,7 +36,7 @@ pub enum SlurmError {
         "{what}; tarn takes the allocation from the environment that sbatch and salloc make, `tarn run --local` uses this machine only"
     )]
     Environment {
-        /// What is wrong with it.
+        /// The error in it.
         what: String,
     },
     /// A command of Slurm cannot be run.
@@ -46,17 +46,17 @@ pub enum SlurmError {
     Command {
         /// Which.
         command: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A command of Slurm failed.
     #[error("{command} failed ({status}): {output}")]
     Failed {
-        /// What was run.
+        /// The command.
         command: String,
         /// How it ended.
         status: String,
-        /// What it said.
+        /// Its output.
         output: String,
     },
     /// A command of Slurm did not end.
@@ -64,7 +64,7 @@ pub enum SlurmError {
         "{command} did not end within {timeout:?}: slurmctld or slurmd may be down; try again later"
     )]
     Late {
-        /// What was run.
+        /// The command.
         command: String,
         /// How long was waited.
         timeout: Duration,
@@ -72,17 +72,17 @@ pub enum SlurmError {
     /// Its answer makes no sense.
     #[error("{command} answered `{answer}`, which makes no sense here")]
     Answer {
-        /// What was run.
+        /// The command.
         command: String,
-        /// What it said.
+        /// Its output.
         answer: String,
     },
-    /// More nodes were asked for than there are.
+    /// More nodes were requested than there are.
     #[error(
         "more nodes were asked for ({asked}) than job {job} has ({there}); ask Slurm for more, or tarn for fewer (--nodes)"
     )]
     TooMany {
-        /// Nodes asked for.
+        /// Nodes requested.
         asked: u32,
         /// The job.
         job: String,
@@ -92,7 +92,7 @@ pub enum SlurmError {
     /// The program is not there.
     #[error("{program} is not there: it must be beside tarn, in a folder that all nodes see")]
     NoProgram {
-        /// Where it was looked for.
+        /// The path at which tarn looked for it.
         program: String,
     },
     /// Some nodes did not start.
@@ -100,9 +100,9 @@ pub enum SlurmError {
     Missing {
         /// The nodes.
         missing: String,
-        /// What was noticed.
+        /// The reason.
         why: String,
-        /// What srun and the nodes said, if anything.
+        /// The output of srun and the nodes, if any.
         output: String,
     },
 }

@@ -1,8 +1,8 @@
 //! One tarnd on each node, by one srun.
 //!
-//! srun hands what it reads to every node and what every node says back; while its standard input is open, tarnd serves, and
-//! when that is closed, by [`SrunNodes::drop`] or by this process's death, it ends. srun itself is not to be killed: it would leave
-//! the nodes as they are, with nobody to tell them to end (Slurm 22.05).
+//! srun passes its input to every node and the output of every node back; while its standard input is open, tarnd
+//! serves, and when that is closed, by [`SrunNodes::drop`] or by this process's death, it ends. srun itself is not to
+//! be killed: it would leave the nodes as they are, with nobody to end them (Slurm 22.05).
 
 use crate::command::{answer, wait_until};
 use crate::power::joules;
@@ -18,34 +18,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_proto::node::{NodeStartInput, NodeStartReport};
 
-/// Bytes of a line that a node says.
+/// Bytes of a line from a node.
 const MAX_LINE: u64 = 64 << 10;
 /// Lines that wait to be looked at.
 const MAX_LINES: usize = 1024;
-/// The last lines of what srun and the nodes say that are kept for messages.
+/// The last lines of the output of srun and the nodes that are kept for messages.
 const KEPT_LINES: usize = 20;
 /// Bytes of it that go into a log.
 const MAX_LOG: u64 = 64 << 20;
-/// For tarnd to end after its standard input was closed: it stops what runs.
+/// For tarnd to end after its standard input was closed: it stops running steps.
 const GOODBYE: Duration = Duration::from_secs(20);
-/// For Slurm to end the step after it was asked to.
+/// For Slurm to end the step after `scancel`.
 const CANCELLED: Duration = Duration::from_secs(5);
 
-/// What is started.
+/// A start on all nodes by srun.
 pub struct SrunLaunch<'a> {
     /// The program, at a path that all nodes see.
     pub program: &'a Path,
     /// Its arguments.
     pub words: &'a [String],
-    /// What it reads first.
+    /// Its first input.
     pub start: &'a NodeStartInput,
-    /// What Slurm is to call it.
+    /// Its name in Slurm.
     pub name: &'a str,
-    /// For all nodes to say that they have started.
+    /// For all nodes to report that they have started.
     pub timeout: Duration,
 }
 
-/// What srun and the nodes write on standard error.
+/// The standard error of srun and the nodes.
 #[derive(Default)]
 struct SrunErrorLog {
     last: VecDeque<String>,
@@ -62,7 +62,7 @@ pub struct SrunNodes {
 }
 
 impl SrunNodes {
-    /// Starts it on all nodes of the allocation; what each has said, in the order of the allocation's nodes.
+    /// Starts it on all nodes of the allocation; returns their reports, in the order of the allocation's nodes.
     ///
     /// # Errors
     /// When it does not start on each of them in time; then it is ended where it did.
@@ -105,7 +105,7 @@ impl SrunNodes {
         let mut line = serde_json::to_vec(start)?;
         line.push(b'\n');
         match &mut self.input {
-            // An srun that has ended already says why on standard error: that is looked at next.
+            // An srun that has ended already writes why to standard error: that is looked at next.
             Some(input) => input.write_all(&line).or_else(|e| match e.kind() {
                 std::io::ErrorKind::BrokenPipe => Ok(()),
                 _ => Err(e),
@@ -163,7 +163,7 @@ impl SrunNodes {
         lock(&self.error_log).add(line);
     }
 
-    /// The last of what srun and the nodes have said on standard error.
+    /// The last lines of srun and the nodes on standard error.
     pub fn stderr_tail(&self) -> String {
         let error_log = lock(&self.error_log);
         error_log
@@ -174,7 +174,7 @@ impl SrunNodes {
             .join("\n")
     }
 
-    /// Writes what they have said and will say into a file as well.
+    /// Writes their past and future output into a file as well.
     pub fn log_to(&self, mut file: File) {
         let mut error_log = lock(&self.error_log);
         for line in &error_log.last {
@@ -189,7 +189,7 @@ impl SrunNodes {
         self.srun.try_wait().ok().flatten()
     }
 
-    /// Joules that Slurm has counted for what runs on the nodes so far, all of them together, if it counts them.
+    /// Joules that Slurm has counted for the step on the nodes so far, all of them together, if it counts them.
     ///
     /// # Errors
     /// When Slurm cannot be asked.
@@ -238,7 +238,8 @@ impl Drop for SrunNodes {
         if wait_until(&mut self.srun, Instant::now() + GOODBYE).is_some() {
             return;
         }
-        // A node that hangs or is cut off: Slurm is asked, and if that does not answer, the end of the job is its end.
+        // A node that hangs or is cut off: Slurm cancels the step, and if Slurm does not answer, the end of the job is
+        // its end.
         let _ = self.cancel();
         if wait_until(&mut self.srun, Instant::now() + CANCELLED).is_none() {
             let _ = self.srun.kill();
@@ -266,7 +267,7 @@ impl SrunErrorLog {
     }
 }
 
-/// The next line, without its end; what is too long comes in pieces.
+/// The next line, without its end; a line that is too long comes in pieces.
 fn line(from: &mut impl BufRead) -> Option<String> {
     let mut bytes = Vec::new();
     match from.take(MAX_LINE).read_until(b'\n', &mut bytes) {
@@ -290,7 +291,7 @@ fn each_line(output: impl Read, tell: &SyncSender<String>) {
     }
 }
 
-/// What to do about what srun said.
+/// Advice on an error of srun.
 fn hint(error_log: &str) -> &'static str {
     // Seen with 22.05: the loss of a node ends the job's containers on all of its nodes.
     match error_log.contains("container_p_join") {
@@ -301,7 +302,7 @@ fn hint(error_log: &str) -> &'static str {
     }
 }
 
-/// Which of the nodes it is: a host may say its whole name where Slurm has the short one.
+/// The position of a node: a host may report its whole name where Slurm has the short one.
 fn position(names: &[String], node: &str) -> Option<usize> {
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
     let exact = names.iter().position(|n| n == node);
@@ -311,7 +312,7 @@ fn position(names: &[String], node: &str) -> Option<usize> {
     })
 }
 
-/// All is said in words, and nothing of how this process or its job was started is taken over: an option of sbatch is a
+/// All options are explicit, and none is taken over from the start of this process or its job: an option of sbatch is a
 /// variable that srun would take for its own.
 fn command(allocation: &SlurmAllocation, launch: &SrunLaunch<'_>) -> Command {
     let mut srun = Command::new("srun");
@@ -352,7 +353,7 @@ fn command(allocation: &SlurmAllocation, launch: &SrunLaunch<'_>) -> Command {
     srun.stdin(Stdio::piped());
     srun.stdout(Stdio::piped());
     srun.stderr(Stdio::piped());
-    // Ctrl-C is for tarn: it ends what runs in order, and the nodes with it.
+    // Ctrl-C is for tarn: it ends the running steps in order, and the nodes with them.
     srun.process_group(0);
     srun
 }

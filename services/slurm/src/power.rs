@@ -1,4 +1,4 @@
-//! What nodes draw, as Slurm says: where one of its energy plug-ins measures it (docs/admin/energy.md).
+//! The power that nodes draw, as Slurm reports it: if one of its energy plug-ins measures it (docs/admin/energy.md).
 
 use crate::SlurmError;
 use crate::command::answer;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// For an answer that can be done without.
 const SOON: Duration = Duration::from_secs(10);
 
-/// The plug-in that measures what nodes draw, such as `acct_gather_energy/ipmi`, if there is one.
+/// The plug-in that measures the power of nodes, such as `acct_gather_energy/ipmi`, if there is one.
 ///
 /// # Errors
 /// When Slurm cannot be asked.
@@ -67,7 +67,7 @@ fn plugin(output: &str) -> Option<&str> {
     (!none).then_some(found)
 }
 
-/// A node and what it draws. Slurm says `n/s` where it has no plug-in, and 0 where that has not looked yet or cannot.
+/// A node and its power. Slurm prints `n/s` if it has no plug-in, and 0 if that has not measured yet or cannot.
 fn milliwatts(line: &str) -> Option<(&str, u64)> {
     let value = |key: &str| line.split_whitespace().find_map(|w| w.strip_prefix(key));
     let watts: u64 = value("CurrentWatts=")?.parse().ok()?;
@@ -76,11 +76,11 @@ fn milliwatts(line: &str) -> Option<(&str, u64)> {
     Some((value("NodeName=")?, watts * 1000)).filter(|_| known)
 }
 
-/// Joules that a step has taken so far, as `sstat --parsable2` says them.
+/// Joules that a step has taken so far, as `sstat --parsable2` prints them.
 pub(crate) fn joules(output: &str) -> Option<u64> {
     let lines = output.lines().map(str::trim).filter(|l| !l.is_empty());
     let all: Option<Vec<u64>> = lines.map(|l| l.parse().ok()).collect();
-    // NO_VAL64 and 0 are what is said where nothing is measured.
+    // NO_VAL64 and 0 mean that nothing is measured.
     let known = |j: &u64| (1..u64::MAX >> 8).contains(j);
     all?.into_iter().next().filter(known)
 }

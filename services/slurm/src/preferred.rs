@@ -59,7 +59,8 @@ pub fn prefer(job: u32, wished: &[String]) -> Result<bool, SlurmError> {
     Ok(true)
 }
 
-/// What stands behind the number of a job in its line of `squeue`. Of an array that is named by its number there is a line of each task.
+/// The text behind the number of a job in its line of `squeue`. Of an array that is named by its number there is a line
+/// of each task.
 fn of_job(output: &str, job: u32) -> Option<&str> {
     output.lines().find_map(|line| {
         let (number, rest) = line.trim().split_once(['|', ' '])?;
@@ -75,7 +76,8 @@ struct SinfoNode<'a> {
     features: &'a str,
 }
 
-/// Those of the wished nodes that a job can get, and others up to what it needs, those without a job first. None if there are too few.
+/// Those of the wished nodes that a job can get, and others up to its number of nodes, those without a job first. None
+/// if there are too few.
 fn chosen<'a>(
     output: &'a str,
     wants: usize,
@@ -129,8 +131,8 @@ fn name_feature(node: &SinfoNode<'_>) -> Result<(), SlurmError> {
     answer("scontrol", &["update", &name, &features], SOON).map(drop)
 }
 
-/// The jobs that Slurm holds for good since no node has what they ask for. From 24.11 on it forgets features of nodes that were set by
-/// `scontrol` when it starts again, and holds so the jobs that prefer nodes by them.
+/// The jobs that Slurm holds for good since no node fits their request. From 24.11 on it forgets features of nodes that
+/// were set by `scontrol` when it starts again, and holds so the jobs that prefer nodes by them.
 ///
 /// # Errors
 /// When Slurm cannot be asked.
@@ -144,7 +146,7 @@ pub fn held() -> Result<BTreeSet<u32>, SlurmError> {
     Ok(lines.collect())
 }
 
-/// When Slurm's controller has started, in its own words.
+/// The start of Slurm's controller, as Slurm prints it.
 ///
 /// # Errors
 /// When Slurm cannot be asked, or does not say it.
@@ -160,7 +162,7 @@ pub fn controller_start_time() -> Result<String, SlurmError> {
     })
 }
 
-/// What a job has of the nodes that it prefers by their names.
+/// The state of a job's preference for nodes by their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preference {
     /// It prefers none, or waits no longer.
@@ -176,7 +178,7 @@ pub enum Preference {
 /// # Errors
 /// When Slurm cannot be asked, or refuses.
 pub fn restore_preference(job: u32, is_held: bool) -> Result<Preference, SlurmError> {
-    // Behind its number nothing but this: what the user has worded, such as the job's name, may look like any field.
+    // Behind its number nothing but this: texts of the user, such as the job's name, may look like any field.
     let id = job.to_string();
     let fields = format!("JobID:{NUMBER},prefer:{MAX_TEXT}");
     let output = answer(

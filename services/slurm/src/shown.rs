@@ -1,4 +1,4 @@
-//! What `sinfo -O NodeList,Extra` shows of nodes.
+//! The text that `sinfo -O NodeList,Extra` shows of nodes.
 
 use crate::SlurmError;
 use crate::command::{SOON, answer};

@@ -8,11 +8,12 @@ use tarn_proto::local::{JobId, UserId};
 /// With more tasks than so many each event would take too long.
 const MAX_RECOUNTED: usize = 256;
 
-/// Bytes or tasks by what they are counted for.
+/// Bytes or tasks by their account.
 type Sums<K, V> = BTreeMap<K, V>;
 
 impl Core {
-    /// Stops where an account is not what the tasks add up to: slots, reservations, what frees space, tasks of users and spaces.
+    /// Stops where an account differs from the sum of the tasks: slots, reservations, tasks that free space, tasks of
+    /// users and spaces.
     pub(crate) fn recount(&self) {
         if self.tasks.len() > MAX_RECOUNTED {
             return;

@@ -1,4 +1,4 @@
-//! What can be said of a task before anything is looked at.
+//! Checks of a task that need no look at its files.
 
 use crate::core::Core;
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use tarn_types::bounds::{MAX_NAME_BYTES, MAX_PATH_BYTES};
 use tarn_types::grant::MAX_GRANTS;
 use tarn_types::object::{ObjectUrl, shown};
 
-/// What tarn makes and removes in a space begins with this; programs may not name it.
+/// The prefix of the names that tarn makes and removes in a space; programs may not use it.
 pub const HIDDEN: &[u8] = b".tarn-";
 
 fn invalid(text: impl Into<String>) -> RequestError {
@@ -22,7 +22,7 @@ fn invalid(text: impl Into<String>) -> RequestError {
 /// A name of a space or node.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When it is not valid, with the reason.
 pub fn name(what: &str, name: &str) -> Result<(), RequestError> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(good) {
@@ -34,10 +34,10 @@ pub fn name(what: &str, name: &str) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// A path below a space's root; the root itself (empty) where `root` allows it.
+/// A path below a space's root; the root itself (empty) if `root` allows it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When it is not valid, with the reason.
 pub fn below(path: &PathBytes, root: bool) -> Result<(), RequestError> {
     let bytes = &path.0;
     if bytes.is_empty() && root {
@@ -62,7 +62,7 @@ pub enum ExternalLocation {
     Object(ObjectUrl),
 }
 
-/// What an external place is.
+/// The kind of an external place.
 ///
 /// # Errors
 /// When it is no path, no `file://` URL and no `s3://` one.
@@ -131,10 +131,10 @@ fn unescape(url: &[u8]) -> Option<Vec<u8>> {
     Some(path)
 }
 
-/// What a space is asked to be.
+/// Checks the specification of a space.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When it is not valid, with the reason.
 pub fn space(space: &str, spec: &SpaceSpec) -> Result<(), RequestError> {
     name("dataspace", space)?;
     if space.as_bytes().starts_with(HIDDEN) {
@@ -155,7 +155,7 @@ pub fn space(space: &str, spec: &SpaceSpec) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// What a place is used for.
+/// The use of a place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LocationUse {
     Read,
@@ -164,7 +164,7 @@ enum LocationUse {
 }
 
 impl Core {
-    /// Everything that can be said of a task at once.
+    /// All checks of a task that need no look at its files.
     pub(crate) fn check(&self, user: UserId, spec: &TaskSpec) -> Result<(), RequestError> {
         if spec.after.len() > MAX_AFTER {
             return Err(invalid(format!(

@@ -1,4 +1,4 @@
-//! The state, and what happens to it.
+//! The state, and its changes.
 
 use crate::fair::Queues;
 use crate::job::JobRegistry;
@@ -20,7 +20,7 @@ use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Tasks before one in its queue are counted so far.
 const MAX_AHEAD: usize = 1000;
-/// Between these is what a full queue is told to wait.
+/// The bounds of the wait that a full queue replies.
 const RETRY: (Nanos, Nanos) = (SECOND / 1000, SECOND);
 
 /// The core.
@@ -38,7 +38,7 @@ pub struct Core {
     /// Nothing is started.
     pub(crate) paused: bool,
     pub(crate) slots: Slots,
-    /// Cancelled tasks that have not stopped: when their callers are told.
+    /// Cancelled tasks that have not stopped: when their callers are notified.
     pub(crate) stopping: BTreeSet<(Time, TaskId)>,
     /// Tasks that wait for a node to answer: when they are tried again.
     pub(crate) retries: BTreeSet<(Time, TaskId)>,
@@ -47,12 +47,12 @@ pub struct Core {
     pub(crate) running: u64,
     /// Done, failed, bytes.
     pub(crate) totals: (u64, u64, u64),
-    /// A mean of what tasks took, nanoseconds.
+    /// A mean of the times that tasks took, nanoseconds.
     pub(crate) mean: Nanos,
 }
 
 impl Core {
-    /// Says what is to be done about what happened at `now`, nanoseconds since 1970, never going back.
+    /// Applies an event at `now`, nanoseconds since 1970, never going back, and appends the actions that follow.
     pub fn step(&mut self, now: Time, event: TaskEvent, actions: &mut Vec<TaskAction>) {
         match event {
             TaskEvent::Submit {
@@ -201,7 +201,7 @@ impl Core {
         Ok(id)
     }
 
-    /// Takes a task in: it waits, is ready, or fails with what it follows.
+    /// Takes a task in: it waits, is ready, or fails with a task that it follows.
     pub(crate) fn admit(&mut self, now: Time, mut task: Task, actions: &mut Vec<TaskAction>) {
         let id = task.id;
         let mut failed = None;
@@ -215,7 +215,7 @@ impl Core {
                     task.waits += 1;
                     self.followers.entry(before).or_default().push(id);
                 }
-                // It was told that it is over, whatever still hangs.
+                // Its end was reported, though it may still hang.
                 Some(_) => failed = Some(before),
                 // One that is forgotten has ended well: otherwise this task would have ended with it.
                 None if ended.is_some_and(|end| *end != TaskEnd::Done) => failed = Some(before),
@@ -255,8 +255,8 @@ impl Core {
         }
     }
 
-    /// What will free space is waited for: removals that are ready, moves under way (one that is not might itself wait
-    /// for space).
+    /// Counts the tasks that will free space and for which others wait: removals that are ready, moves under way (one
+    /// that is not might itself wait for space).
     pub(crate) fn count_freeing(&mut self, id: TaskId, more: bool) {
         let Some(task) = self.tasks.get(&id) else {
             return;
@@ -312,7 +312,7 @@ impl Core {
         }
     }
 
-    /// Callers of tasks that do not stop (a store that hangs) are told that it is over. The slots stay taken.
+    /// Callers of tasks that do not stop (a store that hangs) are notified that it is over. The slots stay taken.
     fn report_stuck_tasks(&mut self, now: Time, actions: &mut Vec<TaskAction>) {
         while let Some((at, id)) = self.stopping.first().copied() {
             if at > now {
@@ -438,7 +438,7 @@ impl Core {
         }
     }
 
-    /// A task ends: it is told, forgotten, and what follows it continues.
+    /// A task ends: it is reported, forgotten, and its followers continue.
     pub(crate) fn end(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! How much there is of what.
+//! Numbers of tasks, and their bytes.
 
 use crate::core::Core;
 use crate::task::{ID_BITS, Task};
@@ -49,7 +49,7 @@ impl Core {
         self.tasks.len()
     }
 
-    /// Whether nothing happens any more unless somebody asks for it: what is left is paused, or waits for that.
+    /// Whether nothing happens any more without a request: the remaining tasks are paused, or wait for a resume.
     pub fn rests(&self) -> bool {
         self.running == 0 && self.retries.is_empty() && (self.paused || self.queues.len() == 0)
     }

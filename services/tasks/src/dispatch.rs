@@ -1,4 +1,4 @@
-//! What runs next.
+//! The choice of the next task.
 
 use crate::core::Core;
 use crate::slots::TaskSlot;
@@ -19,7 +19,7 @@ enum ReservedResource {
     Quota(String, UserId),
 }
 
-/// What came of looking at a task.
+/// The result for a task that was looked at.
 enum DispatchResult {
     /// It has been started (or ended).
     Moved,
@@ -141,7 +141,7 @@ impl Core {
             }
         }
         let measured = self.tasks.get(&id).is_some_and(|t| t.size.is_some());
-        // What was measured has been charged then.
+        // A measured task was charged then.
         let cost = if measured {
             LEAST_COST
         } else {
@@ -248,7 +248,7 @@ impl Core {
             match job.fits(id, &name, size.room) {
                 Ok(true) => {}
                 Ok(false) => return Err(Ok(ReservedResource::Quota(name, user))),
-                // Programs may have removed some of what is counted.
+                // Programs may have removed some of the counted files.
                 Err(_) if space.is_unknown(now) => {
                     if let Some(space) = self.spaces.get_mut(&name).filter(|s| !s.surveying) {
                         space.survey_begins();

@@ -1,10 +1,10 @@
-//! Whose turn it is: start-time fair queueing between users.
+//! The turns of users: start-time fair queueing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{TaskId, UserId};
 use tarn_types::units::Time;
 
-/// Where a task stands among its user's: highest priority, earliest deadline, first submitted.
+/// The rank of a task among its user's: highest priority, earliest deadline, first submitted.
 pub(crate) type TaskQueueRank = (u8, Time, TaskId);
 
 /// Bytes of virtual time are counted in so many parts, so that weights divide them well.
@@ -25,7 +25,7 @@ pub(crate) struct Queues {
     queues: BTreeMap<UserId, UserTaskQueue>,
     /// Users who have tasks ready, by their tags.
     turns: BTreeSet<(u128, UserId)>,
-    /// Virtual time: the start tag of what was started last.
+    /// Virtual time: the start tag of the task that was started last.
     now: u128,
     ready: usize,
 }
@@ -43,7 +43,7 @@ impl Queues {
             ready: BTreeSet::new(),
         });
         if queue.ready.is_empty() {
-            // Who had nothing to do saves nothing up.
+            // An idle user saves nothing up.
             queue.tag = queue.tag.max(now);
             self.turns.insert((queue.tag, user));
         }
@@ -110,7 +110,7 @@ impl Queues {
         if waits {
             self.turns.insert((queue.tag, user));
         }
-        // Users who left are forgotten once their tags have passed: looked for when somebody else's turn comes.
+        // Users who left are forgotten once their tags have passed: looked for at another user's turn.
         if self.queues.len() > 2 * self.turns.len() + 16 {
             let now = self.now;
             self.queues

@@ -1,4 +1,4 @@
-//! Jobs: whose tasks are limited together, and whose processes may submit.
+//! Jobs: their limits for all of their tasks, and the processes that may submit.
 
 use crate::space::{Settled, SpaceUsage};
 use crate::{MAX_JOBS, MAX_PROCESSES};
@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use tarn_proto::local::{Code, JobChange, JobId, Limit, RequestError, UserId};
 use tarn_types::units::Bytes;
 
-/// A process that belongs to a job, with what it starts.
+/// A process that belongs to a job, with its children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// The job.
     pub job: JobId,
     /// The process's number.
     pub pid: i32,
-    /// What tells it from others that had or will have this number.
+    /// Distinguishes it from others that had or will have this number.
     pub stamp: u64,
 }
 
@@ -23,7 +23,7 @@ pub struct Process {
 pub struct Added {
     /// Comes back with the answer.
     pub ticket: u64,
-    /// Who asks for it.
+    /// The user who requests it.
     pub user: UserId,
     /// Which process.
     pub process: Process,
@@ -81,7 +81,7 @@ impl RegisteredJob {
         self.usage.entry(space.into()).or_default().reserve(bytes);
     }
 
-    /// Ends a reservation. Returns what the job has in the space now.
+    /// Ends a reservation. Returns the bytes of the job in the space now.
     pub(crate) fn settle(&mut self, space: &str, settled: Settled) -> u64 {
         let usage = self.usage.entry(space.into()).or_default();
         usage.settle(settled);
@@ -136,7 +136,7 @@ impl JobRegistry {
         .collect()
     }
 
-    /// Adds a process without asking who does it.
+    /// Adds a process without a check of rights.
     pub(crate) fn add_process(&mut self, process: Process) -> Result<(), RequestError> {
         let Process { job, pid, stamp } = process;
         let known = self.by_id.get_mut(&job).ok_or_else(|| unknown(job))?;
@@ -147,7 +147,7 @@ impl JobRegistry {
         Ok(())
     }
 
-    /// Lowers what jobs are counted to have in a space to `most`, which is all that is there. Returns the jobs concerned.
+    /// Lowers the counted bytes of jobs in a space to `most`, which is all that is there. Returns the jobs concerned.
     pub(crate) fn cap(&mut self, space: &str, most: u64) -> Vec<JobId> {
         let mut capped = Vec::new();
         for (id, job) in &mut self.by_id {
@@ -160,7 +160,7 @@ impl JobRegistry {
         capped
     }
 
-    /// Changes jobs without asking who does it.
+    /// Changes jobs without a check of rights.
     pub(crate) fn apply(&mut self, change: &JobChange) -> Result<(), RequestError> {
         match change {
             JobChange::Register { job, user, limits } => {

@@ -118,8 +118,8 @@ impl Core {
         TaskReply::Done
     }
 
-    /// Changes jobs without asking who does it. A job that is registered again while tasks of it are under way, which its
-    /// end has cancelled, has their reservations until they stop.
+    /// Changes jobs without a check of rights. A job that is registered again while tasks of it are under way, which
+    /// its end has cancelled, has their reservations until they stop.
     pub(crate) fn apply_job(&mut self, change: &JobChange) -> Result<(), RequestError> {
         let is_new = |id: &JobId| self.jobs.get(*id).is_none();
         let registered = match change {

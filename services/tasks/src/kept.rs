@@ -1,4 +1,4 @@
-//! Outcomes kept for those who have not asked yet.
+//! Outcomes kept until their users request them.
 
 use crate::{KEPT_FOR, MAX_KEPT, MAX_USER_KEPT};
 use std::collections::{BTreeMap, VecDeque};

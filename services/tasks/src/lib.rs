@@ -1,9 +1,9 @@
 //! L2: which task runs when. Queues, fair shares between users, dataspaces with capacity and quotas, jobs, outcomes.
 //!
-//! One sans-I/O core: [`Core::step`] takes what happened and says what is to be done. No clock, thread, random number or
-//! hash order inside. Reading order: the lists below, `task.rs`, [`Core`] (`core.rs`), `dispatch.rs` (what runs next),
-//! `slots.rs` and `space.rs` (what fits), `fair.rs` (whose turn it is), `record.rs` and `recover.rs` (how it is rebuilt from
-//! its records), `audit.rs` (what debug builds check after each event).
+//! One sans-I/O core: [`Core::step`] takes an event and returns the actions that follow. No clock, thread, random
+//! number or hash order inside. Reading order: the lists below, `task.rs`, [`Core`] (`core.rs`), `dispatch.rs` (the
+//! next task), `slots.rs` and `space.rs` (limits), `fair.rs` (the turns of users), `record.rs` and `recover.rs`
+//! (recovery from records), `audit.rs` (checks of debug builds after each event).
 //!
 //! Among users: start-time fair queueing over bytes (Goyal, Vin, Cheng 1996). Of one user's tasks: priority, then the
 //! earliest deadline, then submission.
@@ -47,17 +47,17 @@ use tarn_types::units::{Nanos, SECOND, Time};
 pub const MAX_TASKS: usize = 65_536;
 /// Tasks of one user that have not ended: one alone cannot fill the queues.
 pub const MAX_USER_TASKS: usize = 16_384;
-/// Outcomes kept for those who have not asked yet, of all users: some 150 bytes each.
+/// Outcomes kept until their users request them, of all users: some 150 bytes each.
 pub const MAX_KEPT: usize = 65_536;
-/// Outcomes of one user: as many as tasks may be queued, so that whoever submits all can ask for all afterwards.
+/// Outcomes of one user: as many as tasks may be queued, so that a user who submits all can request all afterwards.
 pub const MAX_USER_KEPT: usize = MAX_USER_TASKS;
 /// How long an outcome is kept.
 pub const KEPT_FOR: Nanos = 3600 * SECOND;
 /// Tasks of one user that are looked at beyond those that cannot start.
 pub const PASSED: usize = 64;
-/// A task that was passed over for so long keeps all its places from those behind it, not only what it lacks.
+/// A task that was passed over for so long keeps all its places from those behind it, not only the missing ones.
 pub const AGED: Nanos = 30 * SECOND;
-/// How long a cancelled task may take to stop before its caller is told that it is over.
+/// How long a cancelled task may take to stop before its caller is notified that it is over.
 pub const STOPPING: Nanos = 2 * SECOND;
 /// How long a durable task without a deadline is tried again that needs a node which does not answer.
 pub const RETRIED_FOR: Nanos = 3600 * SECOND;
@@ -69,18 +69,18 @@ pub const MAX_SPACES: usize = 1024;
 pub const MAX_JOBS: usize = 4096;
 /// Processes of one job.
 pub const MAX_PROCESSES: usize = 4096;
-/// Tasks that other nodes do for this one, at a time: each keeps a thread that asks after it, and others must be left for what
-/// this node does itself.
+/// Tasks that other nodes do for this one, at a time: each keeps a thread that polls it, and others must be left for
+/// this node's own tasks.
 pub const MAX_HANDED: u32 = 32;
-/// What a task counts at least in the shares, bytes: a task costs something even when it moves nothing.
+/// The least cost of a task in the shares, bytes: a task costs something even when it moves nothing.
 pub const LEAST_COST: u64 = 64 << 10;
 
-/// What does not change while it runs.
+/// Settings that do not change while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The user that tarnd runs as: manages spaces and jobs, as root does.
     pub owner: UserId,
-    /// Tasks at a time that read or write a space which does not say otherwise.
+    /// Tasks at a time that read or write a space that sets no other limit.
     pub space_slots: u32,
     /// Tasks at a time that read or write outside.
     pub external_slots: u32,
@@ -109,7 +109,7 @@ impl Default for Config {
     }
 }
 
-/// What a task would move.
+/// The data that a task would move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TaskSize {
     /// Bytes of content.
@@ -127,7 +127,7 @@ pub struct Finish {
     pub bytes: u64,
     /// Bytes that the destination takes now on its file system.
     pub stored: u64,
-    /// Bytes that what was replaced there had taken.
+    /// Bytes that the replaced files there had taken.
     pub replaced: u64,
     /// Bytes that were freed at the source (moved away, or removed).
     pub freed: u64,
@@ -149,25 +149,25 @@ impl Finish {
     }
 }
 
-/// What happened.
+/// An event for the core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskEvent {
     /// A program submits tasks.
     Submit {
         /// Comes back with the answer.
         ticket: u64,
-        /// Who.
+        /// The user.
         user: UserId,
         /// For which job.
         job: Option<JobId>,
-        /// What.
+        /// The tasks.
         tasks: Vec<TaskSpec>,
     },
     /// A program does not want tasks any more.
     Cancel {
         /// Comes back with the answer.
         ticket: u64,
-        /// Who.
+        /// The user.
         user: UserId,
         /// Which.
         ids: Vec<TaskId>,
@@ -176,7 +176,7 @@ pub enum TaskEvent {
     Pause {
         /// Comes back with the answer.
         ticket: u64,
-        /// Who.
+        /// The user.
         user: UserId,
         /// Which.
         scope: Scope,
@@ -187,7 +187,7 @@ pub enum TaskEvent {
     Space {
         /// Comes back with the answer.
         ticket: u64,
-        /// Who.
+        /// The user.
         user: UserId,
         /// How.
         change: SpaceChange,
@@ -198,7 +198,7 @@ pub enum TaskEvent {
     Job {
         /// Comes back with the answer.
         ticket: u64,
-        /// Who.
+        /// The user.
         user: UserId,
         /// How.
         change: JobChange,
@@ -207,7 +207,7 @@ pub enum TaskEvent {
     Measured {
         /// The task.
         task: TaskId,
-        /// What it would move.
+        /// The data that it would move.
         size: Result<TaskSize, RequestError>,
     },
     /// A started task has ended.
@@ -217,12 +217,12 @@ pub enum TaskEvent {
         /// How.
         finish: Finish,
     },
-    /// Instead of `Measured` or `Finished`: a node does not answer that the task needs. What it has half done is still there if
-    /// the task is durable.
+    /// Instead of `Measured` or `Finished`: a node that the task needs does not answer. Its half-done work is still
+    /// there if the task is durable.
     Unreachable {
         /// The task.
         task: TaskId,
-        /// Who, and what was seen.
+        /// The node, and the error.
         why: RequestError,
     },
     /// The answer to [`TaskAction::Survey`].
@@ -236,19 +236,19 @@ pub enum TaskEvent {
     Tick,
 }
 
-/// What is to be done.
+/// An action for the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskAction {
-    /// Tell whoever asked. What the records before this one say must be durable by then.
+    /// Reply to a request. The records before this action must be durable by then.
     Answer {
         /// The request's.
         ticket: u64,
-        /// What to tell.
+        /// The reply.
         answer: TaskReply,
     },
     /// Write a record into the journal.
     Record(TaskLogRecord),
-    /// Find out what a task would move.
+    /// Measure the data that a task would move.
     Measure(TaskId),
     /// Carry out a task.
     Start(TaskId),
@@ -256,18 +256,18 @@ pub enum TaskAction {
     Stop {
         /// The task.
         task: TaskId,
-        /// It will continue: what it has half done stays.
+        /// It will continue: its half-done work stays.
         keep: bool,
     },
-    /// Remove what a task that does not continue has half done.
+    /// Remove the half-done work of a task that does not continue.
     Discard(Box<Task>),
-    /// Find out what is in a space.
+    /// Find the content of a space.
     Survey(String),
-    /// Tell whoever waits. What the records before this one say must be durable by then.
+    /// Notify those who wait. The records before this action must be durable by then.
     Ended(TaskOutcome),
 }
 
-/// What is told to whoever asked.
+/// The reply to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskReply {
     /// Item by item, the new task or why not.

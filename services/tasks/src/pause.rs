@@ -1,7 +1,7 @@
 //! Pausing and resuming: tasks, a job's tasks, all that would be started.
 //!
-//! A paused task has no place in the queues. One that was under way is stopped: it gives its slots back and keeps the space
-//! that was reserved for it, as what it has half done stays; resumed, it continues from there in its turn.
+//! A paused task has no place in the queues. One that was under way is stopped: it gives its slots back and keeps the
+//! space that was reserved for it, as its half-done work stays; resumed, it continues from there in its turn.
 
 use crate::core::Core;
 use crate::record::TaskLogRecord;
@@ -87,7 +87,7 @@ impl Core {
         })
     }
 
-    /// Makes a task's place what was asked for.
+    /// Moves a task to its place after a pause or a resume.
     fn apply(&mut self, id: TaskId, actions: &mut Vec<TaskAction>) {
         let paused = self.is_paused(id);
         let Some(task) = self.tasks.get_mut(&id) else {
@@ -139,7 +139,7 @@ impl Core {
         }
     }
 
-    /// What a task leaves that ends without being under way: its space, and what it has half done.
+    /// Frees what a task holds that ends without being under way: its space, and its half-done work.
     pub(crate) fn leave(&mut self, id: TaskId, actions: &mut Vec<TaskAction>) {
         let Some(task) = self.tasks.get(&id) else {
             return;

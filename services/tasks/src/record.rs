@@ -7,11 +7,11 @@ use tarn_proto::local::{
 };
 use tarn_types::units::Time;
 
-/// What the journal holds: what must survive.
+/// A record of the journal: state that must survive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskLogRecord {
-    /// tarnd was started once more.
+    /// tarnd was started again.
     Began {
         /// Counts the starts.
         generation: u64,
@@ -20,7 +20,7 @@ pub enum TaskLogRecord {
     Submitted {
         /// Its id.
         id: TaskId,
-        /// Whose it is.
+        /// The owner.
         user: UserId,
         /// For which job.
         job: Option<JobId>,
@@ -28,12 +28,12 @@ pub enum TaskLogRecord {
         at: Time,
         /// When it must have ended.
         deadline: Option<Time>,
-        /// What was asked for.
+        /// The task as it was submitted.
         spec: TaskSpec,
     },
     /// A durable task has ended.
     Ended {
-        /// Whose it was.
+        /// The owner.
         user: UserId,
         /// When, nanoseconds since 1970.
         at: Time,
@@ -46,7 +46,7 @@ pub enum TaskLogRecord {
     Job(JobChange),
     /// A process was added to a job.
     Process(Process),
-    /// What a job's tasks have put into a space.
+    /// The bytes that a job's tasks have put into a space.
     JobUsed {
         /// The job.
         job: JobId,

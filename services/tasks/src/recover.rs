@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{JobChange, JobId, Limit, Scope, SpaceChange, SpaceSpec, TaskId};
 use tarn_types::units::Time;
 
-/// A core that continues, and what is to be done first.
+/// A core that resumes, and its first actions.
 #[derive(Debug)]
 pub struct Recovered {
     /// The core.
@@ -61,7 +61,7 @@ impl Core {
         let mut actions = vec![TaskAction::Record(TaskLogRecord::Began { generation })];
         for (id, task) in live {
             core.admit(now, task, &mut actions);
-            // What it named may be gone: told now, not when its turn comes.
+            // A space that it named may be gone: it fails now, not when its turn comes.
             let gone = core.tasks.get(&id).and_then(|t| {
                 let (from, to) = t.spec.kind.places();
                 let named = [space_of(from), space_of(to)].into_iter().flatten();
@@ -154,7 +154,7 @@ impl Core {
         }
     }
 
-    /// Records that lead to what is durable of this core, and to nothing else: what a new journal begins with.
+    /// Records that lead to the durable state of this core, and to nothing else: a new journal begins with them.
     pub fn snapshot(&self) -> Vec<TaskLogRecord> {
         let mut records = vec![TaskLogRecord::Began {
             generation: self.generation,

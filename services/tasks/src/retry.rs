@@ -1,5 +1,5 @@
-//! Durable tasks that need a node which does not answer: they give their slots back, wait, longer each time, and continue
-//! with what has come.
+//! Durable tasks that need a node which does not answer: they give their slots back, wait, longer each time, and
+//! continue with the files that have come.
 
 use crate::core::Core;
 use crate::task::{Retry, TaskPhase};

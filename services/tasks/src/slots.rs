@@ -53,7 +53,7 @@ impl Task {
     /// The slots that it needs.
     pub(crate) fn slots(&self) -> Vec<TaskSlot> {
         if let Some(node) = self.done_by() {
-            // What another node does takes nothing of this one's slots: it might itself wait there for this one.
+            // A task that another node does takes none of this one's slots: it might itself wait there for this one.
             return vec![TaskSlot::HandedAll, TaskSlot::Handed(node.to_owned())];
         }
         let (from, to) = self.spec.kind.places();

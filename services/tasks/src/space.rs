@@ -1,15 +1,15 @@
-//! Dataspaces: what is in them, what fits, who may do what.
+//! Dataspaces: their content, their limits, the rights of users.
 
 use crate::{Config, TaskSize};
 use std::collections::BTreeMap;
 use tarn_proto::local::{Access, Code, RequestError, SpaceInfo, SpaceSpec, UserId};
 use tarn_types::units::{Bytes, Nanos, SECOND, Time};
 
-/// What a survey found is believed for so long when nothing was heard since.
+/// The time for which the result of a survey counts if nothing newer is known.
 const BELIEVED: Nanos = 10 * SECOND;
 /// A folder that could not be read is looked at again after so long, if somebody needs it.
 const RETRIED: Nanos = 2 * SECOND;
-/// What the managers may do.
+/// The rights of the managers.
 const ALL: Access = Access {
     read: true,
     write: true,
@@ -35,12 +35,12 @@ pub(crate) struct Settled {
 }
 
 impl SpaceUsage {
-    /// Capped: what is used is as big as surveys and file systems report.
+    /// Capped: the used bytes are as many as surveys and file systems report.
     pub(crate) fn sum(self) -> u64 {
         self.used.saturating_add(self.reserved)
     }
 
-    /// Whether so many bytes more stay within a limit, and within what can be counted.
+    /// Whether so many bytes more stay within a limit, and within 64 bits.
     pub(crate) fn fits(self, bytes: u64, limit: u64) -> bool {
         let sum = self.used.checked_add(self.reserved);
         let sum = sum.and_then(|sum| sum.checked_add(bytes));
@@ -49,12 +49,12 @@ impl SpaceUsage {
 
     pub(crate) fn reserve(&mut self, bytes: u64) {
         let sum = self.reserved.checked_add(bytes);
-        // What is reserved has fitted into a capacity.
+        // The reserved bytes have fitted into a capacity.
         self.reserved = sum.expect("reservations are within a capacity");
     }
 
-    /// Ends a reservation that was made. What is used is an estimate between surveys, as programs add and remove files too:
-    /// it is cut at zero.
+    /// Ends a reservation that was made. The used bytes are an estimate between surveys, as programs add and remove
+    /// files too: they are cut at zero.
     pub(crate) fn settle(&mut self, settled: Settled) {
         let Settled {
             reserved,
@@ -71,22 +71,22 @@ impl SpaceUsage {
     }
 }
 
-/// A bound of what may be in a space, or of what a user may have there.
+/// A bound of the bytes in a space, or of a user's bytes there.
 struct SpaceLimit {
     bytes: u64,
-    /// What counts against it.
+    /// The usage that counts against it.
     usage: SpaceUsage,
     /// Tasks are to remove something that counts against it.
     is_being_freed: bool,
     /// The error where it can never be kept, and how its message calls it.
     code: Code,
     what: &'static str,
-    /// What a task waits for until it can be kept.
+    /// The obstacle until it can be kept.
     obstacle: StartObstacle,
 }
 
 impl SpaceLimit {
-    /// Whether so many bytes more fit, or what a task that needs them has to wait for.
+    /// Whether so many bytes more fit; if not, the obstacle for a task that needs them.
     fn check(self, space: &str, bytes: u64, may_be_stale: bool) -> Result<(), StartObstacle> {
         if self.usage.fits(bytes, self.bytes) {
             return Ok(());
@@ -134,7 +134,7 @@ pub(crate) struct Space {
     broken: Option<(Time, RequestError)>,
 }
 
-/// What keeps a task from starting.
+/// The obstacle to the start of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StartObstacle {
     /// The content is not known (any more): a survey is needed.
@@ -219,13 +219,13 @@ impl Space {
                 obstacle: StartObstacle::Space,
             },
         ];
-        // Without a quota of its own, the capacity is what is lacking.
+        // Without a quota of its own, the capacity is lacking.
         let limits = limits.into_iter().skip(usize::from(self.spec.quota == 0));
         let mut checks = limits.map(|limit| limit.check(name, size.room, may_be_stale));
         checks.try_for_each(|check| check)
     }
 
-    /// Whether a survey could tell something new.
+    /// Whether a survey could find something new.
     pub(crate) fn is_unknown(&self, now: Time) -> bool {
         let old = |at: Time| now.saturating_sub(at) > BELIEVED;
         self.surveying || self.looked.is_none_or(old)
@@ -255,8 +255,8 @@ impl Space {
         self.came = 0;
     }
 
-    /// Takes over what a survey found, unless something was settled meanwhile: it may or may not have seen that. Returns the
-    /// most that can be there now.
+    /// Takes over the result of a survey, unless something was settled meanwhile: it may or may not have seen that.
+    /// Returns the most that can be there now.
     pub(crate) fn survey_ends(
         &mut self,
         now: Time,

@@ -94,7 +94,7 @@ impl Core {
         }
     }
 
-    /// Changes spaces without asking who does it.
+    /// Changes spaces without a check of rights.
     pub(crate) fn apply_space(&mut self, change: &SpaceChange, fixed: bool) {
         match change {
             SpaceChange::Make { name, spec } => {

@@ -30,7 +30,7 @@ pub(crate) struct SubmittedTask {
     pub(crate) spec: TaskSpec,
 }
 
-/// Where a task stands.
+/// The phase of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TaskPhase {
     /// For others.
@@ -50,15 +50,15 @@ pub(crate) enum TaskPhase {
 pub struct Task {
     /// Its id.
     pub id: TaskId,
-    /// Whose it is.
+    /// The owner.
     pub user: UserId,
     /// For which job.
     pub job: Option<JobId>,
-    /// What was asked for.
+    /// The task as it was submitted.
     pub spec: TaskSpec,
     /// Whether an earlier tarnd may have begun it.
     pub resumed: bool,
-    /// What it moves, once known.
+    /// The data that it moves, once known.
     pub size: Option<TaskSize>,
     /// When it was started.
     pub started: Option<Time>,
@@ -70,11 +70,11 @@ pub struct Task {
     pub(crate) cancelled: bool,
     /// It is not to run until it is resumed; its job may be paused beside it.
     pub(crate) paused: bool,
-    /// It was told to stop because it was paused.
+    /// It was ordered to stop because it was paused.
     pub(crate) halting: bool,
-    /// It is not under way, but has the space that it needs: what it has half done takes some of that.
+    /// It is not under way, but has the space that it needs: its half-done work takes some of that.
     pub(crate) holds: bool,
-    /// Whether its end was told while it did not stop.
+    /// Whether its end was reported while it did not stop.
     pub(crate) told: bool,
     /// Since when it has been passed over.
     pub(crate) blocked: Option<Time>,
@@ -144,7 +144,7 @@ impl Task {
         Some((space, self.size.map_or(0, |size| size.room)))
     }
 
-    /// Whether it counts among what will free something: a removal in its queue or under way, a move under way.
+    /// Whether it counts among the tasks that will free space: a removal in its queue or under way, a move under way.
     pub(crate) fn is_freeing(&self) -> bool {
         match self.spec.kind {
             TaskOperation::Remove { .. } => {

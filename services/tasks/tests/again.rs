@@ -7,7 +7,7 @@ use tarn_proto::local::*;
 use tarn_tasks::{Config, RETRIED_FOR, RETRY_PAUSE, TaskEvent};
 use tarn_types::units::SECOND;
 
-/// One task at a time, with room for one.
+/// One task at a time, with space for one.
 fn world() -> World {
     let config = Config {
         external_slots: 1,
@@ -44,7 +44,7 @@ fn until_busy(world: &mut World) {
     }
 }
 
-/// Its slots are free for others while it waits, its room is not, and the pauses grow.
+/// Its slots are free for others while it waits, its space is not, and the pauses grow.
 #[test]
 fn a_durable_task_is_tried_again_later_and_later() {
     let mut world = world();
@@ -63,7 +63,7 @@ fn a_durable_task_is_tried_again_later_and_later() {
     let wanted = [1, 2, 4, 8, 16, 32, 60, 60, 60].map(|half| second(half) / 2);
     assert_eq!(pauses, wanted);
     assert_eq!((wanted[0], wanted[8]), RETRY_PAUSE);
-    // Others have its slot meanwhile, but not its room.
+    // Others have its slot meanwhile, but not its space.
     let other = world.submit(1, None, durable(), 1).unwrap();
     let none = TaskSpec::new(TaskOperation::Copy {
         from: TaskLocation::External(b"/a".into()),

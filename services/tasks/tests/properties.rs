@@ -1,4 +1,4 @@
-//! What holds whatever programs ask for: room, shares, no task lost or done twice, recovery.
+//! Properties that hold for all requests: space, shares, no task lost or done twice, recovery.
 
 mod bounds;
 mod common;
@@ -89,7 +89,7 @@ fn world() -> World {
     world
 }
 
-/// Does it; what was submitted is noted.
+/// Does it, and notes the submitted tasks.
 fn perform(world: &mut World, deed: &Deed, ids: &mut Vec<(TaskId, bool)>) {
     match deed {
         Deed::Submit {
@@ -228,7 +228,7 @@ proptest! {
         }
     }
 
-    /// With crashes in between: what is durable ends exactly once for its caller, and is never lost.
+    /// With crashes in between: a durable task ends exactly once for its caller, and is never lost.
     #[test]
     fn durable_tasks_survive(deeds in vec(prop_oneof![12 => deed(), 1 => Just(Deed::Crash)], 1..120)) {
         let mut world = world();
@@ -267,9 +267,9 @@ proptest! {
         }
     }
 
-    /// While two users have tasks waiting, what they were given differs from their shares by no more than so many of
-    /// the largest tasks as may be under way, and one (start-time fair queueing's bound, for a size that is only known
-    /// once a task is looked at).
+    /// While two users have tasks waiting, their service differs from their shares by no more than so many of the
+    /// largest tasks as may be under way, and one (start-time fair queueing's bound, for a size that is only known once
+    /// a task is looked at).
     #[test]
     fn shares_are_as_weights_say(
         weights in (1u32..5, 1u32..5),
@@ -302,7 +302,7 @@ proptest! {
     }
 }
 
-/// A user with a few tasks is served beside one who has submitted thousands before.
+/// A user with a few tasks is served beside another that has submitted thousands before.
 #[test]
 fn nobody_starves() {
     let mut world = World::new(
@@ -335,7 +335,7 @@ fn a_large_task_gets_its_room() {
     let mut world = World::new(Config::default(), vec![("fast".into(), space(100, 0, 4))]);
     world.run();
     let small = |world: &mut World| {
-        // Each replaces what the last one has put there.
+        // Each replaces the files of the last one.
         let spec = TaskSpec {
             replace: true,
             ..TaskSpec::new(copy("fast"))
@@ -436,7 +436,7 @@ fn what_follows_a_failure_fails_and_what_hangs_is_told() {
     world.step(TaskEvent::Tick);
     assert!(matches!(&world.ended[&hangs].end, TaskEnd::Failed(w) if w.code == Code::Cancelled));
     assert!(world.core.timer().is_none());
-    // Who follows it now follows a failure.
+    // A task that follows it now follows a failure.
     let spec = TaskSpec {
         after: vec![hangs],
         ..TaskSpec::new(TaskOperation::Nothing)
@@ -453,7 +453,7 @@ fn what_follows_a_failure_fails_and_what_hangs_is_told() {
     assert!(world.core.is_empty());
 }
 
-/// What is paused is not started, stops, keeps its room and not its slot, and goes on when it is resumed.
+/// A paused task is not started, stops, keeps its space and not its slot, and continues when it is resumed.
 #[test]
 fn paused_tasks_stop_and_go_on() {
     let mut world = World::new(
@@ -487,7 +487,7 @@ fn paused_tasks_stop_and_go_on() {
     );
     let info = &world.core.spaces_for(0)[0];
     assert_eq!((info.used, info.reserved), (30, 60));
-    // What does not fit beside it waits, and another user may not resume it.
+    // A task that does not fit beside it waits, and another user may not resume it.
     let waits = submit(&mut world, 20);
     world.run();
     assert_eq!(status(&world, waits), TaskState::Queued);
@@ -522,7 +522,7 @@ fn paused_tasks_stop_and_go_on() {
     world.run();
     assert_eq!(world.ended[&begun].end, TaskEnd::Done);
     assert!(world.ended.contains_key(&waits));
-    // Cancelled while it is paused: its room is free.
+    // Cancelled while it is paused: its space is free.
     let gone = submit(&mut world, 5);
     pause(&mut world, Scope::Tasks(vec![gone]), true);
     world.run();
@@ -554,7 +554,7 @@ fn what_never_fits_is_told_with_figures() {
     assert!(matches!(end(1, 1), TaskEnd::Failed(w) if w.code == Code::Quota));
     assert!(matches!(end(2, 50), TaskEnd::Failed(w) if w.code == Code::NoSpace));
     assert_eq!(end(2, 40), TaskEnd::Done);
-    // What a program has removed itself is found by a survey.
+    // A survey finds that a program has removed files itself.
     world.content.clear();
     world.now += 20_000_000_000;
     let id = world

@@ -1,4 +1,4 @@
-//! What is found when it is looked again: folders that come back, files that programs removed, processes that have ended.
+//! The results of a second look: folders that come back, files that programs removed, processes that have ended.
 
 mod common;
 
@@ -60,7 +60,7 @@ fn registered(world: &mut World) {
     assert_eq!(world.answers.pop(), Some(TaskReply::Done));
 }
 
-/// What programs of a job remove themselves is given back to its quota, over a restart too.
+/// Bytes that a job's programs remove themselves are given back to its quota, over a restart too.
 #[test]
 fn a_job_gets_back_what_its_programs_removed() {
     let mut world = World::new(Config::default(), vec![("big".into(), space(1000, 0, 4))]);
@@ -111,7 +111,7 @@ fn a_job_registered_again_counts_what_still_runs() {
     assert_eq!(world.ended[&second].end, TaskEnd::Done);
 }
 
-/// A process belongs to a job by its number and its stamp; those that have ended make room.
+/// A process belongs to a job by its number and its stamp; those that have ended make space.
 #[test]
 fn processes_are_told_apart() {
     let mut world = World::new(Config::default(), Vec::new());

@@ -1,4 +1,4 @@
-//! What is not known before a run: how long steps take, what they write, what the sources hold.
+//! The assumptions about a run: the run times of steps, the content of their outputs and of the sources.
 
 use std::collections::BTreeMap;
 use tarn_types::event::Failure;
@@ -8,17 +8,17 @@ use tarn_types::units::{Nanos, SECOND};
 
 /// How long an instance runs.
 pub type RunTime = Box<dyn Fn(InstanceId) -> Nanos + Send>;
-/// What an instance writes to one of its outputs: relative paths with their sizes.
+/// The files that an instance writes to one of its outputs: relative paths with their sizes.
 pub type Contents = Box<dyn Fn(InstanceId, DataId) -> Vec<SimEntry> + Send>;
 
-/// What a simulation assumes.
+/// The assumptions of a simulation.
 pub struct Estimates {
     /// How long an instance runs.
     pub run_time: RunTime,
-    /// What an instance writes. The dataset's partition divides it into parts: by top-level entry, or by the
+    /// The files that an instance writes. The dataset's partition divides them into parts: by top-level entry, or by the
     /// rank that its scatter rule gives to a path.
     pub output: Contents,
-    /// What the sources hold (parts of version 0), or why they cannot be listed.
+    /// The parts of the sources (version 0), or why they cannot be listed.
     pub sources: BTreeMap<DataId, Result<Vec<PartInfo>, Failure>>,
     /// Allocation unit of the tiers in bytes: a file takes whole ones, a part one more for its folder. 1 makes
     /// a replica take as many bytes as its content has.

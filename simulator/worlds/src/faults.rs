@@ -1,4 +1,4 @@
-//! Failures drawn from a seed: whether a given transfer or attempt fails never depends on what came before.
+//! Failures drawn from a seed: whether a given transfer or attempt fails never depends on earlier events.
 
 use tarn_types::id::{InstanceId, NodeId, TransferId};
 use tarn_types::random::{self, unit};
@@ -19,7 +19,7 @@ pub struct FaultPlan {
     pub step_failure_probability: f64,
     /// Probability (0 to 1) that an attempt of a step with a time limit hangs, until that is over.
     pub hang_probability: f64,
-    /// What begins after this does not fail.
+    /// Operations that begin after this do not fail.
     pub until: Option<Time>,
 }
 

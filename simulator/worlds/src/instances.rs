@@ -85,7 +85,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Its partitions are made, in the room that was set aside for them. Whether that is still there.
+    /// Makes its partitions in the space that was reserved for them. Whether that is still there.
     fn make_partitions(&mut self, run: &AttemptSpec) -> bool {
         let mut made: Vec<(&StoreKey, TierRef)> = Vec::new();
         for lent in &run.partitions {
@@ -106,7 +106,7 @@ impl Simulation {
         true
     }
 
-    /// What an attempt had for itself goes.
+    /// Removes the partitions that an attempt had for itself.
     fn take_back(&mut self, run: &AttemptSpec) {
         for lent in &run.partitions {
             if self.workflow.partition(lent.partition).keep == KeepPartition::Step {
@@ -313,7 +313,7 @@ impl Simulation {
         parts
     }
 
-    /// What an earlier run of an instance has made, which was taken from it, is made again when it is lost.
+    /// The outputs that an instance took from an earlier run: after a loss it makes them again.
     fn as_before(
         &self,
         step: &Step,
@@ -403,7 +403,7 @@ fn failed(kind: FailureKind, message: impl Into<String>) -> AttemptOutcome {
     }
 }
 
-/// On which nodes of the step a part of an output lies.
+/// The nodes of the step that hold a part of an output.
 fn spots_of(
     step: &Step,
     distribution: Distribution,
@@ -411,7 +411,7 @@ fn spots_of(
     nodes: &[TierRef],
 ) -> Vec<TierRef> {
     match (distribution, class) {
-        // Which files go where is the file system's: on the first node they take no less room.
+        // Which files go where is the file system's: on the first node they take no less space.
         (Distribution::Single | Distribution::Shared, _) => nodes.iter().take(1).copied().collect(),
         (Distribution::Scatter, PartClass::Rank(rank)) => {
             let at = step.node_of_rank(*rank) as usize;

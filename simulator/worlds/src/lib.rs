@@ -1,7 +1,7 @@
 //! L3: a world in virtual time, for plans and for tests of the engine.
 //!
 //! Transfers share links max-min fairly ([`Network`]), steps take the time that [`Estimates`] gives them, and
-//! events come in an order that depends on nothing but the input and the seed. What no correct engine may order
+//! events come in an order that depends on nothing but the input and the seed. An order that no correct engine gives
 //! (more cores than a node has, reading a replica that is not there, evicting one that is being read) is a
 //! [`tarn_ports::WorldError`] that names it.
 

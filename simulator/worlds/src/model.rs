@@ -1,4 +1,4 @@
-//! What happens and what is under way in the simulated world of a run.
+//! The events and activities in the simulated world of a run.
 
 use crate::network::Finished;
 use tarn_ports::WorldError;
@@ -8,7 +8,7 @@ use tarn_types::id::{DataId, InstanceId, NodeId};
 use tarn_types::part::{PartRef, Transfer};
 use tarn_types::units::{Nanos, Time};
 
-/// What happens at a known time.
+/// An event at a known time.
 pub(crate) enum ScheduledEvent {
     Event(Event),
     End(InstanceId, u32),
@@ -18,7 +18,7 @@ pub(crate) enum ScheduledEvent {
     Faster(u64),
 }
 
-/// What a node that comes back has kept of what was on it.
+/// The replicas that a node keeps when it comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeps {
     /// It was cut off.
@@ -34,11 +34,11 @@ pub enum Keeps {
 pub struct Outage {
     /// For how long; `None` for ever.
     pub lasts: Option<Nanos>,
-    /// What it then brings back.
+    /// The replicas that it keeps.
     pub keeps: Keeps,
 }
 
-/// What is on a lost node.
+/// The replicas on a lost node.
 #[derive(Debug)]
 pub(crate) struct LostNodeReplicas(pub(crate) Vec<IntactReplica>);
 
@@ -64,7 +64,7 @@ pub(crate) struct SimulatedTransfer {
     pub(crate) moved: Option<Finished>,
 }
 
-/// What no correct engine orders.
+/// The error for an order that no correct engine gives.
 pub(crate) fn broken<T>(what: String) -> Result<T, WorldError> {
     Err(WorldError(format!(
         "simulation: {what}; this is an error of the engine that ordered it"

@@ -19,9 +19,9 @@ pub enum Resource {
     ExternalIn,
     /// The external store, written: one for the cluster.
     ExternalOut,
-    /// What a node receives from other nodes.
+    /// The input of a node from other nodes.
     PeerIn(NodeId),
-    /// What a node sends to other nodes.
+    /// The output of a node to other nodes.
     PeerOut(NodeId),
     /// A tier, read.
     TierRead(TierRef),
@@ -44,7 +44,7 @@ impl Resource {
     }
 }
 
-/// What counts against a number of streams: a transfer waits until each of its limits has a stream free.
+/// A limit on the number of streams: a transfer waits until each of its limits has a stream free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StreamLimit {
     /// Transfers to and from the external store, over the cluster.
@@ -100,7 +100,7 @@ pub(crate) struct Finished {
     pub(crate) took: Nanos,
 }
 
-/// The rate of every flow in motion, in bytes a second, with what it uses.
+/// The rate of every flow in motion, in bytes a second, with the resources that it uses.
 pub type FlowRates = Vec<(TransferId, f64, Vec<Resource>)>;
 
 /// All transfers: those that wait for a stream (highest priority first) and those in motion.
@@ -142,7 +142,7 @@ impl Network {
         waited || moved.is_some()
     }
 
-    /// The rates of what is shared have changed.
+    /// The rates of the resources have changed.
     pub(crate) fn rates_changed(&mut self, cluster: &Cluster) {
         self.share(cluster);
     }
@@ -157,7 +157,7 @@ impl Network {
         flows.min().map(|ns| self.now.saturating_add(ns))
     }
 
-    /// Lets time pass to `to`, which is not after [`Network::next_change`]. Returns what has finished, by id.
+    /// Lets time pass to `to`, which is not after [`Network::next_change`]. Returns the finished flows, by id.
     pub(crate) fn advance(&mut self, cluster: &Cluster, to: Time) -> Vec<Finished> {
         let elapsed = to.saturating_sub(self.now);
         self.now = self.now.max(to);

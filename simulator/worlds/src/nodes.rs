@@ -90,7 +90,7 @@ impl Simulation {
         });
     }
 
-    /// Changes the rates of the links; what has no limit stays so.
+    /// Changes the rates of the links; links without a limit stay so.
     pub(crate) fn links(&mut self, change: impl Fn(u64) -> u64) {
         for link in [&mut self.cluster.external, &mut self.cluster.peer] {
             for rate in [&mut link.read, &mut link.write] {

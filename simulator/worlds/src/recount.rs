@@ -1,15 +1,15 @@
-//! What the accounts of the simulated world say, counted again.
+//! The accounts of the simulated world, counted again.
 
 use crate::simulation::Simulation;
 use std::collections::BTreeMap;
 use tarn_types::id::{TierRef, TransferId};
 use tarn_types::part::Place;
 
-/// Where there are more transfers or replicas than this, they are not counted: it is done after each event.
+/// Above this number of transfers or replicas, they are not counted: the check follows each event.
 const MOST: usize = 256;
 
 impl Simulation {
-    /// Counts what replicas, partitions and transfers take of tiers and links, and compares it with the accounts.
+    /// Counts the shares of replicas, partitions and transfers in tiers and links, and compares them with the accounts.
     ///
     /// # Panics
     /// When they differ: something was given back twice, or is never given back.

@@ -1,5 +1,5 @@
-//! Holds the engine of a run to every rule, by its own account of the log: it asks neither the engine nor the world for
-//! anything, and watches the world too.
+//! Holds the engine of a run to every rule, by its own account of the log: it takes nothing from the engine or the world,
+//! and watches the world too.
 
 mod account;
 mod actions;
@@ -13,7 +13,7 @@ use tarn_ports::Record;
 use tarn_types::event::Event;
 use tarn_types::units::{Elapsed, Time};
 
-/// The rules of a run, and what its log has said so far.
+/// The rules of a run, and the account of its log so far.
 #[derive(Debug, Default)]
 pub struct Rules {
     account: Option<RunAccount>,
@@ -30,7 +30,7 @@ pub struct BrokenRule {
     pub seq: u64,
     /// When it was written.
     pub at: Time,
-    /// What breaks the rule.
+    /// The violation.
     pub how: String,
 }
 

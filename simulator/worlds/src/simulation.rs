@@ -1,4 +1,4 @@
-//! What there is in the simulated world of a run: virtual time, running instances, transfers, replicas.
+//! The state of the simulated world of a run: virtual time, running instances, transfers, replicas.
 
 use crate::estimates::Estimates;
 use crate::faults::FaultPlan;
@@ -25,9 +25,9 @@ pub struct Simulation {
     pub(crate) faults: FaultPlan,
     pub(crate) now: Time,
     seq: u64,
-    /// What happens at a known time, in order.
+    /// Events at a known time, in order.
     pub(crate) due: BTreeMap<(Time, u64), ScheduledEvent>,
-    /// What has happened and was not fetched yet.
+    /// Events that were not fetched yet.
     pub(crate) ready: VecDeque<(Time, Event)>,
     pub(crate) running: BTreeMap<InstanceId, SimulatedAttempt>,
     /// Which prior an instance was taken from: it makes the same when it has to run all the same.
@@ -37,9 +37,9 @@ pub struct Simulation {
     pub(crate) chains: bool,
     pub(crate) network: Network,
     pub(crate) store: SimulatedStorage,
-    /// Nodes that are lost, with what is on them.
+    /// Nodes that are lost, with the replicas on them.
     pub(crate) lost: BTreeMap<NodeId, LostNodeReplicas>,
-    /// Nodes that were lost once: what was ordered before that was known may miss something there.
+    /// Nodes that were lost once: orders from before that was known may miss something there.
     pub(crate) shaken: BTreeSet<NodeId>,
 }
 
@@ -128,7 +128,7 @@ impl Simulation {
         self.store.replicas()
     }
 
-    /// What is known of a part.
+    /// The description of a part, if it is known.
     pub fn info(&self, part: PartRef) -> Option<&PartInfo> {
         self.store.info(part)
     }

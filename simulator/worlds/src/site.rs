@@ -1,8 +1,8 @@
-//! A whole site in virtual time: does what a planner decides ([`SiteAction`]), tells it what happened ([`SiteEvent`]), and
+//! A whole site in virtual time: carries out a planner's decisions ([`SiteAction`]), reports events to it ([`SiteEvent`]), and
 //! measures.
 //!
 //! Everything is an integer and nothing depends on a hash order: the same machine, workload, faults and actions give the
-//! same events. What the planner may not order is a [`WorldError`]; the world itself only refuses what it cannot do, and
+//! same events. An order that the planner may not give is a [`WorldError`]; the world itself only refuses the impossible, and
 //! [`Checked`] holds the planner to every rule.
 //!
 //! When a node is lost, or reboots and with it its `app_direct` tiers, every layout that includes the node is gone, from
@@ -48,7 +48,7 @@ use tarn_types::units::{Elapsed, Time};
 /// Timers in a row without an action or anything else that happens: a planner that asks for more waits for nothing.
 const MAX_IDLE_TIMERS: u32 = 100_000;
 
-/// What happens at a known time.
+/// An event at a known time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ScheduledSiteEvent {
     /// A program ends; not if it was stopped before.
@@ -69,18 +69,18 @@ pub struct SimulatedSite {
     work: Arc<Workload>,
     faults: SiteFaults,
     now: Time,
-    /// Numbers what is due, to tell what was overtaken.
+    /// Numbers the due events, to recognise those that were overtaken.
     numbered: u64,
     due: BinaryHeap<Reverse<(Time, u64, ScheduledSiteEvent)>>,
-    /// What has happened and was not told yet.
+    /// Events that were not delivered yet.
     ready: VecDeque<SiteEvent>,
     arrivals: JobArrivals,
     jobs: Vec<JobSlot>,
-    /// Jobs that were told and are neither done nor taken out.
+    /// Submitted jobs that are neither done nor taken out.
     open: usize,
-    /// Who writes each item.
+    /// The writer of each item.
     producers: Vec<Option<JobId>>,
-    /// Who waits for whom: (before, after); made when a job is first taken out.
+    /// Pairs of jobs (before, after) of which one waits for the other; made when a job is first taken out.
     waits: Vec<(JobId, JobId)>,
     nodes: Vec<NodeSlot>,
     space: TierOccupancy,
@@ -89,10 +89,10 @@ pub struct SimulatedSite {
     moving: Vec<Option<ActiveMove>>,
     streams: HashMap<MoveId, StreamIndex>,
     losses: u64,
-    /// Nodes that are lost or boot: what a lost one took may have to be made again once they are back.
+    /// Nodes that are lost or boot: data of a lost one may have to be made again once they are back.
     away: u32,
     slow_downs: u64,
-    /// What is slow, and how many times over.
+    /// The slow resources, and how many times over.
     slow: BTreeMap<SlowResource, u32>,
     idle_timers: u32,
     record: SiteRecorder,
@@ -177,7 +177,7 @@ impl SimulatedSite {
         Checked::new(&machine, self)
     }
 
-    /// What happened so far.
+    /// The result so far.
     pub fn into_result(mut self) -> SiteResult {
         self.end_spans();
         let mut result = self.record.result;
@@ -197,7 +197,7 @@ impl SimulatedSite {
         self.numbered
     }
 
-    /// Refuses what cannot be done.
+    /// Refuses an action that cannot be done.
     fn refuse<T>(&self, what: String) -> Result<T, WorldError> {
         Err(WorldError(format!(
             "site at {} ({} ns): {what}; this is an error of the planner that ordered it",
@@ -212,7 +212,7 @@ impl SimulatedSite {
         idle && next_arrival.is_none()
     }
 
-    /// The next thing that happens, and when: what is due before what moves before what comes.
+    /// The next event and its time: due events before ends of moves before submissions.
     fn upcoming(&mut self) -> Option<(Time, Next)> {
         let arrival = self.arrivals.time(self.now);
         if self.is_over(arrival) {
@@ -220,7 +220,7 @@ impl SimulatedSite {
         }
         let now = self.now;
         let due = self.due.peek().map(|Reverse(d)| d.0.max(now));
-        // What happens now needs no new rates of what moves.
+        // An event that is due now needs no new rates of moves.
         if due == Some(now) {
             return Some((now, Next::Due));
         }
@@ -237,13 +237,13 @@ impl SimulatedSite {
         all.into_iter().flatten().min_by_key(|n| n.0)
     }
 
-    /// Lets it happen. `None` where there is nothing to tell.
+    /// Lets it happen. `None` if there is nothing to report.
     fn happens(&mut self, what: Next) -> Option<SiteEvent> {
         match what {
             Next::Moved(slot) => self.move_ends(slot),
             Next::Submitted => {
                 let mut jobs = self.arrivals.take();
-                // What waits for a job that was taken out went with it.
+                // Jobs that wait for a job that was taken out went with it.
                 jobs.retain(|j| self.phase(*j) == Some(SimulatedJobPhase::Unknown));
                 if jobs.is_empty() {
                     return None;
@@ -281,7 +281,7 @@ impl SimulatedSite {
     }
 }
 
-/// What happens next.
+/// The kind of the next event.
 #[derive(Debug, Clone, Copy)]
 enum Next {
     Due,

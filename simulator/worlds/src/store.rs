@@ -1,4 +1,4 @@
-//! What lies where in the simulated world, and how full the tiers are.
+//! The replicas in the simulated world, and how full the tiers are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::{add, sub};
@@ -14,7 +14,7 @@ pub(crate) struct SimulatedStorage {
     replicas: BTreeMap<PartRef, BTreeSet<Place>>,
     /// Replicas of other workflows.
     others: BTreeSet<(PartRef, TierRef)>,
-    /// What lies on tiers of earlier makes of a part, with its space.
+    /// Replicas of earlier makes of a part on tiers, with their space.
     returned: BTreeMap<(PartRef, StoreKey, TierRef), u64>,
     tiers: BTreeMap<TierRef, TierFillLevel>,
     /// Partitions, with their space.
@@ -96,7 +96,7 @@ impl SimulatedStorage {
         self.lent.contains_key(&(key.clone(), spot))
     }
 
-    /// A partition is there, if it was not. Whether there was room.
+    /// Makes a partition if it is not there. Whether there was space.
     pub(crate) fn make_partition(&mut self, key: &StoreKey, spot: TierRef, bytes: u64) -> bool {
         let at = (key.clone(), spot);
         let there = self.lent.contains_key(&at) || self.reserve(spot, bytes);
@@ -146,7 +146,8 @@ impl SimulatedStorage {
         true
     }
 
-    /// A part is made again. What there is of it on nodes stays until it is removed; outside, only what is the same as before.
+    /// A part is made again. Its replicas on nodes stay until they are removed; outside, only replicas with the same
+    /// content stay.
     pub(crate) fn replace(&mut self, part: PartRef, info: PartInfo) {
         let old = self.parts.get(&part).cloned();
         let same = old.as_ref().is_some_and(|o| o.hash == info.hash);
@@ -154,7 +155,7 @@ impl SimulatedStorage {
             match (&place, &old) {
                 (Place::Node(spot), Some(old)) => {
                     let at = (part, old.key.clone(), *spot);
-                    // What had the same key there was replaced.
+                    // A replica with the same key there was replaced.
                     if let Some(replaced) = self.returned.insert(at, old.stored) {
                         self.release(*spot, replaced);
                     }
@@ -166,14 +167,14 @@ impl SimulatedStorage {
         self.know(part, info);
     }
 
-    /// Removes what lies there of an earlier make of a part.
+    /// Removes a replica of an earlier make of a part.
     pub(crate) fn remove_returned(&mut self, part: PartRef, key: &StoreKey, spot: TierRef) {
         if let Some(stored) = self.returned.remove(&(part, key.clone(), spot)) {
             self.release(spot, stored);
         }
     }
 
-    /// Takes from a node all that lies there. Its tiers are empty then.
+    /// Takes all replicas from a node. Its tiers are empty then.
     pub(crate) fn take_node(&mut self, node: NodeId) -> Vec<IntactReplica> {
         let whole = |part: PartRef, key: &StoreKey, spot: TierRef, stored: u64| IntactReplica {
             part,
@@ -211,7 +212,7 @@ impl SimulatedStorage {
         taken
     }
 
-    /// Puts what came back with a node where it was, and says how large the node's tiers are.
+    /// Puts the replicas that came back with a node where they were. Returns the capacities of the node's tiers.
     pub(crate) fn give_node(&mut self, node: NodeId, whole: &[IntactReplica]) -> Vec<u64> {
         for w in whole {
             let spot = TierRef { node, tier: w.tier };
@@ -243,7 +244,8 @@ impl SimulatedStorage {
         self.tiers.get(&spot).map_or(0, |f| f.peak)
     }
 
-    /// Counts what replicas and partitions take, beside what is `coming`, and compares it with how full the tiers are.
+    /// Counts the space of replicas and partitions, beside the space of data that is `coming`, and compares it with how
+    /// full the tiers are.
     ///
     /// # Panics
     /// When they differ.

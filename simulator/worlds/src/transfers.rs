@@ -125,7 +125,7 @@ impl Simulation {
     }
 
     /// One flow for each place that is read; each waits for its files' latency, then moves its bytes, then reads
-    /// them back where the order asks for it.
+    /// them back if the order requires it.
     fn flows(&self, order: &Transfer, fails: Option<f64>) -> Vec<Vec<Leg>> {
         let mut sums: BTreeMap<&Place, (u64, u64)> = BTreeMap::new();
         for part in &order.parts {

@@ -1,4 +1,4 @@
-//! Time passes in the simulated world, and what is ordered begins.
+//! Time passes in the simulated world, and ordered actions begin.
 
 use crate::model::{ScheduledEvent, broken};
 use crate::simulation::Simulation;
@@ -14,7 +14,7 @@ impl Simulation {
         due.into_iter().chain(self.network.next_change()).min()
     }
 
-    /// Lets time pass to `to` (not after the next change) and turns what then ends into events.
+    /// Lets time pass to `to` (not after the next change) and turns the ends of activities into events.
     fn advance(&mut self, to: Time) {
         self.now = self.now.max(to);
         for done in self.network.advance(&self.cluster, self.now) {
@@ -25,7 +25,7 @@ impl Simulation {
                 ScheduledEvent::End(id, attempt) => self.ended(id, attempt),
                 ScheduledEvent::Event(Event::Capacity { spot, bytes }) => {
                     self.store.set_capacity(spot, bytes);
-                    // Nobody can tell of a lost node how full its tiers are.
+                    // A lost node cannot report how full its tiers are.
                     if !self.lost.contains_key(&spot.node) {
                         self.happen(Event::Capacity { spot, bytes });
                     }

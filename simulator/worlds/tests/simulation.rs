@@ -1,4 +1,4 @@
-//! The simulation as a world: what a small, hand-driven schedule makes of it.
+//! The simulation as a world: the results of a small, hand-driven schedule.
 
 use std::collections::BTreeMap;
 use tarn_ports::World;
@@ -482,7 +482,7 @@ fn reuse_brings_what_is_still_held() {
     assert_eq!(sim.used(spot(1)), 50 * MB);
 }
 
-/// Drives a fixed schedule and tells what happened.
+/// Drives a fixed schedule and returns the events.
 fn story(seed: u64) -> Vec<String> {
     let start = start(
         VersionPartitioning::Entries,
@@ -533,7 +533,7 @@ fn a_seed_decides_everything() {
     );
 }
 
-/// What is told next, by kind.
+/// The next event, by kind.
 fn told(sim: &mut Simulation) -> (u64, String) {
     let (now, event) = sim.next(None).unwrap();
     let what = match event {
@@ -574,7 +574,7 @@ fn a_lost_node_ends_what_is_under_way_with_it_and_keeps_what_it_is_told_to() {
         assert_eq!(told(&mut sim), (lost, "lost n1".into()));
         assert_eq!(told(&mut sim), (lost, "failed NodeLost".into()));
         assert_eq!(sim.used(spot(1)), 0);
-        // What is ordered there ends, what it brings is not there; the other node goes on.
+        // A transfer that is ordered there fails at once; the attempt on both nodes ends soon after.
         sim.perform(&fetch(8, &[1], 1)).unwrap();
         assert_eq!(told(&mut sim), (lost, "failed NodeLost".into()));
         let (now, what) = told(&mut sim);

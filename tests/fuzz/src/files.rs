@@ -18,7 +18,7 @@ const JOB: &str = "#!/bin/bash\n#SBATCH -N 2 -n 4 --time=1:00 --array=1,3-5%2 --
 const MACHINE: &str = include_str!("../../../examples/machines/eight-nodes.toml");
 const TRACE: &str = "; Version: 2.2\n; MaxNodes: 4\n1 0 10 60 4 -1 -1 4 120 -1 1 1 1 1 1 1 -1 -1\n2 5 0 30 1 -1 -1 1 60 -1 1 1 1 1 1 1 -1 -1\n";
 
-/// What is a workflow gives jobs that are read back, where jobs can do it.
+/// The jobs of a workflow are read back, where jobs can do it.
 pub(crate) fn workflow(bytes: &[u8]) {
     let Some(text) = text(bytes) else { return };
     let Ok(parsed) = parse("w.toml", text, Path::new(FOLDER)) else {
@@ -94,7 +94,7 @@ pub(crate) fn workloads() -> Vec<Vec<u8>> {
     owned(&[TRACE, FOAM])
 }
 
-/// What is a manifest is written as it was read.
+/// A manifest is written as it was read.
 pub(crate) fn manifest(bytes: &[u8]) {
     if let Ok(manifest) = Manifest::decode(bytes) {
         let again = Manifest::decode(&manifest.encode());
@@ -116,7 +116,7 @@ pub(crate) fn unit_texts() -> Vec<Vec<u8>> {
     owned(&["400 GiB", "1.5GB", "10m", "1h30m", "2 GB/s", "25gbit"])
 }
 
-/// What names a dataset, or somebody, is written as it was read.
+/// The name of a dataset or an owner is written as it was read.
 pub(crate) fn names(bytes: &[u8]) {
     let Some(text) = text(bytes) else { return };
     if let Ok(named) = text.parse::<NamedDataset>() {
@@ -143,12 +143,12 @@ pub(crate) fn key_rings() -> Vec<Vec<u8>> {
     ])
 }
 
-/// What an arena's slot says of its objects.
+/// The objects in an arena's slot.
 pub(crate) fn checkpoint(bytes: &[u8]) {
     let _ = tarn_checkpoint_core::RankManifest::decode(bytes, 1 << 30);
 }
 
-/// What is written into Slurm's files can be taken out again.
+/// Lines that are written into Slurm's files can be taken out again.
 pub(crate) fn slurm_conf(bytes: &[u8]) {
     let Some(text) = text(bytes) else { return };
     let _ = (value(text, "BurstBufferType"), includes(text).count());

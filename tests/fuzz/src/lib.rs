@@ -1,6 +1,6 @@
-//! What reads bytes that others wrote, each as a function of bytes. It panics where something does not hold that must, whatever the bytes
-//! are; garbage itself is refused by an error, which is nothing to tell. `fuzz/` has libFuzzer look for such bytes, `tests/made_up.rs` tries
-//! some on every test run. docs/internals/testing.md, "Fuzzing".
+//! The readers of bytes from others, each as a function of bytes. It panics if something does not hold that must, whatever the
+//! bytes are; a reader refuses garbage with an error, which is no finding. `fuzz/` has libFuzzer look for such bytes,
+//! `tests/made_up.rs` tries some on every test run. docs/internals/testing.md, "Fuzzing".
 
 mod files;
 mod messages;
@@ -8,7 +8,7 @@ mod tools;
 
 /// Something that reads bytes.
 pub struct Target {
-    /// What it is called: `--target` of `scripts/fuzz.sh`.
+    /// The name: `--target` of `scripts/fuzz.sh`.
     pub name: &'static str,
     /// Reads them.
     pub run: fn(&[u8]),
@@ -45,7 +45,7 @@ const fn target(name: &'static str, run: fn(&[u8]), seeds: fn() -> Vec<Vec<u8>>)
     Target { name, run, seeds }
 }
 
-/// What begins with nothing.
+/// The seeds of a target that begins with nothing.
 fn nothing() -> Vec<Vec<u8>> {
     vec![Vec::new()]
 }

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use tarn_proto::{data, local, node, site, storage};
 use tarn_stream::hello;
 
-/// What is a message is written so that it is read as the same one.
+/// A message is written so that it is read as the same one.
 fn site_message<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
     let Ok(message) = site::decode::<T>(bytes) else {
         return;
@@ -20,7 +20,7 @@ fn site_message<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
     assert_eq!(as_json(&again), as_json(&message));
 }
 
-/// Between the controller, its nodes, and who asks it.
+/// Between the controller, its nodes, and its callers.
 pub(crate) fn site(bytes: &[u8]) {
     site_message::<site::ControllerRequest>(bytes);
     site_message::<site::ControllerReply>(bytes);
@@ -85,7 +85,7 @@ pub(crate) fn peer_seeds() -> Vec<Vec<u8>> {
     vec![vec![1, 0, 0], vec![2, 0, 1, 1, 1]]
 }
 
-/// What moves parts between nodes.
+/// The messages that move parts between nodes.
 pub(crate) fn data(bytes: &[u8]) {
     let _ = bytes.first_chunk().map(hello::Hello::decode);
     let _ = bytes.first_chunk().map(hello::Welcome::decode);
@@ -98,7 +98,7 @@ pub(crate) fn data(bytes: &[u8]) {
     let _ = data::DataCall::decode(bytes);
 }
 
-/// What asks for bytes of other nodes' partitions.
+/// The requests for bytes of other nodes' partitions, and the replies.
 pub(crate) fn storage(bytes: &[u8]) {
     let _ = bytes.first_chunk().map(storage::StorageRequest::decode);
     let _ = bytes

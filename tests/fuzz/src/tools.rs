@@ -1,4 +1,4 @@
-//! What other programs, and the kernel, say.
+//! The output of other programs and of the kernel.
 
 use crate::{owned, text};
 

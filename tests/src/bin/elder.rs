@@ -1,5 +1,5 @@
 //! A tarnd of an earlier release, as far as a run sees of it: it is started and reached as every tarnd (sessions have not
-//! changed since), but its messages about a run are of an older version, so it refuses what it is asked.
+//! changed since), but its messages about a run are of an older version, so it refuses all requests.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tarn_sessions::{
     Talk,
 };
 
-/// What it speaks.
+/// The version of its messages.
 const OLD: u32 = VERSION - 1;
 
 struct Elder;

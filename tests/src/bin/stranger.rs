@@ -1,16 +1,16 @@
-//! A process that is of no run and bothers a port of tarnd: `stranger PORT`. Connections that say nothing, garbage, messages
-//! that are cut or claim to be huge. Says a line when its crowd is there, ends with its standard input.
+//! A process that is of no run and bothers a port of tarnd: `stranger PORT`. Connections that send nothing, garbage, messages
+//! that are cut or claim to be huge. Prints a line when its crowd is there, ends with its standard input.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Connections that say nothing.
+/// Connections that send nothing.
 const CROWD: usize = 500;
 /// Between two of those that come.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What is said by those that speak.
+/// The data of the connections that send some.
 fn garbage() -> Vec<Vec<u8>> {
     let hello = |version: u16| {
         let versions = [version.to_le_bytes(), version.to_le_bytes()].concat();

@@ -4,7 +4,7 @@ use crate::{Fixture, LATER, TIER, began, cluster, wait_for_begin};
 use std::time::{Duration, Instant};
 use tarn_tests::slurm::{Cluster, wait_until};
 
-/// Two steps need at the same time what the first has read on one node: each takes all cores of one.
+/// Two steps need at the same time the output of the first on one node: each takes all cores of one.
 const READ_TWICE: &str = r#"
 name = "twice"
 
@@ -84,7 +84,7 @@ fn a_step_of_nodes_that_cannot_reach_each_other_fails_by_name() {
     assert!(!log.contains("node-lost"), "{log}");
 }
 
-/// Two nodes cannot reach each other, and tarn reaches both: what one has, the other reads outside.
+/// Two nodes cannot reach each other, and tarn reaches both: the other node reads its data outside.
 #[test]
 fn nodes_that_cannot_reach_each_other_read_outside() {
     let Some(cluster) = cluster(2) else { return };
@@ -104,7 +104,7 @@ fn nodes_that_cannot_reach_each_other_read_outside() {
     assert_eq!(failed, 1, "the peer was asked once: {log}");
 }
 
-/// What one node makes is read on two, and goes out.
+/// The output of one node is read on two, and goes out.
 const GIVEN: &str = r#"
 name = "given"
 
@@ -123,7 +123,7 @@ run = "test $(stat -c %s $TARN_x/f) = 8000000"
 in = ["x:broadcast"]
 "#;
 
-/// What a node takes from another is held to the rate that was asked for, and what goes outside is not.
+/// A transfer from node to node keeps to the requested rate, a transfer to the outside does not.
 #[test]
 fn a_rate_between_nodes_is_kept() {
     let Some(cluster) = cluster(2) else { return };
@@ -150,15 +150,15 @@ fn a_rate_between_nodes_is_kept() {
         let done = done.unwrap_or_else(|| panic!("no end of {order} in {log}"));
         done["took"].as_f64().expect("nanoseconds") / 1e9
     };
-    // 8 MB at 1 MB/s; what is not held to that is faster on a busy machine too.
+    // 8 MB at 1 MB/s; a transfer without the limit is faster on a busy machine too.
     let (peer, out) = (took("peer"), took("external-out"));
     assert!(peer > 7.6 && out < 7.0, "{peer} s, {out} s");
-    // On one machine it is said to be of no use.
+    // On one machine tarn reports that it is of no use.
     let local = fixture.shell("tarn nodes --local --peer-rate 4MB/s");
     assert!(local.contains("no effect on one machine"), "{local}");
 }
 
-/// What one node makes is wanted on two; the last step wants all three, the cut one too.
+/// The output of one node is wanted on two; the last step wants all three, the cut one too.
 const MADE: &str = r#"
 name = "made"
 
@@ -195,7 +195,7 @@ out = ["end:single"]
 after = ["waits", "two"]
 "#;
 
-/// The node that sends is cut off in the middle of a transfer, and is back a minute later: the others go on without it, and
+/// The node that sends is cut off in the middle of a transfer, and is back a minute later: the others continue without it, and
 /// then with it.
 #[test]
 fn a_link_is_cut_in_the_middle_of_a_transfer() {

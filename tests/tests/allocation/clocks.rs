@@ -44,7 +44,7 @@ fn clocks_that_differ_by_two_years_change_nothing() {
     };
     assert_eq!(year("node1") - year("node2"), 2);
     assert_eq!(fixture.read("out/nodes"), "node1\nnode2\n", "both worked");
-    // What has not changed is not run again; when one entry has, every step that reads the dataset is.
+    // Unchanged steps do not run again; when one entry has changed, every step that reads the dataset does.
     let again = run();
     assert!(again.contains("0 run, 13 unchanged"), "{again}");
     fixture.write("in/f15", "changed\n");

@@ -9,7 +9,7 @@ fn cluster(nodes: usize) -> Option<Cluster> {
     fixture::cluster(nodes, &["tarn", "tarnd", "examples/dealt"], &[], &[])
 }
 
-/// Each node writes to all blocks, and reads what the other one has written; a later step finds it.
+/// Each node writes to all blocks, and reads the other one's data; a later step finds it.
 const WORDS: &str = r#"
 name = "dealt"
 [partition.field]
@@ -44,7 +44,7 @@ partitions = ["field"]
 run = "dealt read @step/field 65736; dealt add @step/field 8"
 "#;
 
-/// What the step prints where its first node is `first`, and the other one `second`.
+/// The output of the step if its first node is `first`, and the other one `second`.
 fn words(first: &str, second: &str) -> String {
     let mut text = String::new();
     for other in [second, first] {
@@ -92,7 +92,7 @@ fn each_node_writes_to_all_of_one_partition_and_reads_what_the_other_wrote() {
     }
 }
 
-/// One that watches all pieces until that fails, and one that is told to end.
+/// One that watches all pieces until that fails, and one that ends on request.
 const WATCHED: &str = r#"
 name = "watched"
 [partition.field]
@@ -157,7 +157,8 @@ fn strangers_are_refused(cluster: &Cluster, node: usize) {
     }
 }
 
-/// The tarnd of a node of the step is killed: the step is told which node, and runs on others. What lay on that node goes with the next run.
+/// The tarnd of a node of the step is killed: the step learns which node, and runs on others. The next run removes that
+/// node's data.
 #[test]
 fn a_node_with_a_piece_is_lost_and_the_step_runs_elsewhere() {
     let Some(cluster) = cluster(3) else { return };
@@ -191,7 +192,7 @@ fn a_node_with_a_piece_is_lost_and_the_step_runs_elsewhere() {
     }
 }
 
-/// tarn is killed: the pieces of its step are nobody's, on any node, when it goes on.
+/// tarn is killed: the pieces of its step are nobody's, on any node, when it resumes.
 #[test]
 fn tarn_is_killed_and_its_pieces_are_made_anew() {
     let Some(cluster) = cluster(2) else { return };

@@ -1,4 +1,4 @@
-//! A step goes on at another node from a copy of the image of its processes.
+//! A step resumes on another node from a copy of the image of its processes.
 
 use super::{LATER, cluster};
 use std::io::{BufRead, BufReader};
@@ -35,7 +35,7 @@ fn criu() -> Option<PathBuf> {
     Some(criu)
 }
 
-/// What an attempt has printed: numbers.
+/// The output of an attempt: numbers.
 fn printed(fixture: &Fixture<'_>, attempt: u32) -> Vec<u64> {
     let log = fixture.path(&format!(".tarn/runs/counts-1/steps/count-0.{attempt}.log"));
     let text = std::fs::read_to_string(log).unwrap_or_default();
@@ -50,7 +50,7 @@ fn images(cluster: &Cluster, node: usize) -> Vec<PathBuf> {
     found.lines().map(PathBuf::from).collect()
 }
 
-/// A run whose step's node is lost after `harm` was done to the folder of copies on the other; what was said.
+/// A run whose step's node is lost after `harm` was done to the folder of copies on the other. Its output.
 fn loses_its_node(how: impl Fn(&Cluster, usize), harm: Option<&str>) {
     let Some(criu) = criu() else { return };
     let Some(cluster) = cluster(2) else { return };
@@ -77,7 +77,7 @@ fn loses_its_node(how: impl Fn(&Cluster, usize), harm: Option<&str>) {
         .and_then(|p| Some(p.parent()?.display().to_string()));
     let folder = folder.expect("a copy");
     let harms = harm.map(|harm| {
-        // Its node is silent first: what is on its way comes, is harmed too, and then the node is lost.
+        // Its node is silent first: data on its way comes, is harmed too, and then the node is lost.
         signal(&cluster, home, "-STOP");
         harming(&cluster, 3 - home, &harm.replace("FOLDER", &folder))
     });
@@ -112,7 +112,7 @@ fn loses_its_node(how: impl Fn(&Cluster, usize), harm: Option<&str>) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Does harm on a node, and goes on with that.
+/// Does harm on a node, again and again.
 fn harming(cluster: &Cluster, node: usize, harm: &str) -> Child {
     let line = format!("{harm}; echo done; while :; do {harm}; sleep 0.05; done 2> /dev/null");
     let mut command = cluster.node(node).command("root", &["bash", "-c", &line]);

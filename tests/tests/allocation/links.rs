@@ -7,7 +7,7 @@ use tarn_proto::node::VERSION;
 use tarn_tests::programs::install;
 use tarn_tests::slurm::{Cluster, wait_until};
 
-/// What `tarn nodes` said of the links: in the order of the readers, bytes a second; and the rate that is planned with.
+/// The links in the output of `tarn nodes`: in the order of the readers, bytes a second; and the rate that is planned with.
 fn links(said: &str) -> (Vec<f64>, f64) {
     let value: serde_json::Value =
         serde_json::from_str(said).unwrap_or_else(|e| panic!("{e}: {said}"));
@@ -34,7 +34,7 @@ pub(crate) fn links_are_measured(cluster: &Cluster) {
         |rate: &f64| (0.7..1.2).contains(&share(*rate)),
         |rate: &f64| share(*rate) > 2.0,
     );
-    // What else the machine does makes a link slower, never faster: the best of each counts.
+    // Other work of the machine makes a link slower, never faster: the best of each counts.
     let measured = |as_they_are: &dyn Fn(&[f64]) -> bool| {
         let (mut all, mut best) = (Vec::new(), [0.0_f64; 4]);
         for _ in 0..MEASUREMENTS {
@@ -88,7 +88,7 @@ pub(crate) fn links_are_measured(cluster: &Cluster) {
     );
 }
 
-/// What one node has made comes to another one, once it may; where it lies meanwhile it can be changed.
+/// The output of one node comes to another one, once it may; where it is stored meanwhile it can be changed.
 const TRUSTED: &str = r#"
 name = "trusted"
 
@@ -119,7 +119,7 @@ in = ["made", "go"]
 out = ["seen:single"]
 "#;
 
-/// Runs it, with somebody changing a file of the first replica, and on which node that is; what tarn said, and where it was made.
+/// Runs it, while somebody changes a file of the first replica. The output of tarn, and the nodes that made the data.
 fn disturbed(fixture: &Fixture<'_>, kept: &str, change: &str) -> (String, Vec<String>) {
     let clean = fixture.shell("rm -rf .tarn seen out made go");
     assert_eq!(clean, "");
@@ -139,7 +139,7 @@ fn disturbed(fixture: &Fixture<'_>, kept: &str, change: &str) -> (String, Vec<St
         .strip_prefix("node")
         .and_then(|n| n.parse().ok());
     let number: usize = number.unwrap_or_else(|| panic!("{node}"));
-    // It is there soon after the step has said so.
+    // It is there soon after the step has named its node.
     let change = format!(
         "set -e; until f=$(find /scm/alice/trusted-*/node{number}/parts -name f2 2> /dev/null); [ -f \"$f\" ]; do sleep 0.1; done; {change}"
     );
@@ -153,7 +153,7 @@ fn disturbed(fixture: &Fixture<'_>, kept: &str, change: &str) -> (String, Vec<St
     (text, nodes)
 }
 
-/// A node's replica is not what it says: that is found out, and the run gets it elsewhere or has it made again.
+/// A node's replica is not as in its manifest: that is found out, and the run gets it elsewhere or has it made again.
 pub(crate) fn liars_are_found_out(cluster: &Cluster) {
     let fixture = Fixture::new(cluster, "alice", "");
     let mut sums = Command::new("bash");
@@ -165,18 +165,18 @@ pub(crate) fn liars_are_found_out(cluster: &Cluster) {
     let sums = String::from_utf8(sums).expect("text");
     let out = "dest = \"out\"";
     let cases = [
-        // Shorter than it says: nobody else has it, so it is made again.
+        // Shorter than in its manifest: nobody else has it, so it is made again.
         ("truncate -s -1 $f", "", 2, "shorter than in its manifest"),
-        // Of the length that it says, with another content.
+        // Of the length in its manifest, with another content.
         (
             "printf X | dd of=$f bs=1 seek=1000000 conv=notrunc status=none",
             "",
             2,
             "f2",
         ),
-        // What was brought out is whole: it is read there, and made once.
+        // The copy that was brought out is whole: it is read there, and the data made once.
         ("truncate -s 7 $f", out, 1, "shorter than in its manifest"),
-        // Longer than it says: no other node asks for the rest. Where it lies, steps read it as it is.
+        // Longer than in its manifest: no other node requests the rest. Steps on its own node read it as it is.
         ("echo more >> $f", "", 1, ""),
     ];
     for (change, kept, times, said) in cases {

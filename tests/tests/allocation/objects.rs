@@ -64,7 +64,7 @@ fn transfers(fixture: &Fixture<'_>, run: &str) -> Vec<(String, u64, f64)> {
     all.collect()
 }
 
-/// Sources are read by the nodes, the result goes out from where it is, all of it at the rate that was asked for.
+/// Sources are read by the nodes, the result goes out from where it is, all of it at the requested rate.
 #[test]
 fn nodes_read_from_an_object_store_and_deliver_there() {
     let Some(cluster) = cluster(3) else { return };
@@ -79,7 +79,7 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
     store.client_output(&put.iter().map(String::as_str).collect::<Vec<_>>());
     store.client_output(&["fill", "books", "in/large", &LARGE.to_string()]);
     let fixture = Fixture::new(&cluster, "alice", BOOKS);
-    // What the run will read is known, and so is what is not there, before a node does anything.
+    // The inputs of the run are known, and so are missing ones, before a node does anything.
     let plan = format!("{} tarn plan {TIER} wf.toml", store.variables());
     let plan = fixture.run("-N3 -n24", &plan);
     assert!(plan.contains("12.00 MiB in"), "{plan}");
@@ -106,7 +106,7 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
         store.client_output(&["get", "books", "out/nodes"]),
         "node1\nnode2\nnode3\n"
     );
-    // What has no letters is as it was.
+    // An object without letters is as it was.
     let sum = |key| store.client_output(&["sum", "books", key]);
     assert_eq!(sum("out/large"), sum("in/large"));
     assert_eq!(
@@ -133,7 +133,7 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
         said.contains("12.00 MiB in") && said.contains("12.00 MiB out"),
         "{said}"
     );
-    // Again, from other nodes: nothing has changed, nothing runs. What has changed is read.
+    // Again, from other nodes: nothing has changed, nothing runs. A changed object is read.
     let again = format!("{} tarn run {TIER} wf.toml", store.variables());
     let said = fixture.run("-N2 -n16", &again);
     assert!(said.contains("0 run, 14 unchanged"), "{said}");
@@ -148,7 +148,7 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
     assert_eq!(found, "");
 }
 
-/// What has no `dest` goes to the store from the node that has it, and comes from there to the one that needs it.
+/// A dataset without a `dest` goes to the store from the node that has it, and comes from there to the node that needs it.
 #[test]
 fn nodes_stage_through_an_object_store() {
     let Some(cluster) = cluster(2) else { return };
@@ -248,7 +248,7 @@ fn a_delivery_to_an_object_store_is_interrupted() {
     let times = began(&fixture).len();
     let running = fixture.start("-N2 -n16", &slow);
     wait_for_begin(&fixture, times + 1);
-    // What was there is not sent again: only a large file that is another one is.
+    // Objects that were there are not sent again: only a large file with other content is.
     let (status, said) = running.end();
     assert_eq!(status, Some(0), "{said}");
     is_whole(&said);
@@ -271,7 +271,7 @@ fn a_delivery_to_an_object_store_is_interrupted() {
         jobs.is_ok_and(|jobs| jobs.trim().is_empty())
     });
     gone.unwrap_or_else(|e| panic!("{e:#}"));
-    // The tree has old and new objects: nobody is told that it is whole.
+    // The tree has old and new objects: nothing marks it as whole.
     assert!(
         !store
             .keys("slow", "out/")

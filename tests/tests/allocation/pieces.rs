@@ -33,7 +33,7 @@ in = ["piece"]
 out = ["all"]
 "#;
 
-/// Runs it, and what happens while its steps run; the result is what it has to be.
+/// Runs it, and an action while its steps run; checks the result.
 pub(crate) fn pieces_move<T>(
     cluster: &Cluster,
     options: &str,
@@ -90,7 +90,7 @@ pub(crate) fn strangers_come(cluster: &Cluster) -> Vec<Child> {
     strangers
 }
 
-/// Whether programs of the cluster find what speaks to libfabric.
+/// Whether programs of the cluster find the library for libfabric.
 pub(crate) fn shim(cluster: &Cluster) -> bool {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut build = Command::new(root.join("scripts/shim.sh"));
@@ -107,7 +107,7 @@ pub(crate) fn shim(cluster: &Cluster) -> bool {
     }
 }
 
-/// Nodes read each other's files by libfabric where they are asked to.
+/// Nodes read each other's files by libfabric on request.
 pub(crate) fn libfabric_moves_pieces(cluster: &Cluster) {
     if !shim(cluster) {
         return;

@@ -11,13 +11,13 @@ struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Where it has ended by itself there is nothing to end.
+        // If it has ended by itself there is nothing to end.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A file system at this path that tells everything but what is in its file, for ever.
+/// A file system at this path that answers everything but reads of its file, for ever.
 fn hanging(mut command: Command) -> Server {
     let mut server = command
         .stdout(Stdio::piped())
@@ -55,7 +55,7 @@ run = "echo $TARN_ITEM > $TARN_made/$TARN_ITEM; touch $TARN_WORKFLOW_DIR/made-$T
 out = ["made"]
 "#;
 
-/// The external store does not answer: all else goes on, the status says what is waited for, and the run can be ended.
+/// The external store does not answer: all else continues, the status names the pending operations, and the run can be ended.
 #[test]
 fn the_external_store_hangs() {
     let Some(cluster) = cluster(2) else { return };
@@ -96,7 +96,7 @@ fn the_external_store_hangs() {
     let (code, text) = running.end();
     assert_eq!(code, Some(143), "{text}");
     eprintln!("ended after {:.1?}", begun.elapsed());
-    // The kernel lets nobody go who reads there: tarnd has ended but for that.
+    // The kernel releases no process that reads there: tarnd has ended but for that.
     let stop = ["pkill", "-KILL", "-f", "/shared/[s]tore.py"];
     cluster.exec("root", &stop).expect("the stores' end");
     for node in 1..=2 {
@@ -108,7 +108,7 @@ fn the_external_store_hangs() {
     }
 }
 
-/// A store that does not even tell what is in it: the run is not begun, and it is said what is waited for.
+/// A store that does not even list its files: the run does not begin, and a message names the pending operation.
 #[test]
 fn the_external_store_is_mute() {
     let Some(cluster) = cluster(1) else { return };
@@ -121,7 +121,7 @@ fn the_external_store_is_mute() {
     let _store = hanging(cluster.command("root", &words));
     let command = format!("bash -c 'exec tarn run {TIER} wf.toml 2> told'");
     let running = fixture.start("-N1", &command);
-    // Until the store is gone the kernel does not let go who asks it: what is said comes before.
+    // Until the store is gone the kernel does not release a process that reads it: the message comes before.
     let told = || std::fs::read_to_string(fixture.path("told")).unwrap_or_default();
     let waited = wait_until("a word", LATER, || {
         told().contains("does not answer for 20s")

@@ -1,6 +1,6 @@
-//! What is done about each block of commands of the pages.
+//! The treatment of each block of commands of the pages.
 
-/// What is done about a block.
+/// The treatment of a block.
 pub(crate) enum Way {
     /// It is run as it is printed, after those above it.
     Run(Run),
@@ -12,15 +12,15 @@ pub(crate) enum Way {
 
 /// How a block is run.
 pub(crate) struct Run {
-    /// Programs and modules of Python without which it is left out, and that is said.
+    /// Programs and modules of Python without which it is left out, with a message.
     pub(crate) needs: &'static [&'static str],
     /// The block of another label above it that the page has one save: its label, and the file.
     pub(crate) saves: Option<(&'static str, &'static str)>,
-    /// What makes what the page takes for granted, and what a terminal does beforehand.
+    /// The commands that make the things a page takes for granted, and that set up its terminal.
     pub(crate) given: &'static [&'static str],
-    /// For a block that ends when it is told to: what a reader does meanwhile. It goes on until the page ends.
+    /// For a block that ends on a signal: the reader's commands meanwhile. It runs until the page ends.
     pub(crate) beside: Option<&'static str>,
-    /// What must hold afterwards.
+    /// The commands that must succeed afterwards.
     pub(crate) then: &'static str,
 }
 
@@ -33,11 +33,12 @@ const PLAIN: Run = Run {
 };
 const RUN: Way = Way::Run(PLAIN);
 
-/// Commands that no page's block is run for, by what its lines begin with: they measure for minutes, on a machine that does nothing else. They
-/// are parsed (parser.rs); `bench_*.rs` and `reproduce.rs` of apps/tarn-bench/tests have small cases of them.
+/// Commands that no page's block is run for, by the beginning of its lines: they measure for minutes, on a machine that
+/// does nothing else. They are parsed (parser.rs); `bench_*.rs` and `reproduce.rs` of apps/tarn-bench/tests have small
+/// cases of them.
 pub(crate) const LONG: &[&str] = &["tarn bench ", "tarn reproduce", "bench/"];
 
-/// A page, and its blocks: by words that are in this one alone, and what is done about it. What is [`LONG`] is not listed.
+/// A page, and its blocks: by words that are in this one alone, and the treatment. Blocks of [`LONG`] are not listed.
 pub(crate) type Page = (&'static str, &'static [(&'static str, Way)]);
 
 /// A Python with h5py.
@@ -645,7 +646,7 @@ const INSTALLING: Way = Way::Test(
     "the_page_works_when_followed_word_for_word",
 );
 
-/// A simulation that writes a file at each of its steps, and what looks at it after one.
+/// A simulation that writes a file at each of its steps, and a reader that looks at it after one.
 const WATCH: &str = r#"
 export PATH=$PYTHONS/new/bin:$PATH
 cat > simulate.py <<'END'

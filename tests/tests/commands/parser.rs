@@ -7,7 +7,7 @@ use tarn_tests::{pages, programs, tree};
 /// A command of a page: the number of its line, and its words.
 type Found = (usize, Vec<String>);
 
-/// The commands of a page: lines of blocks, and what stands in backquotes and may be a command.
+/// The commands of a page: lines of blocks, and text in backquotes that may be a command.
 fn commands(text: &str) -> Vec<Found> {
     let mut found = Vec::new();
     let mut prose: Vec<&str> = text.lines().collect();
@@ -58,7 +58,7 @@ fn commands_are_found() {
     assert_eq!(found, wanted.map(|(at, words)| (at, words.to_owned())));
 }
 
-/// What `--help` of a program says, by its words; and the names of its own commands.
+/// The text of `--help` of a program, by its words; and the names of its own commands.
 #[derive(Default)]
 struct Helps(BTreeMap<Vec<String>, (String, BTreeSet<String>)>);
 
@@ -84,14 +84,14 @@ impl Helps {
         self.0.entry(words.to_vec()).or_insert_with(ask)
     }
 
-    /// The options of a command, whose own words must all be such, or what is wrong with these.
+    /// The options of a command, whose own words must all be such, or the error in these.
     fn options<'a>(&mut self, words: &'a [String]) -> Result<(Vec<String>, Vec<&'a str>), String> {
         let mut path = vec![words[0].clone()];
         let mut options = Vec::new();
         for word in &words[1..] {
             let (_, below) = self.of(&path);
             match word.strip_prefix("--") {
-                // What would be commands of another program.
+                // Options that would be commands of another program.
                 Some("site" | "controller") if path.len() == 1 && words[0] == "tarnd" => {
                     path.push(word.clone())
                 }
@@ -158,7 +158,7 @@ fn programs_know_the_options_that_the_documents_give_them() {
     assert!(checked > 150, "only {checked} options");
 }
 
-/// What measures for minutes is read by the real parser, values included: by `--help` behind them nothing starts.
+/// The real parser reads commands that measure for minutes, values included: with `--help` behind them nothing starts.
 #[test]
 fn what_is_too_long_to_be_run_is_parsed() {
     let tarn = programs::built("tarn").expect("tarn");
@@ -170,7 +170,7 @@ fn what_is_too_long_to_be_run_is_parsed() {
                 .iter()
                 .map(|word| word.trim_matches(['\'', '"']))
                 .collect();
-            // What is in brackets is how commands look, and no command.
+            // A line with brackets shows the form of commands, and is none.
             let command = matches!(words[..], ["tarn", "bench" | "reproduce", ..]);
             if !command || words.iter().any(|word| word.starts_with('[')) {
                 continue;

@@ -1,5 +1,5 @@
-//! Where the commands of a page run: a repository with everything built, on a machine whose `/tmp`, `/dev/shm`, `/run`, processes and
-//! network are its own.
+//! The place for the commands of a page: a repository with everything built, on a machine whose `/tmp`, `/dev/shm`, `/run`,
+//! processes and network are its own.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,10 +11,10 @@ use tempfile::TempDir;
 
 /// Against commands that never end.
 const TIMEOUT: Duration = Duration::from_secs(400);
-/// What a Makefile's targets have done already, so that they build nothing here.
+/// A Makefile whose targets build nothing here: all is built already.
 const MAKEFILE: &str =
     "build:\ninstall:\n\tscripts/install.sh target/release $(PREFIX) > /dev/null\n";
-/// Makes the machine, then follows the script. `KEEP` are folders that must stay, should they lie in `/tmp`.
+/// Makes the machine, then follows the script. `KEEP` are folders that must stay, should they be in `/tmp`.
 const MACHINE: &str = r#"
 set -e
 mkdir -p "$WORK/tmp"
@@ -32,10 +32,10 @@ ip link set lo up
 cd "$WORK/tarn/$FOLDER"
 exec env -u WORK -u KEEP -u FOLDER -u SCRIPT bash "$SCRIPT"
 "#;
-/// What every script begins with, on one line. `soon COMMAND...` waits until a command succeeds.
+/// The beginning of every script, on one line. `soon COMMAND...` waits until a command succeeds.
 const PRELUDE: &str = r#"set -eE; trap 'echo "FAILED at line $LINENO: $BASH_COMMAND" >&2' ERR; soon() { for _ in $(seq 600); do if "$@" > /dev/null 2>&1; then return; fi; sleep 0.1; done; "$@"; };"#;
 
-/// A command that runs another on such a machine, and kills what it has left.
+/// A command that runs another on such a machine, and kills the processes that it has left.
 fn machine() -> Command {
     let mut command = Command::new("unshare");
     command.args([
@@ -61,13 +61,13 @@ pub(crate) fn lacks() -> Option<String> {
     (!tried.status.success()).then(|| String::from_utf8_lossy(&tried.stderr).into_owned())
 }
 
-/// Where scripts/deps.sh puts Pythons with HDF5.
+/// The folder into which scripts/deps.sh puts Pythons with HDF5.
 pub(crate) fn pythons() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
     target.expect("its folder").join("hdf5-python")
 }
 
-/// The folder of what is built: programs, libraries, and the plug-ins that they find beside them.
+/// The folder of the build: programs, libraries, and the plug-ins that they find beside them.
 pub(crate) struct Built {
     folder: TempDir,
 }
@@ -91,7 +91,7 @@ impl Built {
                 .or_else(|_| fs::copy(&from, &to).map(drop))
                 .expect("a copy");
         }
-        // Where cargo has it, too: the plug-in of nbdkit looks there.
+        // The same place as cargo's, too: the plug-in of nbdkit looks there.
         fs::hard_link(
             folder.path().join("libtarn.so"),
             folder.path().join("deps/libtarn.so"),
@@ -102,7 +102,7 @@ impl Built {
                 .arg(folder.path())
                 .output()
                 .expect(script);
-            // 3: there are no headers of what it is for.
+            // 3: the headers that it needs are missing.
             let errors = String::from_utf8_lossy(&made.stderr);
             assert!(
                 matches!(made.status.code(), Some(0 | 3)),
@@ -164,12 +164,12 @@ impl Place {
         Self { work }
     }
 
-    /// Where a file of this name lies that is no part of the repository.
+    /// The path of a file of this name that is no part of the repository.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.work.path().join(name)
     }
 
-    /// Runs a script, whose first line is free, in a folder of the repository: how it ended, and what it said.
+    /// Runs a script, whose first line is free, in a folder of the repository: its end and its output.
     pub(crate) fn run(&self, folder: &str, script: &[String]) -> Result<(), String> {
         let file = self.file("page");
         let mut lines = script.to_vec();

@@ -59,7 +59,7 @@ in = ["case:gather", "both", "piece"]
 out = ["result"]
 "#;
 
-/// What the two nodes do: each sees its ranks' parts alone, whoever starts it there, and waits in the middle.
+/// The work of the two nodes: each sees its ranks' parts alone, however it is started there, and waits in the middle.
 pub(crate) const TALK: &str = r#"#!/bin/bash
 set -eu
 other=$(sed -n 2p "$TARN_HOSTFILE" | cut -d ' ' -f 1)
@@ -116,7 +116,7 @@ in = ["a", "b"]
 out = ["end"]
 "#;
 
-/// Its tier has room for one of two datasets: the one that is read later waits in the drained area.
+/// Its tier has space for one of two datasets: the one that is read later waits in the drained area.
 pub(crate) const DRAINED: &str = r#"
 name = "drained"
 external = "external"
@@ -160,7 +160,7 @@ in = ["made", "used"]
 out = ["end"]
 "#;
 
-/// What it makes is kept; both of its nodes read it.
+/// The output of the first step is kept; both nodes of the second read it.
 pub(crate) const KEPT: &str = r#"
 name = "kept"
 

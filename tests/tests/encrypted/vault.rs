@@ -1,10 +1,10 @@
-//! A cluster whose user has a key, and looks at what lies on its nodes.
+//! A cluster whose user has a key, and searches of its nodes.
 
 use std::time::Duration;
 use tarn_tests::fixture::{self, Fixture};
 use tarn_tests::slurm::{Cluster, wait_until};
 
-/// What must lie nowhere but in the user's own files.
+/// A word that must be nowhere but in the user's own files.
 pub(crate) const MARKER: &str = "kryptonite";
 
 /// A node is lost after 10 s of silence, and a run that is cut takes its time.
@@ -17,8 +17,8 @@ for p in $(pgrep -x 'tarnd|tarn'); do places="$places /proc/$p/root/dev/shm /pro
 grep -rls -D skip WORD $places
 true"#;
 
-/// What processes of a user show of themselves to others: name of the file, and what is in it.
-/// What has ended has no memory any more, and anybody may open that.
+/// The files by which a user's processes show something to others: their paths. A process that has ended has no memory any
+/// more, and anybody may open its files.
 const SHOWN: &str = r#"
 has_memory() { cat "$1/statm" 2> /dev/null | grep -q '[1-9]'; }
 for p in /proc/[0-9]*; do
@@ -28,10 +28,11 @@ for p in /proc/[0-9]*; do
 done
 true"#;
 
-/// Where what is searched for lies meanwhile: as an argument it would be found.
+/// The file with the bytes that are searched for: as an argument they would be found.
 const NEEDLE: &str = "needle";
 
-/// Which arguments, variables and memory of tarnd hold the needle's bytes; and whether that memory holds what it must.
+/// The processes whose arguments, variables, or (of tarnd) memory hold the needle's bytes; and whether that memory holds
+/// what it must.
 const PROCESSES: &str = r#"
 import glob, re, sys
 needle, sure = open("/shared/needle", "rb").read(), sys.argv[1].encode()
@@ -123,7 +124,7 @@ impl Vault {
         text.split_whitespace().nth(3).expect("a secret").to_owned()
     }
 
-    /// What another user of a node sees of the user's data, processes and keys.
+    /// The view of another user of a node on the user's data, processes and keys.
     #[track_caller]
     pub(crate) fn another_user_sees_nothing(&self) {
         for node in 1..=self.nodes {

@@ -1,5 +1,5 @@
-/* A rank says where it is and what it sees of the step's data: it reads $TARN_case/pRANK/n, and writes beside
-   it its node, its host and the number of ranks. Without $TARN_case it only says its host. */
+/* A rank records its place and its part of the step's data: it reads $TARN_case/pRANK/n, and writes beside
+   it its node, its host and the number of ranks. Without $TARN_case it only prints its host. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// What a job of a user says; whether it ended well does not matter.
+/// The output of a user's job; whether it ended well does not matter.
 pub(crate) fn ran(site: &Site, user: &str, script: &str) -> String {
     let job = site.submit(user, "job.sh", &format!("#SBATCH -N1 -n1\n{script}"), &[]);
     let job = job.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()));
@@ -52,7 +52,7 @@ echo precious > $TARN_secret/a; sleep 20
         site.root(&["scontrol", "show", "job", &reader])
             .contains("nobody makes dataset")
     });
-    // The stages of jobs are Slurm's to say, not a user's.
+    // Slurm calls the stages of jobs, not a user.
     for words in [
         &["tarn", "slurm", "teardown", &job][..],
         &["tarn", "slurm", "post-run", &job],
@@ -64,7 +64,7 @@ echo precious > $TARN_secret/a; sleep 20
         let said = site.cluster.exec("bob", words);
         assert!(said.is_err(), "{words:?}: {said:?}");
     }
-    // It is there all the time, for who has made it.
+    // It is there all the time, for the user who has made it.
     let said = ran(&site, "alice", read);
     assert_eq!(said, "precious\n");
 }
@@ -98,7 +98,8 @@ cat $TARN_case/mesh
     assert_eq!(said, "mesh\n");
 }
 
-/// What somebody says to the controller's port who is not `tarn`: `1` for each that goes on, `0` for each that is shut out.
+/// Messages to the controller's port from somebody who is not `tarn`: `1` for each connection that lasts, `0` for each that
+/// is shut out.
 const STRANGER: &str = r#"
 import os, socket, subprocess, struct
 def meet():
@@ -166,7 +167,7 @@ fn attack_who_asks_from_another_host_is_who_munge_says() {
     silent_connections_hold_up_nobody(&site);
 }
 
-/// Holds 200 connections to the controller that say nothing, whatever it closes of them.
+/// Holds 200 connections to the controller that send nothing, though it closes some of them.
 const CROWD: &str = r#"
 import select, socket
 all, said = [], False
@@ -182,7 +183,7 @@ while True:
         except OSError: is_open = False
         if not is_open: all.remove(s); s.close()
 "#;
-/// What the others' requests and jobs may take longer than without the crowd.
+/// The delay that the crowd may cause to the others' requests and jobs.
 const ALLOWED: Duration = Duration::from_secs(2);
 /// Measured so often before the crowd, and at most so often beside it: Slurm looks at jobs every few seconds, so that single ones differ.
 const ROUNDS: usize = 3;
@@ -249,7 +250,7 @@ fn silent_connections_hold_up_nobody(site: &Site) {
     crowd.wait().expect("its end");
 }
 
-/// What a user calls their job: fields as `scontrol show job` prints them, the ends of its lines included.
+/// The names that a user gives a job: fields as `scontrol show job` prints them, the ends of its lines included.
 const FORGED: [&str; 2] = [
     "a UserId=alice(7001) GroupId=alice(7001) NodeList=node2 BatchHost=node2 ExitCode=0:0 Dependency=(null),singleton \
      ExcNodeList=node1 ReqNodeList=node2 WorkDir=/shared/home/alice AdminComment=[tarn start jobs=1] Prefer=node2 b",
@@ -303,7 +304,7 @@ echo precious > $TARN_secret/a
                 std::fs::read_to_string(&place).is_ok_and(|s| s.ends_with('\n'))
             });
             assert_eq!(std::fs::read_to_string(&place).expect("where"), "node1\n");
-            // It is let in where it runs, as who it is.
+            // It is let in where it runs, as its own user.
             let look = format!("ls /run/tarn/jobs; stat -c %U /scm/tarn/u*/j/{job}");
             let [here, there] = [1, 2].map(|node| {
                 let output = site
@@ -320,7 +321,7 @@ echo precious > $TARN_secret/a
                 "{name:?}: {there}"
             );
             std::fs::write(site.home("bob").join(format!("go-{this}")), "").expect("go");
-            // Whether it has ended well is what it says itself.
+            // Its own exit status decides whether it has ended well.
             let (state, delivered) = match code {
                 0 => ("COMPLETED", true),
                 _ => ("FAILED", false),

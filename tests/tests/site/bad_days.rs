@@ -1,4 +1,4 @@
-//! What goes wrong on a site, and what then holds.
+//! Failures on a site, and the rules that then hold.
 
 use crate::setup::Site;
 use std::fs;
@@ -32,7 +32,7 @@ fn submit(site: &Site, script: &str, words: &[&str]) -> String {
 #[test]
 fn mistakes_are_told_where_their_user_looks() {
     let Some(site) = Site::up(1) else { return };
-    // What makes no sense is refused by sbatch itself, with the line.
+    // sbatch itself refuses lines that make no sense, and names the line.
     for (script, said) in [
         ("#TARN [[step]]\n#TARN inn = [\"case\"]\n", "line 3"),
         ("#TARN [[step]]\n#TARN in = [\"case\"]\n", "case"),
@@ -54,7 +54,7 @@ fn mistakes_are_told_where_their_user_looks() {
     // Jobs without lines for tarn are none of its business.
     let plain = submit(&site, "echo well\n", &[]);
     site.wait_for(&plain, "COMPLETED");
-    // A source that is not there holds the job, with the reason; when it is there, the job goes on.
+    // A source that is not there holds the job, with the reason; when it is there, the job continues.
     site.alice(&["sh", "-c", "mkdir -p ~/out"]);
     let job = submit(&site, COPIES, &[]);
     site.wait("the reason is told", || {
@@ -66,7 +66,7 @@ fn mistakes_are_told_where_their_user_looks() {
         why.contains("node1: cannot read `/shared/home/alice/case`"),
         "{why}"
     );
-    // Of a failed gate `squeue` itself says no more than that: the job's comment does.
+    // `squeue` itself shows no more of a failed gate: the job's comment does.
     let comment = || site.root(&["squeue", "-h", "-j", &job, "-o", "%k"]);
     site.wait("the comment says why", || {
         comment().contains("tarn: node1: cannot read `/shared/home/alice/case`")
@@ -105,8 +105,8 @@ fn controllers_begin_anew_while_a_job_is_staged() {
     site.wait("it has left", || site.why("alice", &job).contains("ended"));
 }
 
-/// Slurm forgets what `scontrol` has set of nodes, 24.11 always and others when they are killed soon after, and never begins then the jobs
-/// that prefer nodes by it.
+/// Slurm forgets the settings of nodes by `scontrol`, 24.11 always and others when they are killed soon after, and never
+/// begins then the jobs that prefer nodes by it.
 #[test]
 fn features_that_slurm_forgets_are_given_back_to_nodes_and_held_jobs_begin() {
     let Some(site) = Site::up(2) else { return };
@@ -205,11 +205,11 @@ fn a_node_that_was_off_and_a_job_that_is_cancelled_leave_nothing_behind() {
         said.map(|s| s.split_whitespace().collect::<Vec<_>>().join(" "))
             .unwrap_or_default()
     };
-    // The source, its manifest, what it was when it was read; the job's file.
+    // The source, its manifest, its state when it was read; the job's file.
     assert_eq!(left(2), "3 1");
     site.alice(&["scancel", "--hurry", &job]);
     site.wait("nothing is left on node2", || left(2) == "0 0");
-    // A node loses power with a job's data on it: the job is told, the node is used again when it is back.
+    // A node loses power with a job's data on it: the job is notified, the node is used again when it is back.
     let job = submit(&site, &waits, &["-w", "node1", "--no-requeue"]);
     site.wait_for(&job, "RUNNING");
     let node = site.cluster.node(1);
@@ -222,7 +222,7 @@ fn a_node_that_was_off_and_a_job_that_is_cancelled_leave_nothing_behind() {
     site.wait("nothing is left on node1", || left(1) == "0 0");
 }
 
-/// As many tasks as `TARN_MANY` says; each stands at the gate, all read one copy.
+/// As many tasks as `TARN_MANY` has; each waits at the gate, all read one copy.
 #[test]
 fn an_array_of_many_tasks_reads_one_copy() {
     let Some(site) = Site::up(1) else { return };

@@ -1,4 +1,4 @@
-//! Workflows told by the options of the NEXTGenIO fork.
+//! Workflows by the options of the NEXTGenIO fork.
 
 use crate::setup::Site;
 use std::fs;
@@ -25,7 +25,7 @@ fn a_workflow_told_by_jobs_is_held_until_its_end_is_named() {
         site.submit("alice", name, script, words)
             .unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()))
     };
-    // What makes no sense is refused by sbatch.
+    // sbatch refuses options that make no sense.
     for (words, said) in [
         (&["--workflow-end"][..], "--workflow-prior-dependency"),
         (

@@ -1,10 +1,10 @@
-//! Data that outlives jobs: two users, what one grants the other, and what is their project's.
+//! Data that outlives jobs: two users, grants from one to the other, and their project's data.
 
 use crate::attacks::ran;
 use crate::setup::Site;
 use std::fs;
 
-/// What a user's `tarn` says, or why it refuses.
+/// The output of a user's `tarn`, or why it refuses.
 fn tarn(site: &Site, user: &str, words: &[&str]) -> Result<String, String> {
     let all: Vec<&str> = std::iter::once("tarn")
         .chain(words.iter().copied())
@@ -38,7 +38,7 @@ umask 022; echo points > $TARN_mesh/points; echo done
 #TARN in = [\"grid\"]
 cat $TARN_grid/points; (echo x > $TARN_grid/points) 2> /dev/null && echo written; ls /scm/tarn/u7001 2> /dev/null
 ";
-    // What is not granted, and what is not there, is refused alike; nobody but Alice grants it.
+    // Data that is not granted, and data that is not there, is refused alike; nobody but Alice grants it.
     let refused = |name: &str, why: &str| {
         let read = read.replace("alice/foam/mesh", name);
         let job = site.submit("bob", "read.sh", &format!("#SBATCH -N1 -n1\n{read}"), &[]);
@@ -64,7 +64,7 @@ cat $TARN_grid/points; (echo x > $TARN_grid/points) 2> /dev/null && echo written
         assert!(!said.contains('\u{1b}'), "{said:?}");
     }
     assert_eq!(made(&site, "bob", &["data", "ls", "--site"]), "");
-    // Granted, it is read where it lies, and not written.
+    // Granted, it is read where it is stored, and not written.
     made(&site, "alice", &["data", "grant", "foam/mesh", "bob"]);
     assert!(made(&site, "alice", &["data", "show", "foam/mesh"]).contains("read by bob"));
     assert!(made(&site, "bob", &["data", "ls"]).contains("alice/foam/mesh"));
@@ -72,7 +72,7 @@ cat $TARN_grid/points; (echo x > $TARN_grid/points) 2> /dev/null && echo written
     let copies = "find /scm/tarn -name points | wc -l";
     let copies = site.cluster.node(1).exec("root", &["sh", "-c", copies]);
     assert_eq!(copies.expect("a count").trim(), "1");
-    // Alice has it read again; nobody else has. What was changed on its node is found.
+    // Alice has it read again; nobody else has. A change on its node is found.
     let verify = |user: &str| tarn(&site, user, &["data", "verify", "alice/foam/mesh"]);
     let said = verify("alice").expect("it is whole");
     assert!(
@@ -108,7 +108,7 @@ cat $TARN_grid/points; (echo x > $TARN_grid/points) 2> /dev/null && echo written
     refused("alice/foam/mesh", "not yours to read");
     made(&site, "alice", &["data", "rm", "foam/mesh"]);
     assert_eq!(made(&site, "alice", &["data", "ls", "--site"]), "");
-    // Each sees what is theirs of what was used.
+    // Each sees their own part of the use.
     let used = made(&site, "alice", &["--json", "usage", "--by", "user"]);
     assert_eq!(used.lines().count(), 1, "{used}");
     assert!(used.contains("\"name\":\"alice\""), "{used}");
@@ -137,7 +137,7 @@ umask 077; echo alices > $TARN_forcing/one; echo done
     site.wait("its first version lies on node1", || {
         made(&site, "bob", &["data", "show", "@climate/forcing"]).contains("on node1")
     });
-    // Bob's job changes it on the other node; Alice reads what both have written.
+    // Bob's job changes it on the other node; Alice reads the data of both.
     let change = "\
 #SBATCH -w node2
 #TARN name = \"b\"
@@ -169,7 +169,7 @@ cat $TARN_forcing/one $TARN_forcing/two
     let listed = made(&site, "alice", &["data", "ls", "--of", "@climate"]);
     assert_eq!(listed.matches("@climate/forcing").count(), 2, "{listed}");
     assert!(made(&site, "bob", &["usage", "--by", "project"]).contains("@climate"));
-    // A member removes what the other one has made.
+    // A member removes data that the other one has made.
     made(&site, "bob", &["data", "rm", "@climate/forcing"]);
     for node in [1, 2] {
         site.wait("nothing is left", || {

@@ -3,9 +3,9 @@
 use crate::setup::Site;
 use std::fs;
 
-/// What [`WHERE`] reads.
+/// The input of [`WHERE`].
 const MESH: &str = "mkdir -p ~/case; echo mesh > ~/case/mesh";
-/// A job that says where it ran, if what it reads is there.
+/// A job that prints where it ran, if its input is there.
 const WHERE: &str = "\
 #SBATCH -N1
 #TARN name = \"foam\"
@@ -15,7 +15,7 @@ const WHERE: &str = "\
 [ \"$(cat $TARN_case/mesh)\" = mesh ] && hostname > ~/where
 ";
 
-/// Weiland 2018, figures 3 to 5, as three jobs: nothing of what they hand on touches the external store.
+/// Weiland 2018, figures 3 to 5, as three jobs: no data that they hand on touches the external store.
 #[test]
 fn three_jobs_hand_on_their_data_on_the_nodes() {
     let Some(site) = Site::up(2) else { return };
@@ -79,7 +79,7 @@ cat $TARN_fields/p*/u > $TARN_result/u
     for job in [&first, &second, &third] {
         site.wait("it has left", || site.why("alice", job).contains("ended"));
     }
-    // Only what came in and what was to go out.
+    // Only the inputs and the data that was to go out.
     let names = |folder: &str| {
         let mut names: Vec<String> = fs::read_dir(home.join(folder))
             .expect("a folder")
@@ -94,11 +94,11 @@ cat $TARN_fields/p*/u > $TARN_result/u
         names
     };
     assert_eq!(names("case"), ["mesh"]);
-    // By the record of it the next job knows what it may replace.
+    // By the record of it the next job knows which files it may replace.
     let mut out = names("out");
     out.retain(|name| !(name.starts_with(".result.tarn-") && name.ends_with(".manifest")));
     assert_eq!(out, ["result"]);
-    // Slurm shows what room there is.
+    // Slurm shows the free space.
     site.wait("sinfo shows the room", || {
         let shown = site.alice(&["sinfo", "-h", "-O", "NodeList,Extra:60"]);
         let room = |line: &str| line.contains(" of ") && line.trim_end().ends_with(" free");
@@ -130,12 +130,12 @@ fn a_job_that_asks_for_more_memory_than_1lm_has_gets_nodes_in_the_other_mode() {
     assert_eq!(features(&["--mem=3000"]), "(null)");
     assert_eq!(features(&["--mem=3500"]), "mode_2lm");
     assert_eq!(features(&["--mem=3500", "-C", "fast"]), "fast&mode_2lm");
-    // Who names a mode has said what they want.
+    // A requested mode is kept.
     assert_eq!(features(&["--mem=3500", "-C", "mode_1lm"]), "mode_1lm");
     assert_eq!(features(&["--mem=3000", "-C", "fast"]), "fast");
 }
 
-/// docs/admin/energy.md, "On a site", with a meter that is played.
+/// docs/admin/energy.md, "On a site", with an emulated meter.
 #[test]
 fn of_two_nodes_that_are_equal_otherwise_a_job_prefers_the_one_that_draws_less() {
     let Some(site) = Site::up(2) else { return };
@@ -242,7 +242,7 @@ head -c {mib}M /dev/zero > $TARN_big/zeros; hostname > ~/where-{name}
     let second = submit("second", 300, &[]);
     site.wait_for(&second, "COMPLETED");
     assert_eq!(place("second"), "node2\n", "{}", site.logs());
-    // It waits for a node with room, until there is room on another one.
+    // It waits for a node with space, until there is space on another one.
     site.alice(&["sh", "-c", "tarn data rm second/big"]);
     let busy = "sbatch --parsable -N1 -w node2 --exclusive -o /dev/null --wrap 'sleep 600'";
     let busy = site.alice(&["sh", "-c", busy]);

@@ -1,4 +1,4 @@
-//! Partitions that jobs ask for in their scripts.
+//! Partitions that jobs request in their scripts.
 
 use crate::attacks::ran;
 use crate::setup::Site;
@@ -53,14 +53,14 @@ fn a_job_has_partitions_on_its_nodes_as_long_as_it_is_there() {
         said.contains("denied") && !said.contains("4.00 MiB"),
         "{said}"
     );
-    // Their room is taken of 512 MiB: 6 MiB and 2.05 MiB.
+    // Their space is taken from 512 MiB: 6 MiB and 2.05 MiB.
     let status = site.root(&["tarn", "slurm", "status"]);
     assert!(status.contains("503.95 MiB free"), "{status}");
     site.alice(&["scancel", &job]);
     site.wait("nothing is left", || {
         (left(1), left(2)) == ("0 0".into(), "0 0".into())
     });
-    // What no node can hold is refused with the reason; mistakes, when the script is submitted.
+    // A partition that no node can hold is refused with the reason; mistakes, when the script is submitted.
     let large = submit(
         "#SBATCH -N1\n#TARN partition.field.size = \"2 GiB\"\n#TARN [[step]]\n#TARN partitions = \"field\"\ntrue\n",
         &[],
@@ -98,8 +98,8 @@ fn a_job_has_partitions_on_its_nodes_as_long_as_it_is_there() {
     site.wait("nothing is left", || left(1) == "0 0");
 }
 
-/// One over both nodes, which each task writes to and reads, wherever its blocks lie; then tasks that read all of it until that fails, and the
-/// other node's piece until that is to be had.
+/// One over both nodes, which each task writes to and reads, wherever its blocks are; then tasks that read all of it until
+/// that fails, and the other node's piece until that is to be had.
 const SPREAD: &str = "\
 #SBATCH -N2 -n2 --no-kill
 #TARN partition.field = { size = \"1 MiB\", spread = \"64 KiB\" }
@@ -183,7 +183,7 @@ fn a_partition_lies_over_the_nodes_of_a_job_for_its_tasks_alone() {
     site.wait("nothing is left", || {
         (left(1), left(2)) == ("0 0".into(), "0 0".into())
     });
-    // A node loses power: its task is told that the piece is lost, or has waited for a minute.
+    // A node loses power: its task learns that the piece is lost, or has waited for a minute.
     let job = submit();
     let node = site.cluster.node(2);
     node.power_cut().unwrap_or_else(|e| panic!("{e:#}"));

@@ -37,7 +37,7 @@ fn jobs_hand_on_data_that_came_down_and_goes_up_for_its_reader() {
     };
     assert_eq!(ran(&site, "alice", &make("one")), "/run/tarn/data/x\n");
     lies("one", "pmem");
-    // The second one has no room beside it.
+    // The second one has no space beside it.
     assert_eq!(ran(&site, "alice", &make("two")), "/run/tarn/data/x\n");
     lies("two", "pmem");
     lies("one", "nvme");
@@ -46,12 +46,12 @@ fn jobs_hand_on_data_that_came_down_and_goes_up_for_its_reader() {
         root(there),
         "/nvme/tarn/u7001/d/one/x/1/0/tree/made\n/scm/tarn/u7001/d/two/x/1/0/tree/made"
     );
-    // Its reader has it above; what nobody reads makes room.
+    // Its reader has it above; data that nobody reads makes space.
     let read = "#TARN name = \"one\"\n#TARN [[step]]\n#TARN in = [\"x\"]\ncmp <(yes one | head -c 5000000) $TARN_x/made && echo same\n";
     assert_eq!(ran(&site, "alice", read), "same\n");
     lies("one", "pmem");
     lies("two", "nvme");
-    // Both at a time: each is read where it lies, by paths that say nothing of it.
+    // Both at a time: each is read where it is stored, by paths that do not show the tier.
     let both = "#TARN name = \"both\"\n#TARN data.first.of = \"one/x\"\n#TARN data.second.of = \"two/x\"\n\
         #TARN [[step]]\n#TARN in = [\"first\", \"second\"]\n\
         cmp <(yes one | head -c 5000000) $TARN_first/made && cmp <(yes two | head -c 5000000) $TARN_second/made && echo $TARN_first $TARN_second\n\
@@ -69,7 +69,7 @@ fn jobs_hand_on_data_that_came_down_and_goes_up_for_its_reader() {
         let shown = site.alice(&["sinfo", "-h", "-O", "NodeList,Extra:80"]);
         shown.contains("tarn pmem ") && shown.contains(", nvme ") && shown.ends_with("free")
     });
-    // Whose workflow has ended leaves nothing behind.
+    // A workflow that has ended leaves nothing behind.
     for name in ["one", "two"] {
         site.alice(&["tarn", "slurm", "end", name]);
     }

@@ -1,4 +1,4 @@
-//! Jobs that read from an object store and deliver there, with what their users' files say of it.
+//! Jobs that read from an object store and deliver there, with the settings in their users' files.
 
 use crate::setup::Site;
 use std::fs;
@@ -69,7 +69,7 @@ fn jobs_read_from_an_object_store_and_deliver_there() {
     result("c\nb\nmore\n");
     let read = site.why("alice", &second);
     assert!(!read.contains("cannot"), "{read}");
-    // What somebody else has put there is not.
+    // An object that somebody else has put there is not.
     store.client_output(&["put", "site", "counts/all", "mine\n"]);
     let third = submitted(&site, "alice", COUNT);
     site.wait("the reason is told", || {
@@ -80,7 +80,7 @@ fn jobs_read_from_an_object_store_and_deliver_there() {
         "mine\n"
     );
     site.root(&["scancel", "--hurry", &third]);
-    // Nothing of what the site keeps or writes has a secret.
+    // No file that the site keeps or writes has a secret.
     let places = "/shared/controller /shared/controller.log /shared/site-node* /shared/audit-node* /var/log/slurm /run/slurmctld";
     let look = format!("grep -rlaE 'secret_access_key|= ?{SECRET}$|X-Amz' {places}; true");
     assert_eq!(site.root(&["sh", "-c", &look]), "");
@@ -117,7 +117,7 @@ fn who_has_no_keys_or_wrong_ones_is_told() {
     };
     keep(&site, "bob", "credentials", &profile("default", "guessed"));
     goes_on(&job);
-    // What is refused to a look has no words of the store's, what is refused to a list has.
+    // The reason for a refused look does not quote the store, the reason for a refused list does.
     is_held(&site, &job, "the keys of the profile `default`");
     keep(&site, "bob", "credentials", &profile("default", SECRET));
     goes_on(&job);

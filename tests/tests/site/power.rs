@@ -1,9 +1,9 @@
-//! Nodes that sleep while nobody misses them: docs/admin/energy.md, "Sleep". What switches them off and on is played.
+//! Nodes that sleep while nobody misses them: docs/admin/energy.md, "Sleep". Switching them off and on is emulated.
 
 use crate::setup::Site;
 use std::fs;
 
-/// Slurm's programs: what they are asked is done by this test.
+/// Slurm's programs: this test does what they are called for.
 const PROGRAM: &str = "#!/bin/sh\necho \"${0##*/} $1\" >> /shared/power/asked\n";
 const CONF: &str = "SuspendProgram=/etc/slurm/off\nResumeProgram=/etc/slurm/on\nSuspendTime=31536000\nSuspendTimeout=5\nResumeTimeout=120\n";
 

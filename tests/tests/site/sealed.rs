@@ -3,10 +3,10 @@
 use crate::setup::Site;
 use std::fs;
 
-/// What the jobs hand on, and what must not be found where it does not belong.
+/// The secret that jobs hand on; it must not be found where it does not belong.
 const SECRET: &str = "what-only-alice-knows";
 
-/// What a member has made encrypted another one reads and changes, on another node.
+/// A member's encrypted dataset is read and changed by another member, on another node.
 #[test]
 fn what_a_project_keeps_encrypted_its_members_read_and_change() {
     let Some(site) = Site::up(2) else { return };
@@ -63,7 +63,7 @@ touch $TARN_case/x 2> /dev/null && exit 1
 touch ~/first-runs
 while [ -e ~/first-runs ]; do sleep 0.2; done
 ";
-    // The second one runs elsewhere, and does not say that what it goes on with is encrypted.
+    // The second one runs elsewhere, and does not set `encrypt` for the data that it takes over.
     let second = "\
 #SBATCH -N1 -n1 -w node2 -o second.out
 #TARN name = \"w\"
@@ -124,7 +124,7 @@ srun sh -c 'sed -i s/^/second:/ $TARN_made/m'
         let numbers: Vec<&str> = said.split_whitespace().collect();
         assert!(numbers[0] != "0" && numbers[1] == "0", "{numbers:?}");
     }
-    // What is not needed goes, with its keys.
+    // Data that is not needed goes, with its keys.
     site.alice(&["tarn", "slurm", "end", "w"]);
     for node in [1, 2] {
         site.wait("nothing is left", || {
@@ -133,7 +133,7 @@ srun sh -c 'sed -i s/^/second:/ $TARN_made/m'
             left.is_ok_and(|said| said.trim() == "0")
         });
     }
-    // Without a size, sbatch says what is missing.
+    // Without a size, sbatch names the missing key.
     let words = "printf '#!/bin/sh\\n#TARN data.x.encrypt = true\\n#TARN [[step]]\\n#TARN out = [\"x\"]\\n' > x.sh; sbatch x.sh";
     let refused = site.cluster.exec("alice", &["sh", "-c", words]);
     assert!(format!("{refused:?}").contains("`size`"), "{refused:?}");

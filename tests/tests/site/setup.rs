@@ -9,7 +9,7 @@ use tarn_tests::slurm::{Cluster, Doctor, wait_until};
 use tarn_tests::{programs, tree};
 use tempfile::TempDir;
 
-/// Slurm looks at what is staged every few seconds.
+/// Slurm looks at staged data every few seconds.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// With its other options in `$0`.
@@ -23,7 +23,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A site of so many nodes; `None`, said loudly, where it cannot be tried.
+    /// A site of so many nodes; `None`, with a message, where it cannot be tried.
     pub(crate) fn up(nodes: usize) -> Option<Self> {
         Self::up_with(nodes, "")
     }
@@ -62,7 +62,7 @@ impl Site {
             .arg(root.path())
             .args(["--program", "/shared/bin/tarn"])
             .args(["--plugin", "/etc/slurm/spank_tarn.so"])
-            // Less than a node says that it has.
+            // Less than a node reports.
             .args(["--dram", "3 GiB"])
             .stdout(Stdio::null())
             .status();
@@ -161,7 +161,7 @@ impl Site {
             .map(|said| said.trim().to_owned())
     }
 
-    /// Slurm has all answers to what it asks before a job has nodes.
+    /// Slurm has all replies that it requests before a job has nodes.
     pub(crate) fn wait_taken_in(&self, job: &str) {
         self.wait("the job is taken in", || {
             let state = ["squeue", "-h", "-j", job, "-O", "BurstBufferState:20"];
@@ -179,7 +179,7 @@ impl Site {
         job
     }
 
-    /// Ends such a job; what waits begins when all nodes are idle, so that a preference has the choice among them.
+    /// Ends such a job; waiting jobs begin when all nodes are idle, so that a preference has the choice among them.
     pub(crate) fn let_go(&self, job: &str) {
         let partition = |state: &str| {
             let state = format!("state={state}");

@@ -71,7 +71,7 @@ fn a_workflow_file_becomes_jobs_that_hand_on_their_data() {
     assert_eq!(shown.matches("#!/bin/bash").count(), 5, "{shown}");
     assert_eq!(site.alice(&["squeue", "-h"]), "");
 
-    // What a submission that was killed has left is told of; it may have been of scripts.
+    // tarn lists the jobs that a killed submission has left; they may be of scripts.
     let script = "#!/bin/bash\n#TARN name = \"own\"\n#TARN [[step]]\ntrue\n";
     fs::write(folder.join("own.sh"), script).expect("a script");
     let hold = "cd work && sbatch --parsable --hold own.sh && sbatch --parsable --hold --job-name=foam/solve --wrap=true";
@@ -126,7 +126,7 @@ fn a_workflow_file_becomes_jobs_that_hand_on_their_data() {
         site.alice(&["tarn", "data", "ls", "--site"]).is_empty()
     });
 
-    // All or none: the second step wants what no node has.
+    // All or none: the second step wants resources that no node has.
     let wants = WORKFLOW.replace("nodes = 2\n", "nodes = 2\ngpus = 1\n");
     fs::write(folder.join("wants.toml"), wants).expect("a workflow");
     let refused = site
@@ -144,7 +144,7 @@ fn a_workflow_file_becomes_jobs_that_hand_on_their_data() {
     let why = format!("{:#}", refused.expect_err("nobody is there"));
     assert!(why.contains("nothing was submitted"), "{why}");
     assert!(site.alice(&["squeue", "-h"]).is_empty());
-    // What jobs cannot do is said before any is submitted.
+    // Settings that jobs cannot have are reported before any job is submitted.
     let tried = WORKFLOW.replace("time = \"10m\"", "retries = 1");
     fs::write(folder.join("tried.toml"), tried).expect("a workflow");
     let refused = site

@@ -1,11 +1,11 @@
-//! Job files and stores that lie, tasks that want more than they have, and jobs that end badly.
+//! False job files and stores, tasks that want more than they have, and jobs that end badly.
 
 use crate::site::{ALICE, SOON, Site, alices, lines, text};
 use std::collections::BTreeSet;
 use std::fs;
 use tarn_tests::slurm::wait_until;
 
-/// Job files and stores that lie: no task of such a job begins.
+/// False job files and stores: no task of such a job begins.
 #[test]
 fn attack_files_and_stores_that_lie() {
     let Some(site) = Site::up(1, "tmpfs", "required") else {
@@ -25,7 +25,7 @@ fn attack_files_and_stores_that_lie() {
         .map(|i| format!("ro d{i} u7001 u7001/d/foam/mesh"))
         .collect();
     let many = text(ALICE, &many.iter().map(String::as_str).collect::<Vec<_>>());
-    // The file, what is done to it as $f, and the reason.
+    // The file, the command on it as $f, and the reason.
     let cases: Vec<(String, &str, &str)> = vec![
         (
             of("ro x u7001 u7001/d/foam/out"),
@@ -153,7 +153,7 @@ fn attack_files_and_stores_that_lie() {
             "{reason}: {file}{act}: {out}"
         );
     }
-    // A step says it too, and the node takes the next job.
+    // A step reports it too, and the node takes the next job.
     let job = site.held("alice", &[], "srun true");
     site.job_file(&job, &alices());
     site.root(1, "chmod 777 /run/tarn/jobs");
@@ -166,7 +166,7 @@ fn attack_files_and_stores_that_lie() {
     site.nothing_is_left(1);
 }
 
-/// A task that wants to write what it may read, or to see what lies below; then jobs that end badly.
+/// A task that wants to write data that it may only read, or to see what is below; then jobs that end badly.
 #[test]
 fn attack_mounts_from_within_and_end_badly() {
     let Some(site) = Site::up(1, "tmpfs", "required") else {
@@ -204,7 +204,7 @@ fn attack_mounts_from_within_and_end_badly() {
         assert_eq!(seen(job), "5");
     }
     site.user("alice", &["scancel", &jobs[0]]);
-    // As its parent is no more, the task goes on; and then it is killed as well.
+    // As its parent is no more, the task continues; and then it is killed as well.
     site.root(1, &format!("kill -9 {}", number("stepd", &jobs[1])));
     assert_eq!(seen(&jobs[1]), "5");
     site.root(1, &format!("kill -9 {}", number("task", &jobs[1])));
@@ -212,7 +212,7 @@ fn attack_mounts_from_within_and_end_badly() {
     site.user("root", &["scancel", &jobs[1]]);
 }
 
-/// What a user may try, with and without a user namespace.
+/// A user's attempts, with and without a user namespace.
 fn from_within(site: &Site) {
     let script = r#"
         fails() { if "$@" 2> /dev/null; then echo "went through: $*"; fi; }

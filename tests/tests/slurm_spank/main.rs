@@ -1,5 +1,5 @@
-//! What each job sees of its data through the SPANK plug-in, on a real Slurm; and what comes of job files and stores that lie. The files
-//! that a node's tarnd writes are written here by hand (docs/internals/site.md, "What a job sees").
+//! Each job's view of its data through the SPANK plug-in, on a real Slurm; and the treatment of false job files and stores.
+//! The files that a node's tarnd writes are written here by hand (docs/internals/site.md, "What a job sees").
 
 mod attacks;
 mod ranks;
@@ -87,7 +87,8 @@ fn two_users_at_once(site: &Site) {
     assert_eq!(site.ended("alice", &jobs[2], "COMPLETED"), "");
 }
 
-/// Batch script, steps on two nodes, and steps of salloc. `srun -Q`: a node that is not yet free of the step before is not told of.
+/// Batch script, steps on two nodes, and steps of salloc. `srun -Q`: a node that is not yet free of the step before is not
+/// reported.
 fn every_kind_of_task(site: &Site) {
     let script = "srun -Q sh -c 'cat $TARN_mesh/points; echo $SLURM_NODEID > $TARN_fields/node'
         TARN_old=/run/tarn/data/old TARN_other=/elsewhere TARN_mesh=/wrong srun -Q -n1 -N1 sh -c 'env | grep ^TARN_'
@@ -167,7 +168,7 @@ fn elements_of_an_array(site: &Site) {
     }
 }
 
-/// What job_submit.lua sees of the options, from all three commands and from `#SBATCH` lines.
+/// The options reach job_submit.lua from all three commands and from `#SBATCH` lines.
 fn flags_reach_job_submit(site: &Site) {
     let script = site.shared("script");
     let options = "#!/bin/bash\n#SBATCH --workflow-start\n#SBATCH --workflow-same-nodes\n#SBATCH -J lines -o /dev/null\n";

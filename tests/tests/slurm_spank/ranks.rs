@@ -5,7 +5,7 @@ use std::process::Command;
 use tarn_tests::slurm::Doctor;
 use tarn_tests::tree;
 
-/// What ranks 0 and 1 read is on the first node of a job of two, what 2 and 3 read on the second.
+/// The parts of ranks 0 and 1 are on the first node of a job of two, those of 2 and 3 on the second.
 const PARTS: &str = "set -e
     cd /scm/tarn/u7001/j/1/fields
     for rank in RANKS; do install -d -o alice p$rank; echo $rank > p$rank/n; rm -f p$rank/done; done";

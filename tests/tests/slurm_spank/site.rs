@@ -13,7 +13,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(40);
 /// Numbers of the cluster's users (tests/cluster/site.sh).
 pub(crate) const ALICE: u32 = 7001;
 
-/// A store as a node's tarnd has it, and alice's data in it: `mesh` is published, `grid` a plain file, `fields` what a job writes.
+/// A store as a node's tarnd has it, and alice's data in it: `mesh` is published, `grid` a plain file, `fields` the output
+/// of a job.
 const STORE: &str = "\
 set -e
 install -d -m 755 /run/tarn
@@ -29,7 +30,7 @@ for user in alice bob; do
 done
 install -d -o root -g alice -m 2770 /scm/tarn/p7001 /scm/tarn/p7001/fields
 ";
-/// Says what the plug-in has told Slurm of the job: the words that job_submit.lua of a site asks for.
+/// Logs the variables that the plug-in has set for the job: those that job_submit.lua of a site reads.
 const JOB_SUBMIT: &str = r#"
 function slurm_job_submit(job, partitions, uid)
     local all = {}
@@ -91,7 +92,7 @@ impl Site {
         Some(site)
     }
 
-    /// What an administrator's command says on a node.
+    /// The output of an administrator's command on a node.
     pub(crate) fn root(&self, node: usize, script: &str) -> String {
         let said = self
             .cluster
@@ -137,7 +138,7 @@ impl Site {
         lines(&shown).into_iter().collect::<Vec<_>>().join(" ")
     }
 
-    /// All that a job has said, once it has ended so.
+    /// All output of a job, once it has ended so.
     pub(crate) fn ended(&self, user: &str, job: &str, wanted: &str) -> String {
         let home = self.cluster.shared().join("home").join(user);
         let out = || fs::read_to_string(home.join(format!("job.{job}"))).unwrap_or_default();
@@ -166,7 +167,7 @@ impl Site {
         self.cluster.shared().join(name)
     }
 
-    /// Nothing of any job's data is on a node, in whatever namespace.
+    /// Nothing of any job's data is on a node, in any namespace.
     pub(crate) fn nothing_is_left(&self, node: usize) {
         let look = "grep -l ' /run/tarn/data' /proc/[0-9]*/mountinfo; ls -A /run/tarn/data; true";
         let left = || self.root(node, look);

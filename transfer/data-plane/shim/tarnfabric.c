@@ -19,9 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Nanoseconds for which it is looked again and again after something was done: what peers do comes in bursts,
- * and to be woken takes longer than to do most of it. Microseconds between looks at a provider that cannot
- * wait. */
+/* Nanoseconds for which the loop polls after something was done: work of peers comes in bursts, and a
+ * wake-up takes longer than most of it. Microseconds between looks at a provider that cannot wait. */
 enum { TF_EAGER = 200000, TF_PAUSE = 50 };
 
 struct tf {
@@ -31,9 +30,9 @@ struct tf {
     struct fid_av *av;
     struct fid_cq *cq;
     struct fid_ep *ep;
-    /* What becomes readable when there is something to do; -1 where the provider cannot say. */
+    /* The descriptor that becomes readable when there is something to do; -1 where the provider has none. */
     int fd;
-    /* What peers have done here, where fd is -1, and as far as that is known. */
+    /* The operations that peers have done here, where fd is -1, and as far as that is known. */
     struct fid_cntr *served;
     uint64_t known;
 };
@@ -52,8 +51,9 @@ static struct {
     atomic_int rights, stream;
 } guarded[TF_WINDOWS];
 
-/* Where closed windows were, the oldest first after `next`. A provider may still be about to move what a peer
- * asked for before: nothing else is there until as many others were closed, or so many bytes of them. */
+/* The places of closed windows, the oldest first after `next`. A provider may still be about to move
+ * bytes that a peer requested before: nothing else is there until as many others were closed, or so
+ * many bytes of them. */
 enum { TF_CLOSED = 1024 };
 static const size_t closed_most = (size_t)1 << 44;
 static struct {
@@ -68,7 +68,7 @@ int tf_deal(uintptr_t at) {
     for (int i = 0; i < TF_WINDOWS; i++) {
         uintptr_t from = atomic_load(&guarded[i].from), to = atomic_load(&guarded[i].to);
         if (from && from <= at && at < to) {
-            /* Zeros from here on: hashes find out, and who has no hashes has a stream. */
+            /* Zeros from here on: hashes find them, and a reader without hashes has a stream. */
             int stream = atomic_load(&guarded[i].stream);
             uintptr_t page = at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
             void *zeros = mmap((void *)page, to - page, atomic_load(&guarded[i].rights),
@@ -186,7 +186,7 @@ int tf_open(const char *provider, const char *node, struct tf **out, char *why, 
 int tf_name(struct tf *tf, void *name, size_t *size) { return fi_getname(&tf->ep->fid, name, size); }
 
 int tf_peer(struct tf *tf, const void *name, size_t size, uint64_t *peer) {
-    /* As long as the longest, whatever the provider takes from it. */
+    /* As long as the longest: the provider may read that much. */
     char padded[TF_NAME + 1] = {0};
     if (size > TF_NAME)
         return -EINVAL;

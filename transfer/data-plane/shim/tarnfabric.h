@@ -1,5 +1,5 @@
-/* The few calls of libfabric that tarn needs, as one library that tarnd loads at run time when it is asked
- * to.
+/* The few calls of libfabric that tarn needs, as one library that tarnd loads at run time if it is
+ * configured.
  *
  * Memory is named by the windows that one side opens onto a file; the other side reads from them, or writes
  * to them, without the first one's doing (RMA). Functions return 0 or a count, or a negative errno. All but
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What both sides of the loading must agree on. */
+/* The version that both sides of the loading must agree on. */
 #define TF_VERSION 3
 /* Bytes of an endpoint's name, at most. */
 #define TF_NAME 255
@@ -34,11 +34,11 @@ int tf_version(void);
  * handler calls it. */
 int tf_deal(uintptr_t at);
 
-/* Opens an endpoint at an address of this host (NULL: any) with a provider, such as "tcp;ofi_rxm". What went
- * wrong is written to `why`. */
+/* Opens an endpoint at an address of this host (NULL: any) with a provider, such as "tcp;ofi_rxm". The
+ * error is written to `why`. */
 int tf_open(const char *provider, const char *node, struct tf **out, char *why, size_t why_size);
 
-/* The endpoint's name for its peers. `size` holds the room and then the length. */
+/* The endpoint's name for its peers. `size` holds the space and then the length. */
 int tf_name(struct tf *tf, void *name, size_t *size);
 
 /* Takes note of a peer by its name; `peer` is its number from now on. */
@@ -66,8 +66,8 @@ int tf_write(struct tf *tf, uint64_t peer, const void *bytes, size_t length, uin
  */
 int tf_progress(struct tf *tf, int millis, struct tf_done *done, size_t count);
 
-/* A descriptor that becomes readable when there is something to do, for who was told by tf_may_sleep that
- * there is nothing (1); negative where the provider has none. */
+/* A descriptor that becomes readable when there is something to do, for a caller that got from
+ * tf_may_sleep that there is nothing (1); negative if the provider has none. */
 int tf_descriptor(struct tf *tf);
 int tf_may_sleep(struct tf *tf);
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tarn_ports::Arrivals;
 use tarn_sys::beneath::Root;
 
-/// What has arrived of a tree. The copy tells it (it is the `arrivals` of its `CopyJob`), and the data server waits for it.
+/// The stretches of a tree that have arrived. The copy reports them (this is the `arrivals` of its `CopyJob`), and the data
+/// server waits for them.
 #[derive(Debug, Default)]
 pub struct Arriving {
     state: Mutex<ArrivalState>,
@@ -35,7 +36,7 @@ impl ArrivalState {
     }
 }
 
-/// What a wait ended with.
+/// The outcome of a wait.
 #[derive(Debug)]
 pub(crate) enum Waited {
     /// It is there, beneath this folder.
@@ -75,7 +76,7 @@ impl Arriving {
 
 impl Arrivals for Arriving {
     fn growing(&self, staging: &Path) {
-        // Where it cannot be opened, readers wait until the copy ends, and are refused then.
+        // If it cannot be opened, readers wait until the copy ends, and are refused then.
         let root = Root::open(staging).ok().map(Arc::new);
         self.change(|state| {
             *state = ArrivalState {

@@ -14,7 +14,7 @@ use tarn_stream::{HandshakeOutcome, Key, Says, Session, Wire, connect};
 use tarn_types::event::FailureKind;
 use tarn_types::stream::{RunId, StreamKeys};
 
-/// How long a client waits for what.
+/// The times that a client waits.
 #[derive(Debug, Clone, Copy)]
 pub struct DataClientTimeouts {
     /// For a connection.
@@ -53,17 +53,18 @@ pub(crate) const LOOK: Duration = Duration::from_millis(100);
 pub struct DataClient {
     /// The node's name, for messages.
     pub node: String,
-    /// Where its server listens.
+    /// The address at which its server listens.
     pub address: SocketAddr,
-    /// Where else it may listen, [`MAX_ADDRESSES`] at most: tried in turn when nobody can be reached there.
+    /// Other addresses at which it may listen, [`MAX_ADDRESSES`] at most: the client tries them in turn if it reaches nobody
+    /// there.
     pub others: Vec<SocketAddr>,
-    /// The run whose trees are asked for.
+    /// The run whose trees are requested.
     pub run: RunId,
     /// The run's key.
     pub key: Key,
     /// How long to wait.
     pub timeout: DataClientTimeouts,
-    /// How content is asked for.
+    /// The way in which content is requested.
     pub way: ContentTransport,
 }
 
@@ -71,7 +72,7 @@ impl DataClient {
     /// Asks something, and waits for the answer as long as the peer shows signs of life.
     ///
     /// # Errors
-    /// `Io` when the peer cannot be reached, is silent, or refuses; `Cancelled` when `watch` says stop.
+    /// `Io` when the peer cannot be reached, is silent, or refuses; `Cancelled` when `watch` stops it.
     pub fn call(&self, body: &[u8], watch: &dyn Watch) -> Result<Vec<u8>, MoverError> {
         self.call_on(&mut self.line(watch)?, body, watch)
     }
@@ -80,7 +81,7 @@ impl DataClient {
     /// a minute is closed there.
     ///
     /// # Errors
-    /// `Io` when the peer cannot be reached, or is not who it should be; `Cancelled` when `watch` says stop.
+    /// `Io` when the peer cannot be reached, or is not who it should be; `Cancelled` when `watch` stops it.
     pub fn line(&self, watch: &dyn Watch) -> Result<CallStream, MoverError> {
         let (wire, session) = self.connect(watch)?;
         Ok(CallStream {
@@ -286,7 +287,7 @@ pub struct CallStream {
 }
 
 impl CallStream {
-    /// The stream itself, once the peer has given it over to storage memory, and what it is sealed with.
+    /// The stream itself, once the peer has given it over to storage memory, and the keys that seal it.
     ///
     /// # Errors
     /// When the peer has sent more than answers.
@@ -321,11 +322,11 @@ enum Tried {
 enum Later {
     /// The server has its bound of streams.
     Busy,
-    /// It has not said anything that proves who it is, and what was seen instead.
+    /// It sent nothing that proves its identity; the text says what was seen instead.
     Unheard(String),
 }
 
-/// The end of a wait that somebody has asked for.
+/// The end of a wait that somebody has cancelled.
 pub(crate) fn stopped() -> MoverError {
     MoverError::new(FailureKind::Cancelled, "the transfer was cancelled")
 }

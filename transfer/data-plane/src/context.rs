@@ -1,4 +1,4 @@
-//! What the threads of a data server share: its bounds, its counters, and the connections with the place that each has.
+//! The data that the threads of a data server share: its bounds, its counters, and the connections with the place of each.
 
 use crate::lock;
 use crate::replica_registry::Registry;
@@ -13,7 +13,7 @@ use tarn_types::strangers::sent_away;
 
 /// Connections at one time that have not proven who they are.
 const STRANGERS: usize = 128;
-/// Connections at one time that were told to go and whose threads have not ended yet; more wait to be accepted.
+/// Connections at one time that were sent away and whose threads have not ended yet; more wait to be accepted.
 const SENT_AWAY: usize = 64;
 /// A pause after accepting has failed, such as for want of descriptors.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);

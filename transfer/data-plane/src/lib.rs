@@ -1,9 +1,9 @@
 //! L3: trees of this node for its peers, and peers' trees for this node's movers, over TCP, sealed or by RMA
-//! where it is asked for.
+//! if that is configured.
 //!
-//! A [`DataServer`] answers who knows a run's key, from what a [`Registry`] lets it: [`ReplicaRegistry`] is one, and [`Arriving`] a tree
-//! on it that is still being copied here. A [`DataClient`] stands for a peer; its trees are sources of copies.
-//! docs/internals/cluster.md, "Data plane", has the protocol.
+//! A [`DataServer`] answers peers that know a run's key, with the content that a [`Registry`] allows: [`ReplicaRegistry`] is one,
+//! and [`Arriving`] a tree on it that is still being copied here. A [`DataClient`] stands for a peer; its trees are sources of
+//! copies. docs/internals/cluster.md, "Data plane", has the protocol.
 
 mod arriving;
 mod client;

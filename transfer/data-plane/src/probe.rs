@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, PeerStream, Piece, Watch};
 use tarn_proto::data::Tree;
 
-/// Bytes that are asked for at once, and twice so many ahead: a server that has sent one continues with the next.
+/// Bytes of one request, with twice as many requested ahead: a server that has sent one continues with the next.
 const PIECE: u64 = 4 << 20;
 /// Bytes that are read before the time is looked at.
 const CHUNK: usize = 64 << 10;

@@ -14,7 +14,7 @@ pub struct RemoteTree {
 }
 
 impl DataClient {
-    /// A tree of the peer. Nothing is asked yet.
+    /// A tree of the peer. No request is sent yet.
     pub fn tree(self: &Arc<Self>, tree: Tree) -> RemoteTree {
         RemoteTree {
             client: Arc::clone(self),

@@ -1,4 +1,4 @@
-//! What a server may serve, and to whom.
+//! The content that a server may serve, and its recipients.
 
 use crate::arriving::Arriving;
 use crate::lock;
@@ -23,7 +23,7 @@ pub enum Served {
     Whole(Arc<Root>),
     /// It is being copied here.
     Arriving(Arc<Arriving>),
-    /// A single file: a stretch of what is open.
+    /// A single file: a stretch of an open one.
     Part(ServedFileExtent),
     /// It is not there any more.
     Gone,
@@ -32,17 +32,17 @@ pub enum Served {
 /// A stretch of a file that stands for a tree with this one file in it.
 #[derive(Debug, Clone)]
 pub struct ServedFileExtent {
-    /// What is read.
+    /// The open file.
     pub fd: Arc<OwnedFd>,
-    /// What the file is called in the tree.
+    /// The file's name in the tree.
     pub name: Box<[u8]>,
-    /// Where it begins, bytes.
+    /// The offset at which it begins, in bytes.
     pub offset: u64,
     /// Bytes of it.
     pub length: u64,
 }
 
-/// Why a tree may not be read: a sentence for whoever asked.
+/// The reason why a tree may not be read: a sentence for the peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryError(pub String);
 
@@ -52,38 +52,40 @@ impl From<PeerCodeError> for RegistryError {
     }
 }
 
-/// Makes what a stream is given over to, in that stream's own thread. Who keeps the socket can end the stream by it.
+/// Makes the target that a stream is given over to, in that stream's own thread. A target that keeps the socket can end the
+/// stream by it.
 pub type MakeTarget = Box<dyn FnOnce(&TcpStream) -> io::Result<Box<dyn Target>> + Send>;
 
-/// What a call is answered with.
+/// The answer to a call.
 pub enum Called {
     /// This, and the stream continues as it was.
     Reply(Vec<u8>),
-    /// This, and from then on the stream is given over to storage memory: who has called uses it by [`crate::RemoteStorage`].
+    /// This, and from then on the stream is given over to storage memory: the caller uses it by [`crate::RemoteStorage`].
     Storage(Vec<u8>, MakeTarget),
 }
 
-/// What a server asks before it answers. Asked for each request, so what is withdrawn is not served any more.
+/// The questions that a server puts to its host before it answers. It does so for each request, so a tree that is withdrawn
+/// is not served any more.
 pub trait Registry: Send + Sync {
     /// The key of a run; `None` for one that is not known here.
     fn key(&self, run: &RunId) -> Option<Key>;
 
-    /// Whether streams of whoever knows the key of `run` are for messages only: they have places of their own.
+    /// Whether streams of peers that know the key of `run` are for messages only: they have places of their own.
     fn is_for_messages(&self, _run: &RunId) -> bool {
         false
     }
 
-    /// A tree that whoever knows the key of `run` may read.
+    /// A tree that peers that know the key of `run` may read.
     ///
     /// # Errors
     /// When there is none of that name, or it may not be read.
     fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, RegistryError>;
 
-    /// Answers a call of whoever knows the key of `run`; may take its time, until it is cancelled: then nobody waits for
-    /// the answer any more.
+    /// Answers a call of a peer that knows the key of `run`; may take its time, until it is cancelled: then nobody waits
+    /// for the answer any more.
     ///
     /// # Errors
-    /// When nothing can be asked here.
+    /// When no requests are possible here.
     fn call(&self, run: &RunId, body: &[u8], control: &Control) -> Result<Called, RegistryError> {
         let _ = (run, body, control);
         Err(RegistryError(
@@ -92,7 +94,7 @@ pub trait Registry: Send + Sync {
     }
 }
 
-/// A registry in memory: runs, and each run's trees. It grows with what is offered, and shrinks with what is withdrawn.
+/// A registry in memory: runs, and each run's trees. It grows with offered trees, and shrinks with withdrawn ones.
 #[derive(Debug, Default)]
 pub struct ReplicaRegistry {
     runs: Mutex<HashMap<RunId, RegisteredRun>>,
@@ -116,7 +118,7 @@ impl ReplicaRegistry {
         lock(&self.runs).insert(run, RegisteredRun { key, trees });
     }
 
-    /// Forgets a run and what was offered to it.
+    /// Forgets a run and the trees offered to it.
     pub fn dismiss(&self, run: &RunId) {
         lock(&self.runs).remove(run);
     }
@@ -131,12 +133,12 @@ impl ReplicaRegistry {
         Ok(())
     }
 
-    /// Offers a tree that is still being copied here: who asks for what is missing waits.
+    /// Offers a tree that is still being copied here: a request for missing content waits.
     pub fn offer_arriving(&self, run: &RunId, tree: Tree, arriving: Arc<Arriving>) {
         self.place(run, tree, Served::Arriving(arriving));
     }
 
-    /// Takes a tree back. What is being sent of it is sent to the end of its request.
+    /// Takes a tree back. A request under way is sent to its end.
     pub fn withdraw(&self, run: &RunId, tree: &Tree) {
         if let Some(run) = lock(&self.runs).get_mut(run) {
             run.trees.remove(tree);

@@ -30,11 +30,11 @@ use tarn_stream::random;
 use tarn_sys::signals::{Blocked, Handlers};
 use tarn_types::account;
 
-/// What the library is called, beside the program or library that tarn is in, or where it is installed.
+/// The library's file name, beside the program or library that contains tarn, or where it is installed.
 pub const LIBRARY: &str = "libtarnfabric.so";
 
-/// The library: what `$TARN_FABRIC_LIBRARY` says; else the one beside the program, or the library, that this code is in, or where
-/// `make install` puts it for either.
+/// The library: the path in `$TARN_FABRIC_LIBRARY`; else the one beside the program, or the library, that contains this code, or
+/// where `make install` puts it for either.
 ///
 /// # Errors
 /// When the program does not find itself.
@@ -70,7 +70,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of the stack on which an endpoint is opened: libfabric asks every provider.
 const STACK: usize = 8 << 20;
 
-/// Why libfabric, or a window, cannot be used, and what to do, as a sentence for people.
+/// The reason why libfabric, or a window, cannot be used, and the remedy, as a sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RmaError(String);
@@ -95,13 +95,13 @@ fn on_stack<T: Send>(open: impl FnOnce() -> Result<T, RmaError> + Send) -> Resul
     })
 }
 
-/// Where an endpoint is, of a host that is reached at an address, which a socket of both kinds of addresses may have written in the other
-/// kind's way; shm has no addresses.
+/// The address of an endpoint on a host that is reached at `at`, which a socket of both kinds of addresses may have written in
+/// the other kind's way; shm has no addresses.
 fn source(provider: &str, at: IpAddr) -> Option<IpAddr> {
     (!shared::is_shm(provider)).then_some(at.to_canonical())
 }
 
-/// What an endpoint is for.
+/// The purpose of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum EndpointRole {
     /// Windows are open there, and of tarnd's nodes those of others are read.
@@ -135,13 +135,13 @@ impl Rma {
     /// Loads the shim and opens the provider once, to see that it can be.
     ///
     /// # Errors
-    /// Why it cannot be used, and what to do.
+    /// The reason why it cannot be used, and the remedy.
     pub fn load(library: &Path, provider: &str) -> Result<Arc<Self>, RmaError> {
         Self::opened(library, provider, false)
             .map_err(|why| RmaError::new(format_args!("{why}, or leave out --transport")))
     }
 
-    /// The same in a program that is not tarn's: what that does on signals stays as it is, also where libfabric would have it otherwise.
+    /// The same in a program that is not tarn's: its signal handlers stay as they are, also where libfabric would change them.
     /// Files that are opened must not be made shorter meanwhile: no handler of SIGBUS is there.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ impl Rma {
         Ok(Arc::new(rma))
     }
 
-    /// What was loaded.
+    /// The library that was loaded.
     pub fn library(&self) -> &Path {
         &self.library
     }
@@ -231,7 +231,7 @@ impl Rma {
         domains.values().filter(|d| lock(&d.pump).runs).count()
     }
 
-    /// Closes its endpoints: all goes over streams from now on. What a provider has made on this host is removed.
+    /// Closes its endpoints: all goes over streams from now on. Files that a provider has made on this host are removed.
     pub fn close(&self) {
         self.given_up.store(true, Ordering::Relaxed);
         for domain in lock(&self.domains).values() {
@@ -246,7 +246,7 @@ impl Drop for Rma {
     }
 }
 
-/// An endpoint, who makes it work, and whom it knows.
+/// An endpoint, its progress, and the peers that it knows.
 pub(crate) struct Domain {
     endpoint: Arc<RmaEndpoint>,
     name: Box<[u8]>,
@@ -371,7 +371,7 @@ pub(crate) struct WindowReader {
     peer: u64,
     from: u64,
     key: u64,
-    /// Bytes that are not asked for yet.
+    /// Bytes that are not requested yet.
     left: u64,
     flights: VecDeque<(Arc<RmaOperation>, usize)>,
     landed: Vec<u8>,
@@ -438,7 +438,7 @@ impl WindowReader {
             {
                 Ok(flight) => {
                     self.flights.push_back((flight, len));
-                    // Providers may count from anywhere, and a peer may say anything: the read tells.
+                    // Providers may count from anywhere, and a peer may send anything: the read shows.
                     self.from = self.from.wrapping_add(len as u64);
                     self.left -= len as u64;
                 }

@@ -27,18 +27,18 @@ use tarn_types::stream::RunId;
 const TOGETHER: u64 = 64 << 10;
 /// Bytes that are gathered before they are sent.
 const GATHER: usize = 256 << 10;
-/// Between two signs of life to a peer that waits for what has not arrived.
+/// The time between two signs of life to a peer that waits for content that has not arrived.
 const SIGN: Duration = Duration::from_secs(2);
 /// Windows of one stream that were not released; beyond that content is sent.
 const WINDOWS: usize = 16;
 /// Bytes of an item of a single file that is open: as much memory is taken.
 const MAX_PIECE: u64 = 64 << 20;
-/// Bytes that are sent again and again to who measures the link: they stay in a core's cache.
+/// Bytes that are sent again and again to a peer that measures the link: they stay in a core's cache.
 const NOISE: usize = 256 << 10;
 /// Bytes of requests read ahead.
 const REQUESTS: usize = 16 << 10;
 
-/// What is known of the file that was opened last: the pieces of a file come one after the other.
+/// The file that was opened last: the pieces of a file come one after the other.
 struct LastOpenFile {
     path: Arc<[u8]>,
     fd: OwnedFd,
@@ -60,7 +60,7 @@ pub(crate) struct Answering<'a> {
     shared: &'a DataServerContext,
     out: Vec<u8>,
     open: Option<LastOpenFile>,
-    /// Where windows are opened, once one has been asked for.
+    /// The domain that opens windows, once a request has asked for one.
     domain: Option<Arc<Domain>>,
     /// By request and item.
     windows: Vec<((u32, u32), ServedWindow)>,
@@ -265,7 +265,7 @@ impl<'a> Answering<'a> {
 
     /// Answers who measures the link.
     fn probed(&mut self, request: &ReadRequest) -> io::Result<()> {
-        // Not zeros: what is between may pack those.
+        // Not zeros: the network between may compress those.
         let noise: Vec<u8> = (0..NOISE as u32)
             .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
             .collect();
@@ -342,7 +342,7 @@ impl<'a> Answering<'a> {
                     self.out.extend_from_slice(&wait.encode());
                 }
             }
-            // What is ready is not held back by what is not.
+            // Ready content is not held back by content that is not ready.
             self.flush(false)?;
             timeout = SIGN;
         }
@@ -431,7 +431,7 @@ fn too_long() -> Unable {
     Unable(ReadStatus::Refused, text)
 }
 
-/// Reads an item of a file that is open. It is read whole before its head is sent: what cannot be read is told.
+/// Reads an item of a file that is open. It is read whole before its head is sent, so a read error can be reported.
 fn part_of(
     part: &ServedFileExtent,
     item: &FileRange,

@@ -19,7 +19,7 @@ use tarn_stream::accept;
 /// Bytes of a stream thread's stack.
 const STACK: usize = 256 << 10;
 
-/// What a server has done since it was started.
+/// The counts of a server since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DataServerCounts {
     /// Bytes of content that were sent.
@@ -71,12 +71,12 @@ impl DataServer {
         })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it has done.
+    /// Its counts.
     pub fn counts(&self) -> DataServerCounts {
         let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let counters = &self.shared.counters;
@@ -154,7 +154,7 @@ fn begin(socket: TcpStream, from: IpAddr, shared: &Arc<DataServerContext>) -> io
     Ok(())
 }
 
-/// A connection from its handshake to its end. An error: what came was no handshake or no request.
+/// A connection from its handshake to its end. An error: the peer sent no handshake or no request.
 fn stream(socket: &TcpStream, number: u64, shared: &DataServerContext) -> io::Result<()> {
     // Accepted sockets may inherit it.
     socket.set_nonblocking(false)?;

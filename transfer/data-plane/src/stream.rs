@@ -1,4 +1,4 @@
-//! A client's stream: requests go out ahead of their answers, answers are checked against what was asked.
+//! A client's stream: requests go out ahead of their answers, answers are checked against the requests.
 
 use crate::client::{DataClient, stopped};
 use crate::rma::{Domain, WindowReader};
@@ -19,15 +19,15 @@ type Result<T> = std::result::Result<T, MoverError>;
 const AHEAD: usize = 64 << 10;
 /// A request of so many bytes is long enough.
 const REQUEST: usize = 8 << 10;
-/// Bytes of requests that are sent before the first of them has been answered. Less than what the server's kernel holds for
-/// it: a server that is sending does not read, so a client that must wait for it to read would wait for ever.
+/// Bytes of requests that are sent before the first of them has been answered. Less than the server's kernel holds for it:
+/// a server that is sending does not read, so a client that must wait for it to read would wait for ever.
 const IN_FLIGHT: usize = 32 << 10;
 /// The same in requests.
 const REQUESTS_IN_FLIGHT: usize = 64;
 /// A stream that was not used for so long is opened again: the server closes idle ones.
 const STALE: Duration = Duration::from_secs(30);
 
-/// What must come next.
+/// The reply that must come next.
 #[derive(Debug, Clone, Copy)]
 struct ExpectedReply {
     request: u32,
@@ -39,12 +39,12 @@ struct ExpectedReply {
 
 pub(crate) struct Stream<'a> {
     client: &'a DataClient,
-    /// Whose files are asked for.
+    /// The tree whose files are requested.
     tree: &'a Tree,
     wire: Wire,
     watch: &'a dyn Watch,
     buffer: Box<[u8]>,
-    /// What of the buffer has not been read.
+    /// The unread part of the buffer.
     unread: std::ops::Range<usize>,
     expected: VecDeque<ExpectedReply>,
     unsent: VecDeque<Vec<u8>>,
@@ -54,7 +54,7 @@ pub(crate) struct Stream<'a> {
     left: u64,
     number: u32,
     used: Instant,
-    /// Where windows are read, if they can be.
+    /// The domain that reads windows, if they can be read.
     domain: Option<Arc<Domain>>,
     /// The window in which the item is, its request and its place there.
     window: Option<(WindowReader, u32, u32)>,
@@ -69,7 +69,7 @@ impl<'a> Stream<'a> {
         wire: Wire,
         watch: &'a dyn Watch,
     ) -> Self {
-        // What is read from a window is not sealed.
+        // Content read from a window is not sealed.
         let rma = client.way.rma().filter(|_| !wire.is_sealed());
         let local = rma.and_then(|rma| Some((rma, wire.socket().local_addr().ok()?)));
         Self {
@@ -247,7 +247,7 @@ impl<'a> Stream<'a> {
         let mut since = Instant::now();
         while have < out.len() {
             if self.unread.is_empty() {
-                // What is long goes where it belongs at once.
+                // Long content goes to its destination at once.
                 let direct = out.len() - have >= AHEAD / 2;
                 let got = match direct {
                     true => self.wire.read(&mut out[have..]),

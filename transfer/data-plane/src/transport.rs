@@ -1,4 +1,4 @@
-//! How content travels between nodes: what people ask for, and what is made of it.
+//! How content travels between nodes: the user's choice, and the transport that results.
 
 use crate::rma::{Rma, RmaError, library};
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use tarn_proto::data::MAX_NAME;
 /// The provider of libfabric that is used where none is named.
 const PROVIDER: &str = "tcp;ofi_rxm";
 
-/// What `--transport` says.
+/// The choices of `--transport`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Transport {
     /// Over TCP streams, as it is.
@@ -85,7 +85,7 @@ impl ContentTransport {
         matches!(self, Self::Sealed)
     }
 
-    /// Where windows are opened and read, if they are.
+    /// The libfabric provider that opens and reads windows, if there is one.
     pub fn rma(&self) -> Option<&Arc<Rma>> {
         match self {
             Self::Windows(rma) => Some(rma),

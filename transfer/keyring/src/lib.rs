@@ -1,4 +1,4 @@
-//! L3: the file of a user's keys. docs/admin/security.md says what they are for, docs/reference/formats.md what is in it.
+//! L3: the file of a user's keys. docs/admin/security.md describes their use, docs/reference/formats.md the content.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -35,12 +35,12 @@ pub enum KeyFileError {
         "neither XDG_CONFIG_HOME nor HOME is set, so there is no place for your keys; set one of them"
     )]
     Homeless,
-    /// What is in it.
+    /// Its content is not valid.
     #[error("{}: {source}", .path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         source: RingError,
     },
     /// A variable that is neither on nor off.
@@ -48,17 +48,17 @@ pub enum KeyFileError {
     Switch {
         /// Its name.
         name: &'static str,
-        /// What it is.
+        /// Its value.
         value: String,
     },
     /// The system refused something.
     #[error("cannot {what} {}: {source}", .path.display())]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
         /// To what.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -68,7 +68,7 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyFil
     move |source| KeyFileError::Io { what, path, source }
 }
 
-/// Where the user's keys are: `tarn/key` in the folder of configurations.
+/// The file of the user's keys: `tarn/key` in the folder of configurations.
 ///
 /// # Errors
 /// [`KeyFileError::Homeless`].
@@ -82,8 +82,8 @@ pub fn user_file() -> Result<PathBuf, KeyFileError> {
         .join("key"))
 }
 
-/// Whether a variable asks for encryption. What is neither 1 nor 0 is refused: taken for 0, it would leave in clear what somebody wants
-/// encrypted.
+/// Whether a variable asks for encryption. A value that is neither 1 nor 0 is refused: taken for 0, it would leave in clear data
+/// that the user wants encrypted.
 ///
 /// # Errors
 /// [`KeyFileError::Switch`].

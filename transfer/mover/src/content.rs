@@ -158,7 +158,7 @@ mod tests {
                 .for_each(|piece| stream.update(piece));
             assert_eq!(stream.finish(), naive(data), "{len}");
         }
-        // The program in docs/reference/manifest-format.md, run with the reference implementation, says the same.
+        // The program in docs/reference/manifest-format.md, run with the reference implementation, gives the same.
         let counted: Vec<u8> = (0..CHUNK + 3).map(|i| (i % 251) as u8).collect();
         let ends = [
             (0, "99aa06d3014798d86001c324468d497f"),

@@ -144,7 +144,7 @@ fn attempt(
         sync(&target, &merged)?;
     }
     if job.verify == Verify::Readback {
-        // What is damaged now is no source.
+        // A file that is damaged now is no source.
         read_back(job, &target, &merged, control, threads).map_err(|e| match e.failure.kind {
             FailureKind::SourceChanged => {
                 let how = "was changed by somebody else while it was written";
@@ -214,7 +214,7 @@ fn complete(target: &CopyTarget, found: &Gathered, merged: &Manifest, resumed: b
     }
     for manifest in found.manifests.iter().skip(1) {
         for entry in manifest.entries.iter().filter(|e| !e.is_folder()) {
-            // Whichever source was first on the disk, the first in order gives the time.
+            // The first source in order gives the time, no matter which one was first on the disk.
             if let Some(first) = merged.find(&entry.path).filter(|m| m.mtime != entry.mtime) {
                 let error = |e| target.failed("set the time of", &entry.path, e);
                 let (folder, name) = target.root.holder(&entry.path).map_err(error)?;
@@ -245,7 +245,7 @@ fn read_back(
     let found = gather(&trees, output)?;
     let mut expected = Cow::Borrowed(merged);
     if target.lost_xattrs.load(Ordering::Relaxed) {
-        // What could not be kept is reported, and is no damage.
+        // Attributes that could not be kept are reported, and are no damage.
         for (entry, is) in expected
             .to_mut()
             .entries

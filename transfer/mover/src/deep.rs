@@ -1,5 +1,5 @@
-//! Emptying a folder, however deep or wide what is in it, and whoever has made that: a bounded number of folders is open, nothing is
-//! kept of a tree but where one is in it, and no link is followed.
+//! Empties a folder, however deep or wide its content and whoever made it: a bounded number of folders is open, only the position
+//! in the tree is kept, and no link is followed.
 
 use crate::erase::RemovalMethod;
 use crate::error::{ErrorSide, Result, failed};
@@ -12,11 +12,11 @@ use rustix::fs::{
 use rustix::io::Errno;
 use tarn_sys::beneath::join;
 
-/// Folders that are gone down into; what is deeper is moved up to the top first. Two descriptors each.
+/// Folders that are gone down into; deeper ones are moved up to the top first. Two descriptors each.
 const DEPTH: usize = 32;
 /// Times that a folder is emptied into which somebody puts something meanwhile.
 const TRIES: usize = 4;
-/// What is moved to the top is called so, and by a number.
+/// The prefix of the name of a folder that is moved to the top; a number follows.
 const MOVED: &str = ".tarn-deep.";
 
 type ErrnoResult<T> = std::result::Result<T, Errno>;
@@ -33,7 +33,7 @@ pub fn clear(folder: &OwnedFd) -> Result<()> {
     })
 }
 
-/// Where something could not be removed, and why.
+/// The path that could not be removed, and the error.
 type Stuck = (Box<[u8]>, Errno);
 
 /// Empties a folder.
@@ -159,13 +159,13 @@ impl<T: AsFd> FolderEmptier<'_, T> {
     }
 }
 
-/// Opens a folder, whose owner gets the right to list and change it. What belongs to somebody else cannot be changed, but may still be
-/// open to us.
+/// Opens a folder, whose owner gets the right to list and change it. A folder of somebody else cannot be changed, but may still
+/// be open to us.
 fn opened(folder: &OwnedFd, name: &[u8]) -> ErrnoResult<OwnedFd> {
     let open = || openat(folder, name, FOLDER, Mode::empty());
     let inner = match open() {
         Err(Errno::ACCESS) => {
-            // Of what is there now, whatever is put into its place meanwhile.
+            // Of the file that is there now, even if another takes its place meanwhile.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let it = openat(folder, name, flags, Mode::empty())?;
             let path = format!("/proc/self/fd/{}", it.as_raw_fd());

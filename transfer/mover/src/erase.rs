@@ -13,7 +13,7 @@ use tarn_types::layout::ERASE;
 /// Bytes that are overwritten at once.
 const ZEROS: usize = 1 << 20;
 
-/// A path of what is open.
+/// A path of an open file.
 pub(crate) fn of_descriptor(open: &impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", open.as_fd().as_raw_fd()))
 }
@@ -33,7 +33,7 @@ pub(crate) fn way_of(path: &Path) -> RemovalMethod {
         let mark = statat(CWD, folder.join(ERASE), AtFlags::SYMLINK_NOFOLLOW);
         mark.is_ok_and(|mark| FileStatus::from(mark).kind == FileType::RegularFile)
     };
-    // Who has a folder open may name it by its descriptor.
+    // A caller that has a folder open may name it by its descriptor.
     let real = path.canonicalize();
     let real = real.as_deref().unwrap_or(path);
     match real.ancestors().any(marked) {
@@ -51,8 +51,8 @@ impl RemovalMethod {
     ) -> Result<(), Errno> {
         if self == Self::Erase && status.kind == FileType::RegularFile {
             match erase(&at, name) {
-                // What cannot be overwritten would stay for ever else: a full medium that copies what is written, a program that
-                // runs, another user's file.
+                // A file that cannot be overwritten would stay for ever else: a full medium that copies the written bytes, a
+                // program that runs, another user's file.
                 Err(Errno::NOSPC | Errno::DQUOT | Errno::TXTBSY | Errno::PERM) => {}
                 outcome => outcome?,
             }
@@ -67,7 +67,7 @@ fn erase<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> Result<(), Errn
     let open = || openat(&at, name, flags, Mode::empty());
     let file = match open() {
         Err(Errno::ACCESS) => {
-            // Of what is there now, whatever is put into its place meanwhile.
+            // Of the file that is there now, even if another takes its place meanwhile.
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let it = openat(&at, name, flags, Mode::empty())?;
             let mode = Mode::RUSR | Mode::WUSR;

@@ -1,4 +1,4 @@
-//! Errors of the operating system, said as failures: what, why, what to do.
+//! Errors of the operating system as failures: the operation, the reason, the remedy.
 
 use rustix::io::Errno;
 use std::os::unix::ffi::OsStrExt;
@@ -6,7 +6,7 @@ use std::path::Path;
 use tarn_ports::MoverError;
 use tarn_types::event::FailureKind;
 
-/// What operations on trees return.
+/// The result of operations on trees.
 pub(crate) type Result<T> = std::result::Result<T, MoverError>;
 
 /// Which end of a movement an error came from: a missing source was changed by somebody, a missing
@@ -92,7 +92,7 @@ pub(crate) fn cancelled() -> MoverError {
     )
 }
 
-/// A source that is not what it was.
+/// A source that has changed.
 pub(crate) fn changed(path: &str, how: &str) -> MoverError {
     MoverError::new(
         FailureKind::SourceChanged,

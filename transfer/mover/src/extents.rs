@@ -1,4 +1,4 @@
-//! Where a sparse file has data.
+//! The stretches of a sparse file that have data.
 
 use crate::meta::FileStatus;
 use rustix::fd::AsFd;
@@ -18,7 +18,7 @@ pub(crate) fn of(fd: impl AsFd, status: &FileStatus) -> Result<Box<[(u64, u64)]>
             Ok(data) if data >= status.size => break,
             Ok(data) => data,
             Err(Errno::NXIO) => break,
-            // The file system does not tell: all is data.
+            // The file system does not report holes: all is data.
             Err(Errno::INVAL | Errno::NOTSUP) => return Ok(Box::default()),
             Err(errno) => return Err(errno),
         };

@@ -93,7 +93,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Where a listed file has data: only one with holes is opened for that, and one that cannot be is taken for full.
+    /// The stretches of a listed file that have data: only a file with holes is opened for that; if it cannot be opened, it
+    /// counts as full.
     fn listed_extents(
         &self,
         folder: &ScanFolder,
@@ -240,7 +241,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What an earlier attempt left of this file: opened if it is a part of the same, removed if not.
+    /// The part of this file that an earlier attempt left: opened if it is a part of the same, removed if not.
     fn half_done(
         &self,
         target: &CopyTarget,
@@ -339,8 +340,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Whether the source is still what it was when it was opened. A changed ctime alone may be a new hard link
-    /// (views are made of them): then the content decides. What came from a peer must have the hash it was promised with.
+    /// Whether the source is still what it was when it was opened. A changed ctime alone may be a new hard link (views
+    /// are made of them): then the content decides. Content from a peer must have the promised hash.
     pub(crate) fn check_unchanged(&mut self, source: &OpenSourceFile, hash: Hash) -> Result<()> {
         let fd = match &source.from {
             Content::File(fd) | Content::Sealed(fd, _) => fd,
@@ -410,7 +411,7 @@ impl Worker<'_> {
     }
 }
 
-/// Whether there is something at the start of a file that says that it is empty.
+/// Whether a file of size 0 has a first byte all the same.
 fn holds_more(fd: impl AsFd) -> bool {
     matches!(pread(fd, &mut [0u8; 1][..], 0), Ok(1))
 }

@@ -1,4 +1,4 @@
-//! The last things of a copy: hard links, and what folders get once nothing more is put into them.
+//! The last things of a copy: hard links, and the metadata of folders that are complete.
 
 use crate::error::Result;
 use crate::gather::HardLink;
@@ -24,7 +24,7 @@ pub(crate) fn link_files(target: &CopyTarget, links: &[HardLink]) -> Result<()> 
     Ok(())
 }
 
-/// Gives the folders of a tree their attributes, modes and times; what they hold comes before them. `false`: some
+/// Gives the folders of a tree their attributes, modes and times, each after its content. `false`: some
 /// attributes could not be kept.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use tarn_types::merge::Conflict;
 /// A further name of a file: its path and the path that the content has.
 pub(crate) type HardLink = (Box<[u8]>, Box<[u8]>);
 
-/// What an operation found, by tree.
+/// The results of an operation, by tree.
 pub(crate) struct Gathered {
     pub(crate) manifests: Vec<Manifest>,
     pub(crate) links: Vec<Vec<HardLink>>,
@@ -55,7 +55,7 @@ pub(crate) fn gather(trees: &[SourceTree<'_>], output: WorkerOutput) -> Result<G
     })
 }
 
-/// Refuses a folder whose time is not what it was: entries came or went.
+/// Refuses a folder whose time has changed: entries came or went.
 fn check_folders(trees: &[SourceTree<'_>], output: &WorkerOutput) -> Result<()> {
     for folder in &output.folders {
         let (at, path, mtime, real) = (&folder.tree, &folder.path, &folder.mtime, &folder.real);
@@ -134,7 +134,7 @@ pub(crate) enum Against {
     Replica,
 }
 
-/// Compares what was found with what a tree must be. Times are compared only where no hash says more.
+/// Compares the found entries with those that a tree must have. Times are compared only if there is no hash.
 pub(crate) fn compare(
     tree: &SourceTree<'_>,
     found: &Manifest,
@@ -177,12 +177,12 @@ fn extra(tree: &SourceTree<'_>, is: &Entry, against: Against) -> MoverError {
     )
 }
 
-/// What a difference says about its cause.
+/// The likely cause of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blame {
     /// Somebody has changed it.
     Changed,
-    /// Nobody has written it (as its times say), but its bytes differ.
+    /// Nobody has written it (by its times), but its bytes differ.
     Stored,
 }
 

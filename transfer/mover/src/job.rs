@@ -1,4 +1,4 @@
-//! One operation on trees: what its threads share, and what they bring back.
+//! One operation on trees: the data that its threads share, and their results.
 
 use crate::large_file::{Large, is_shared};
 use crate::queue::OperationQueue;
@@ -13,7 +13,7 @@ use tarn_ports::{Control, Watch};
 use tarn_seal::file::stretch;
 use tarn_types::manifest::Entry;
 
-/// What is done with the files of a tree.
+/// The operation on the files of a tree.
 pub(crate) enum Goal {
     /// They are listed.
     List,
@@ -58,11 +58,11 @@ pub(crate) struct Listed {
     pub(crate) path: Box<[u8]>,
     /// Its modification time when it was.
     pub(crate) mtime: i64,
-    /// Where it is stored, if it is there by a link.
+    /// Its real path, if it is there by a link.
     pub(crate) real: Option<PathBuf>,
 }
 
-/// What a thread found.
+/// The results of a thread.
 #[derive(Default)]
 pub(crate) struct WorkerOutput {
     /// Entries by tree.
@@ -126,7 +126,7 @@ impl<'a> TreeOperation<'a> {
         }
     }
 
-    /// Counts bytes for whoever watches.
+    /// Counts bytes for observers.
     pub(crate) fn advance(&self, bytes: u64) {
         if !matches!(self.goal, Goal::Digest { read_back: true }) {
             self.control.advance(bytes);

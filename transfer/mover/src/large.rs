@@ -21,7 +21,7 @@ use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind};
 use tarn_types::part::Verify;
 
-/// Runs of chunks that a thread has asked a peer for, the one that it reads included.
+/// Runs of chunks that a thread has requested from a peer, the one that it reads included.
 const AHEAD: usize = 2;
 
 impl Worker<'_> {
@@ -76,8 +76,8 @@ impl Worker<'_> {
         cloned
     }
 
-    /// Joins another thread in a file. It is opened once more: what is read ahead is decided for each opening, by the order in
-    /// which it is read.
+    /// Joins another thread in a file. It is opened once more: the kernel decides on read-ahead for each opening, by the order
+    /// in which it is read.
     pub(crate) fn join(&mut self, large: &Arc<Large>) -> Result<()> {
         self.own = large.fd().and_then(|fd| reopen(fd).ok());
         let done = self.share(large);
@@ -94,7 +94,7 @@ impl Worker<'_> {
         }
         let mut claimed = VecDeque::with_capacity(AHEAD);
         loop {
-            // A peer is asked for the next run before this one has come.
+            // The next run is requested from a peer before this one has come.
             while claimed.len() < if from_peer { AHEAD } else { 1 } {
                 let first = large.next.fetch_add(GRAIN, Ordering::Relaxed);
                 if first >= all {
@@ -129,7 +129,7 @@ impl Worker<'_> {
                 }
                 if target.sync {
                     let start = first * CHUNK as u64;
-                    // Only a head start: the sync at the end is what counts.
+                    // Only a head start: the sync at the end counts.
                     let _ = tarn_sys::writeback::start(fd, start, (last - first) * CHUNK as u64);
                 }
                 self.flush()?;
@@ -199,7 +199,7 @@ impl Worker<'_> {
         };
         self.output.bytes += len as u64;
         self.job.arrived(&large.source.path, start, len as u64);
-        // Whoever watches sees every chunk, not only the end of a run of them.
+        // An observer sees every chunk, not only the end of a run of them.
         self.job.advance(len as u64);
         Ok(hash)
     }

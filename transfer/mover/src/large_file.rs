@@ -21,7 +21,7 @@ pub(crate) struct Large {
     pub(crate) source: OpenSourceFile,
     pub(crate) sink: Sink,
     pub(crate) extents: Box<[(u64, u64)]>,
-    /// Its content has been asked for already, on the stream of the thread that begins it.
+    /// Its content has been requested already, on the stream of the thread that begins it.
     pub(crate) asked: bool,
     pub(crate) hashes: Mutex<Vec<ChunkHash>>,
     /// The first chunk that no thread has taken.
@@ -44,7 +44,7 @@ impl Large {
         }
     }
 
-    /// Whose file it is.
+    /// The tree of the file.
     pub(crate) fn tree(&self) -> u32 {
         self.source.tree
     }
@@ -55,7 +55,7 @@ impl Large {
         self
     }
 
-    /// Where its bytes are read; `None` for a peer's.
+    /// The descriptor that its bytes are read from; `None` for a peer's.
     pub(crate) fn fd(&self) -> Option<&OwnedFd> {
         match &self.source.from {
             Content::File(fd) | Content::Sealed(fd, _) => Some(fd),
@@ -67,8 +67,8 @@ impl Large {
         content::chunks(self.source.status.size)
     }
 
-    /// Whether what an earlier attempt has left of it counts. What was asked for before it was known how the file is sealed was asked
-    /// for whole.
+    /// Whether the bytes that an earlier attempt has left of it count. A request sent before it was known how the file is sealed
+    /// asked for the whole file.
     pub(crate) fn goes_on(&self) -> bool {
         match &self.sink {
             Sink::File(_, _, None) => true,

@@ -1,9 +1,10 @@
 //! L3: movers of file trees: copy, hash, verify, publish.
 //!
-//! One engine does all of it: [`job`] holds what the threads share; [`scan`] walks trees
-//! and gives out files, [`mod@file`] and [`large`] read, hash and write them in one pass, [`mod@gather`] makes manifests of what was found
-//! and checks what needs the whole; [`sealed`] seals and opens on the way. [`copy`] puts a copy together; [`resume`] proves what an interrupted one
-//! left, [`publish`] makes the result durable and visible. [`objects`] are the trees of object stores. docs/internals/movers.md explains and measures.
+//! One engine does all of it: [`job`] holds the data that the threads share; [`scan`] walks trees and gives out files,
+//! [`mod@file`] and [`large`] read, hash and write them in one pass, [`mod@gather`] makes manifests of the found entries and
+//! checks all that needs the whole; [`sealed`] seals and opens on the way. [`copy`] puts a copy together; [`resume`] proves the
+//! files that an interrupted one left, [`publish`] makes the result durable and visible. [`objects`] are the trees of object
+//! stores. docs/internals/movers.md explains and measures.
 
 mod content;
 mod copy;
@@ -63,7 +64,7 @@ use tree::SourceTree;
 
 /// The most threads that one operation uses by default: more did not copy faster from memory to memory.
 const DEFAULT_THREADS: usize = 4;
-/// The most threads that can be asked for.
+/// The most threads that a caller can request.
 const MAX_THREADS: usize = 256;
 
 /// The mover of file trees. A process has one: its limits hold for all jobs together. Rates are bytes a
@@ -232,8 +233,8 @@ impl Trees {
         objects::deliver(&place, job, sources, limiter, &digest, control)
     }
 
-    /// Lists a tree of the file system as [`Mover::list`] does; `follow` says what becomes of links that lead
-    /// out of it.
+    /// Lists a tree of the file system as [`Mover::list`] does; `follow` decides about links that lead out of
+    /// it.
     ///
     /// # Errors
     /// As for [`Mover::list_source`]; a link that is not followed.

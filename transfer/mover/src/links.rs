@@ -1,5 +1,5 @@
-//! Symbolic links: copied as links, but never one that leads out of its tree. In a source such a link stands for what it points
-//! to: a farm of links to where the data is, a dataset of git-annex or DVC.
+//! Symbolic links: copied as links, but never one that leads out of its tree. In a source such a link stands for its target: a
+//! farm of links to where the data is, a dataset of git-annex or DVC.
 
 use crate::error::{ErrorSide, Result, failed, show, show_path};
 use crate::meta::FileStatus;
@@ -156,7 +156,7 @@ impl Worker<'_> {
     }
 }
 
-/// Where the link at `here` leads, as far as it may be followed.
+/// The target of the link at `here`, as far as it may be followed.
 fn resolved(follow: Follow, here: &Path, shown: &str, target: &[u8]) -> Result<PathBuf> {
     let real = match follow {
         Follow::Of(user) => resolve(here, user),
@@ -188,8 +188,8 @@ fn refused(path: &[u8], target: &[u8], why: &str) -> MoverError {
     )
 }
 
-/// Checks a link's target as far as that can be told from its text. `true` when the answer depends on what the
-/// folders in it are (a `..` after a name): then [`check_in`] decides once the tree is known.
+/// Checks a link's target as far as its text allows. `true` when the answer depends on the types of the
+/// folders in it (a `..` after a name): then [`check_in`] decides once the tree is known.
 pub(crate) fn check(path: &[u8], target: &[u8]) -> Result<bool> {
     if target.is_empty() || target[0] == b'/' {
         return Err(refused(path, target, "has an absolute target"));
@@ -216,7 +216,7 @@ pub(crate) fn check(path: &[u8], target: &[u8]) -> Result<bool> {
 }
 
 /// Checks that every name before a `..` in a link's target is a real folder of the tree, so that `..` means what
-/// the text says.
+/// the text suggests.
 pub(crate) fn check_in(tree: &Manifest, path: &[u8], target: &[u8]) -> Result<()> {
     let (above, _) = split(path);
     let mut at: Vec<&[u8]> = above

@@ -1,4 +1,4 @@
-//! What the system says about a file, and its extended attributes.
+//! A file's status and its extended attributes.
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{
@@ -11,7 +11,7 @@ use tarn_types::manifest::{EntryKind, Xattr};
 /// The mode recorded for symbolic links: Linux gives them no other.
 pub(crate) const LINK_MODE: u32 = 0o777;
 
-/// What matters of a file's status.
+/// The part of a file's status that matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileStatus {
     pub(crate) kind: FileType,
@@ -42,7 +42,7 @@ impl FileStatus {
         }
     }
 
-    /// Whether the file has holes, as far as its blocks tell.
+    /// Whether the file has holes, as far as its blocks show.
     pub(crate) fn may_have_holes(&self) -> bool {
         self.blocks.saturating_mul(512) < self.size
     }
@@ -80,7 +80,7 @@ impl From<Stat> for FileStatus {
 
 /// The bits of a file's mode that would let whoever runs a copy act as the copy's owner, where that is another than
 /// the file's: setuid and setgid are a promise of the owner (or the group) and of nobody else. On a folder setgid only
-/// says which group its files get.
+/// decides which group its files get.
 #[allow(clippy::unnecessary_cast)]
 fn another_s(s: &Stat) -> u32 {
     const SETUID: u32 = 0o4000;

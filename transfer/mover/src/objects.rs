@@ -1,4 +1,5 @@
-//! Trees of an object store: listed, fetched as a peer's tree is, and put. docs/guide/object-stores.md says what a tree is there.
+//! Trees of an object store: listed, fetched as a peer's tree is, and put. docs/guide/object-stores.md describes such a
+//! tree.
 
 mod deliver;
 mod delivery;
@@ -37,7 +38,7 @@ pub(crate) const STACK: usize = 1 << 20;
 /// Bytes of parts of objects that an operation holds in memory, unless one part alone has more.
 const HELD: u64 = 256 << 20;
 
-/// A store, and what of it is meant.
+/// A store and a place in it.
 pub(crate) struct StoreLocation<'a> {
     pub(crate) store: &'a Arc<dyn ObjectStore>,
     pub(crate) at: ObjectUrl,
@@ -65,7 +66,7 @@ impl StoreLocation<'_> {
     }
 }
 
-/// What a path names in an object store; `None` for any other path.
+/// The place in an object store that a path names; `None` for any other path.
 pub(crate) fn place<'a>(
     store: Option<&'a Arc<dyn ObjectStore>>,
     path: &Path,
@@ -114,12 +115,12 @@ pub(crate) fn fetched(
     })
 }
 
-/// What a place holds, as a tree that is read like a peer's.
+/// The content of a place, as a tree that is read like a peer's.
 pub(crate) fn as_peer(place: &StoreLocation<'_>, manifest: Manifest) -> Arc<dyn PeerTree> {
     Arc::new(ObjectTree::new(place, manifest))
 }
 
-/// The manifest of what sealed files hold, of one that says what is there.
+/// The manifest of the content of sealed files, from one of the sealed files themselves.
 fn opened(mut stored: Manifest) -> Manifest {
     for entry in &mut stored.entries {
         if let EntryKind::File { hash, .. } = &mut entry.kind {
@@ -139,7 +140,8 @@ fn resized(mut manifest: Manifest, by: fn(u64) -> Option<u64>) -> Manifest {
     manifest
 }
 
-/// Reads all objects of a tree whole: its manifest with their hashes. Where they are sealed with a key it is that of their content.
+/// Reads all objects of a tree whole: its manifest with their hashes. If the objects are sealed with a key, it is that of
+/// their content.
 pub(crate) fn digest(
     place: &StoreLocation<'_>,
     key: Option<&Arc<DataKey>>,
@@ -235,7 +237,7 @@ fn together<T: Sync, S>(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(items.len()) {
-            // Where no more threads can be had, fewer do it.
+            // If no more threads can be had, fewer do it.
             let _ = std::thread::Builder::new()
                 .stack_size(STACK)
                 .spawn_scoped(scope, work);

@@ -1,5 +1,5 @@
-//! Trees of other nodes. Their manifests say what they hold, so nothing is listed; contents come over streams, one a
-//! thread, and are asked for well before they are read.
+//! Trees of other nodes. Their manifests list their content, so nothing is listed; contents come over streams, one a
+//! thread, and are requested well before they are read.
 
 use crate::content::{CHUNK, PIECE};
 use crate::error::Result;
@@ -26,9 +26,9 @@ use tarn_types::account;
 use tarn_types::event::FailureKind;
 use tarn_types::manifest::{Entry, EntryKind};
 
-/// Files asked for at once: one request of small files.
+/// Files of one request of small files.
 const BATCH_FILES: usize = 64;
-/// Bytes asked for at once, unless one file has more.
+/// Bytes of one request, unless one file has more.
 const BATCH_BYTES: u64 = 1 << 20;
 /// Bytes on their way to a thread: two batches or a file, so that the peer always has something to send.
 const AHEAD_BYTES: u64 = 2 * BATCH_BYTES;
@@ -88,8 +88,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Fetches files of a peer's tree. What is asked for ahead stays with this thread; the others are given to threads
-    /// that have nothing to do.
+    /// Fetches files of a peer's tree. Files requested ahead stay with this thread; the others are given to idle
+    /// threads.
     pub(crate) fn fetch(&mut self, tree: u32, mut files: Vec<u32>) -> Result<()> {
         let mut coming: VecDeque<OpenSourceFile> = VecDeque::new();
         let mut bytes = 0;
@@ -153,7 +153,7 @@ impl<'a> Worker<'a> {
                 self.fetch_large(source, extents)?;
                 continue;
             }
-            // How the file is sealed here is not known yet: then all of it is asked for.
+            // How the file is sealed here is not known yet: then all of it is requested.
             let goes_on = self.job.target().is_some_and(|t| t.seal.is_none());
             let path = &*entry.path;
             if self.job.trees[tree as usize].sealed.is_some() {
@@ -194,7 +194,7 @@ impl<'a> Worker<'a> {
         let status = FileStatus {
             kind: FileType::RegularFile,
             device: 0,
-            // What tells this file from another of the same name: its content.
+            // The mark that tells this file from another of the same name: its content.
             inode: content as u64,
             ctime: (content >> 64) as i64,
             links: 1,
@@ -216,7 +216,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Where a file has data, if it has holes: a sealed one has none, where it is stored and where it goes.
+    /// The stretches of a file that have data, if it has holes: a sealed file has none, at its source or its destination.
     fn data_of<'e>(&self, tree: u32, extents: &'e [(u64, u64)]) -> &'e [(u64, u64)] {
         let sealed = self.job.target().is_some_and(|t| t.seal.is_some());
         match sealed || self.job.trees[tree as usize].sealed.is_some() {
@@ -277,8 +277,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Asks for what is missing of some chunks of a file, chunk by chunk: of what has not arrived at the peer itself, it can send
-    /// each as soon as that has.
+    /// Requests the missing bytes of some chunks of a file, chunk by chunk: while content is still arriving at the peer itself,
+    /// it can send each chunk as soon as it has that.
     pub(crate) fn ask(
         &mut self,
         source: &OpenSourceFile,
@@ -302,7 +302,7 @@ impl<'a> Worker<'a> {
         self.connect(source.tree)?.ask(&pieces)
     }
 
-    /// Stores the next file that was asked for.
+    /// Stores the next file that was requested.
     fn receive(&mut self, mut source: OpenSourceFile) -> Result<()> {
         self.unlock(&mut source)?;
         let Some(target) = self.job.target() else {

@@ -1,4 +1,4 @@
-//! What a file system can do: tried out, never guessed.
+//! The abilities of a file system: tried out, never guessed.
 
 use crate::error::{ErrorSide, Result, failed, show_path};
 use crate::remove::remove;
@@ -69,7 +69,7 @@ fn scratch_locked_by(
             }
         }
     }
-    // Where there are no locks, or others have all of them.
+    // Reached if there are no locks, or others hold all of them.
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let unique = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let scratch = folder.join(format!(".tarn-probe-{}-{}", unique.0, unique.1));
@@ -151,7 +151,7 @@ mod tests {
     fn nothing_stays_where_there_are_no_locks() {
         let folder = tempfile::tempdir().unwrap();
         let names = || std::fs::read_dir(&folder).unwrap().count();
-        // As Lustre says it, NFS, and others.
+        // As Lustre reports it, NFS, and others.
         for e in [Errno::NOSYS, Errno::BADF, Errno::OPNOTSUPP, Errno::NOLCK] {
             let (scratch, lock) = scratch_locked_by(folder.path(), |_| Err(e)).unwrap();
             assert!(lock.is_none());

@@ -1,5 +1,5 @@
-//! What a copy has finished, kept beside its staging folder: after an interruption, files and chunks listed
-//! there are hashed again where they are stored, and not read from the source if they match.
+//! The finished part of a copy, kept beside its staging folder: after an interruption, the files and chunks
+//! in this list are hashed again in place, and are not read from the source if they match.
 //!
 //! A record is its length (u32), a checksum of its bytes (u64, XXH3), and its bytes: tree (u32), the source file's
 //! size, mtime, ctime and inode (u64 each), the first chunk and the number of chunks (u64), their hashes
@@ -39,7 +39,7 @@ impl From<&FileStatus> for SourceFileIdentity {
     }
 }
 
-/// What an earlier attempt copied of one file.
+/// The part of one file that an earlier attempt copied.
 #[derive(Debug, Clone)]
 pub(crate) struct FileCopyRecord {
     pub(crate) identity: SourceFileIdentity,
@@ -64,7 +64,7 @@ pub(crate) struct CopyProgressLog {
     path: PathBuf,
 }
 
-/// Where the list of a staging folder is stored.
+/// The path of the list of a staging folder.
 pub(crate) fn path_of(staging: &Path) -> PathBuf {
     let mut name = staging.as_os_str().to_os_string();
     name.push(".progress");

@@ -46,7 +46,7 @@ fn sync_each(root: &Root, merged: &Manifest) -> std::result::Result<(), Errno> {
     fsync(root)
 }
 
-/// Renames the staging folder to `dest`; with `replace`, in exchange for what is there, which is then removed.
+/// Renames the staging folder to `dest`; with `replace`, in exchange for the tree that is there, which is then removed.
 pub(crate) fn publish(staging: &Path, dest: &Path, replace: bool, sync: bool) -> Result<()> {
     let error = |errno| failed(ErrorSide::Dest, "publish", &show_path(dest), errno);
     if let Some(above) = dest.parent().filter(|p| !p.as_os_str().is_empty()) {

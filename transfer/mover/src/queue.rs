@@ -1,4 +1,4 @@
-//! The threads of one operation and what they have still to do.
+//! The threads of one operation and their remaining work.
 
 use crate::error::{Result, cancelled};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 struct OperationQueueState<T, S> {
-    /// Last in, first out: what is deep in a tree is finished before what is wide, so few folders are open.
+    /// Last in, first out: deep content of a tree is finished before wide content, so few folders are open.
     tasks: Vec<T>,
     /// Work that several threads can share: large files, open on the thread that found them. At most one a
     /// thread.
@@ -28,7 +28,7 @@ pub(crate) enum OperationWork<T, S> {
     Task(T),
     /// A share in another thread's work.
     Share(Arc<S>),
-    /// Nothing at the moment: what others may need meanwhile is let go.
+    /// Nothing at the moment: the thread releases resources that others may need.
     Idle,
 }
 
@@ -151,7 +151,7 @@ impl<T, S> OperationQueue<T, S> {
         }
     }
 
-    /// What went wrong first, once all threads have ended.
+    /// The first error, once all threads have ended.
     pub(crate) fn outcome(self) -> Result<()> {
         let state = self
             .state

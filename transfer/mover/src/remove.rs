@@ -1,4 +1,4 @@
-//! Removing trees, whatever their permissions; counting their blocks.
+//! Removing trees with any permissions; counting their blocks.
 
 use crate::deep::empty_all;
 use crate::erase::{RemovalMethod, of_descriptor, way_of};
@@ -45,8 +45,8 @@ fn missing_is_fine(outcome: RemovalResult<()>) -> RemovalResult<()> {
     }
 }
 
-/// Gives a folder's owner the right to list and change it. What belongs to somebody else cannot be changed, but
-/// may still be open to us: then what follows succeeds.
+/// Gives a folder's owner the right to list and change it. A folder of somebody else cannot be changed, but may
+/// still be open to us: then the operation that follows succeeds.
 fn open_up<P: rustix::path::Arg>(at: impl AsFd, name: P, status: &FileStatus) {
     if status.mode & 0o700 != 0o700 {
         let _ = chmodat(at, name, Mode::RWXU, AtFlags::empty());

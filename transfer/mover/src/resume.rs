@@ -1,4 +1,4 @@
-//! What an interrupted copy left in its staging folder: proven by hashing it again, or removed.
+//! The content that an interrupted copy left in its staging folder: proven by hashing it again, or removed.
 
 use crate::content::{self, CHUNK, ChunkHash, ChunkHasher, PIECE};
 use crate::error::{ErrorSide, Result, cancelled, failed, show_path};
@@ -19,7 +19,7 @@ use tarn_seal::file::FileCipher;
 use tarn_sys::beneath::{Root, split};
 use tarn_types::key::DataKey;
 
-/// Makes an empty staging folder, or finds what is intact in the one that is there. What is not is removed.
+/// Makes an empty staging folder, or finds the intact files in an existing one. All others are removed.
 pub(crate) fn prepare(
     staging: &Path,
     seal: Option<&DataKey>,
@@ -45,7 +45,7 @@ pub(crate) fn prepare(
         Root::open(staging).map_err(|e| failed(ErrorSide::Dest, "open", &show_path(staging), e))?;
     let earlier = prove(&root, progress::read(staging), seal, control, threads)?;
     let kept: HashSet<&[u8]> = earlier.keys().map(|(_, path)| &**path).collect();
-    // Folders may be wanted by what is kept; what is left over of them goes once all has arrived.
+    // Kept files may need their folders; superfluous folders are removed once everything has arrived.
     sweep(&root, |path, folder| {
         folder && !kept.is_empty() || kept.contains(path)
     })?;

@@ -38,7 +38,7 @@ impl TreeOperation<'_> {
         };
         std::thread::scope(|scope| {
             for _ in 1..self.useful() {
-                // Where no more threads can be had, fewer do it.
+                // If no more threads can be had, fewer do it.
                 let _ = std::thread::Builder::new()
                     .stack_size(stack)
                     .spawn_scoped(scope, work);

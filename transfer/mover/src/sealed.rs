@@ -30,7 +30,7 @@ impl Worker<'_> {
         let failed = |doing: &str, errno| target.failed(doing, &source.path, errno);
         let size = source.status.size;
         let attempt = random().map_err(|e| failed("find random bytes for", e))?;
-        // What fits one piece is sealed again: that it is as it was would have to be kept beside it.
+        // A file that fits in one piece is sealed again: that it is unchanged would have to be recorded beside it.
         let same = source.cipher().filter(|_| size > PIECE as u64);
         let same = same.map(FileCipher::header);
         let same = same.filter(|h| file::key_of(h) == key.id());
@@ -61,7 +61,7 @@ impl Worker<'_> {
         })))
     }
 
-    /// Takes the header of a peer's sealed file, which is what its stream brings next.
+    /// Takes the header of a peer's sealed file, which its stream brings next.
     pub(crate) fn unlock(&mut self, source: &mut OpenSourceFile) -> Result<()> {
         let Some(key) = self.job.trees[source.tree as usize].sealed.clone() else {
             return Ok(());

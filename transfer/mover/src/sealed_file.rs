@@ -20,7 +20,7 @@ pub(crate) const BUFFER: usize = PIECE + TRAILER;
 pub(crate) struct FileSealing {
     pub(crate) cipher: FileCipher,
     pub(crate) attempt: [u8; ATTEMPT],
-    /// What an earlier attempt has left of it counts.
+    /// The part of it that an earlier attempt has left counts.
     pub(crate) goes_on: bool,
     /// Its pieces are those of the source.
     pub(crate) as_it_is: bool,
@@ -82,7 +82,7 @@ pub(crate) fn read(
     Ok(cipher.open_piece(piece, &mut buffer[..len])?.len())
 }
 
-/// The header of a sealed file that is asked of a peer.
+/// The header of a sealed file, as a request to a peer.
 pub(crate) fn header(path: &[u8]) -> Piece<'_> {
     Piece {
         path,

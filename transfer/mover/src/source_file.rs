@@ -7,14 +7,14 @@ use tarn_seal::file::FileCipher;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind, Xattr};
 
-/// Where a source file's content is read.
+/// The place from which a source file's content is read.
 pub(crate) enum Content {
     /// From this file.
     File(OwnedFd),
     /// From this sealed file.
     Sealed(OwnedFd, Box<FileCipher>),
-    /// From the stream of the thread that reads it; with the hash that it must have, and what opens it, if it is sealed and its header
-    /// has come.
+    /// From the stream of the thread that reads it; with the hash that it must have, and its cipher, if it is sealed and its
+    /// header has come.
     Peer(Option<Hash>, Option<Box<FileCipher>>),
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct OpenSourceFile {
 }
 
 impl OpenSourceFile {
-    /// What opens it, if it is sealed.
+    /// Its cipher, if it is sealed.
     pub(crate) fn cipher(&self) -> Option<&FileCipher> {
         match &self.from {
             Content::Sealed(_, cipher) | Content::Peer(_, Some(cipher)) => Some(cipher),
@@ -39,7 +39,7 @@ impl OpenSourceFile {
         }
     }
 
-    /// What is recorded of it; its path and attributes are taken.
+    /// The manifest entry of the file; its path and attributes are taken.
     pub(crate) fn entry(self, hash: Hash, extents: Box<[(u64, u64)]>) -> Entry {
         Entry {
             path: self.path,
@@ -56,7 +56,7 @@ impl OpenSourceFile {
     }
 }
 
-/// Where a file's content goes.
+/// The destination of a file's content.
 pub(crate) enum Sink {
     /// Nowhere: it is only read.
     Nowhere,

@@ -17,7 +17,7 @@ use tarn_types::manifest::{Entry, Manifest};
 
 type SplitResult<T> = std::result::Result<T, Errno>;
 
-/// Divides a tree. An earlier call that was interrupted is finished: what it moved is found where it was moved to.
+/// Divides a tree. It finishes an earlier call that was interrupted: it finds moved files at their new place.
 pub(crate) fn split(root: &Path, parts: &[(&Manifest, PathBuf)]) -> Result<()> {
     let error = |e| failed(ErrorSide::Dest, "divide", &show_path(root), e);
     let source = match Root::open(root) {

@@ -1,4 +1,4 @@
-//! The destination of a copy: the staging folder that grows, and what its file system can hold.
+//! The destination of a copy: the staging folder that grows, and the abilities of its file system.
 
 use crate::error::{ErrorSide, Result, failed, show_in, show_path};
 use crate::meta::{FileStatus, set_mode_and_time, set_xattrs};
@@ -26,18 +26,18 @@ const FILLING: Mode = Mode::RWXU;
 pub(crate) struct CopyTarget {
     /// The staging folder.
     pub(crate) root: Root,
-    /// The permission bits that creation really gives: what the umask or a default ACL leaves.
+    /// The permission bits that creation really gives: those that the umask or a default ACL leaves.
     granted: u32,
     pub(crate) verify: Verify,
     /// Whether it will be synced.
     pub(crate) sync: bool,
     pub(crate) limiter: Option<Arc<Limiter>>,
     pub(crate) progress: CopyProgressLog,
-    /// What an earlier attempt left, proven intact.
+    /// The files that an earlier attempt left, proven intact.
     pub(crate) earlier: Earlier,
     /// Bytes of all that is copied, where that is known beforehand: for the message when they do not fit.
     whole: Option<u64>,
-    /// Who is told what has arrived.
+    /// The recipient of reports about arrived content.
     pub(crate) arrivals: Option<Arc<dyn Arrivals>>,
     /// The key that its files are sealed with.
     pub(crate) seal: Option<Arc<DataKey>>,
@@ -87,7 +87,7 @@ impl CopyTarget {
         show_in(&self.root.path, path)
     }
 
-    /// An error of writing `path`; a full disk is told with its figures.
+    /// An error of writing `path`; for a full disk with its figures.
     pub(crate) fn failed(&self, doing: &str, path: &[u8], errno: Errno) -> MoverError {
         if !matches!(errno, Errno::NOSPC | Errno::DQUOT) {
             return failed(ErrorSide::Dest, doing, &self.show(path), errno);
@@ -111,7 +111,7 @@ impl CopyTarget {
         )
     }
 
-    /// What an earlier attempt copied of this very file.
+    /// The part of this very file that an earlier attempt copied.
     pub(crate) fn copied(&self, source: &OpenSourceFile) -> Option<&FileCopyRecord> {
         if self.earlier.is_empty() {
             return None;
@@ -186,15 +186,15 @@ impl CopyTarget {
         }
         set_mode_and_time(&fd, set_mode.then_some(meta.mode), meta.mtime).map_err(error)?;
         if self.sync && meta.size > 0 {
-            // Only a head start: the sync at the end is what counts, and it reports errors.
+            // Only a head start: the sync at the end counts, and it reports errors.
             let _ = tarn_sys::writeback::start(&fd, 0, 0);
         }
         Ok(())
     }
 }
 
-/// The permission bits that a new file really gets of `0o777`: tried with a file without a name. Where there are no
-/// such files, none are sure, and every file's mode is set after it was written.
+/// The permission bits that a new file really gets of `0o777`: tried with a file without a name. If the file system
+/// has no such files, no bits are sure, and every file's mode is set after it was written.
 fn granted(root: &Root) -> u32 {
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     let unnamed = openat(root, ".", flags, Mode::from_raw_mode(0o777));

@@ -1,4 +1,4 @@
-//! What the threads of an operation have to do: folders, files and trees.
+//! The tasks of the threads of an operation: folders, files and trees.
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -39,11 +39,11 @@ pub(crate) type OpenFolder = Arc<ScanFolder>;
 /// A folder that a link of a source points to.
 #[derive(Debug, Clone)]
 pub(crate) struct LinkedFolder {
-    /// Where it is stored.
+    /// Its real path.
     pub(crate) real: PathBuf,
-    /// The path of the link in the result: what leads out of there leads out.
+    /// The path of the link in the result: a link that leads out of there leads out.
     pub(crate) at: Box<[u8]>,
-    /// The folders that the links on the way to it lie in.
+    /// The folders that hold the links on the way to it.
     pub(crate) way: Vec<PathBuf>,
     /// It has been listed before, by another link.
     pub(crate) again: bool,

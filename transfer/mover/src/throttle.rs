@@ -39,13 +39,13 @@ pub struct Limiter {
     latency: Duration,
     /// The moment at which all bytes granted so far will have passed.
     paid_until: Mutex<Instant>,
-    /// What holds for this one too.
+    /// The limiters that bound this one too.
     under: Vec<Arc<Limiter>>,
     /// The part of the rate that is its.
     share: Arc<RateShare>,
 }
 
-/// A part of a rate, of which others have the rest elsewhere: all, until something else is said.
+/// A part of a rate, of which others have the rest elsewhere: all, until another part is set.
 #[derive(Debug)]
 struct RateShare {
     /// Upper half: how many parts; lower half: of how many.
@@ -90,8 +90,8 @@ impl Limiter {
         })
     }
 
-    /// A limiter of its own rate (0 for no limit) for what others limit as well, each together with all else
-    /// that it limits.
+    /// A limiter of its own rate (0 for no limit) for work that others limit as well, each together with all
+    /// else that it limits.
     pub fn under(rate: u64, others: Vec<Arc<Self>>) -> Arc<Self> {
         Arc::new(Self {
             rate,
@@ -241,7 +241,7 @@ mod tests {
             whole >= Duration::from_millis(45) && whole < part,
             "{whole:?}"
         );
-        // What makes no sense is a whole.
+        // A share that makes no sense counts as the whole.
         all.pace(0, 0);
         assert!(taken() < part);
     }

@@ -14,7 +14,7 @@ use tarn_types::event::FailureKind;
 use tarn_types::key::DataKey;
 use tarn_types::manifest::{Manifest, check_path, parent};
 
-/// What a tree's entries are read from.
+/// The source of a tree's entries.
 #[derive(Debug)]
 pub(crate) enum TreeOrigin<'a> {
     /// A folder's content.
@@ -26,7 +26,7 @@ pub(crate) enum TreeOrigin<'a> {
         /// Its name there.
         name: Box<[u8]>,
     },
-    /// A folder on another node; the tree's manifest says what it holds.
+    /// A folder on another node; the tree's manifest lists its content.
     Peer(&'a dyn PeerTree),
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct SourceTree<'a> {
     pub(crate) prefix: Box<[u8]>,
     /// Only these paths, and the folders above them.
     pub(crate) wanted: Option<HashSet<&'a [u8]>>,
-    /// What it must be.
+    /// The manifest that it must match.
     pub(crate) expected: Option<&'a Manifest>,
     /// As it was named, for messages.
     pub(crate) path: PathBuf,
@@ -46,7 +46,7 @@ pub(crate) struct SourceTree<'a> {
     pub(crate) no_reflink: AtomicBool,
     /// Its files are sealed with this key.
     pub(crate) sealed: Option<Arc<DataKey>>,
-    /// What becomes of links that lead out of it.
+    /// The treatment of links that lead out of it.
     pub(crate) follow: Follow,
 }
 
@@ -197,7 +197,7 @@ fn single(path: &Path, follow: Follow) -> Result<(TreeOrigin<'static>, Box<[u8]>
     ))
 }
 
-/// What is no file, folder or link.
+/// The error for an entry that is no file, folder or link.
 pub(crate) fn special(path: &str, kind: FileType) -> MoverError {
     let what = match kind {
         FileType::Fifo => "a FIFO",

@@ -94,8 +94,8 @@ fn link_entry(
     }
 }
 
-/// The copy that makes `dest` a private tree of the content of `roots`: nothing is hashed, as the manifests say what it
-/// is, and blocks are shared where the file system can.
+/// The copy that makes `dest` a private tree of the content of `roots`: nothing is hashed, as the manifests describe
+/// it, and blocks are shared where the file system can.
 pub(crate) fn clone_job(roots: &[(PathBuf, Manifest)], dest: &Path) -> CopyJob {
     let mut staging = dest.as_os_str().to_os_string();
     staging.push(".cloning");

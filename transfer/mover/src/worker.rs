@@ -1,5 +1,5 @@
-//! A thread of an operation: its buffer, its stream to a peer, and what it has found. What it does is beside: `scan` lists folders,
-//! `file` and `large` do files, `links` follows links, `peer` fetches.
+//! A thread of an operation: its buffer, its stream to a peer, and its results. Its work is beside: `scan` lists folders, `file`
+//! and `large` do files, `links` follows links, `peer` fetches.
 
 use crate::error::{ErrorSide, Result, cancelled, failed};
 use crate::job::{Goal, Pointer, TreeOperation, WorkerOutput};
@@ -36,7 +36,7 @@ pub(crate) struct Worker<'a> {
     pub(crate) last_folder: Option<(Box<[u8]>, Arc<OwnedFd>)>,
 }
 
-/// What a thread has done since it last said so.
+/// The work of a thread since its last report.
 #[derive(Debug, Default)]
 pub(crate) struct ScanTally {
     /// Bytes that are done.

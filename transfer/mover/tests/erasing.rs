@@ -1,4 +1,4 @@
-//! What is removed below a mark is overwritten first, and nothing else is.
+//! Files removed below a mark are overwritten first, and no others.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -84,14 +84,14 @@ fn what_lies_below_a_mark_is_overwritten_and_nothing_else() {
         for file in &held {
             assert_eq!(is_zero(file), erased, "{mark:?}");
         }
-        // Its holes have not taken room for that.
+        // Its holes have not taken space for that.
         assert!(held[3].metadata().unwrap().blocks() < 1000);
         let outside = fs::read(bed.dir.path().join("outside")).unwrap();
         assert_eq!(outside, b"outside");
     }
 }
 
-/// What cannot be overwritten goes all the same: its room is needed.
+/// A file that cannot be overwritten is removed all the same: its space is needed.
 #[test]
 fn a_program_that_runs_is_removed() {
     let bed = bed();

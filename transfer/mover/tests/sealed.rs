@@ -1,4 +1,5 @@
-//! Sealed trees: what is sealed on its way is opened again, copied as it is, gone on with, and refused when it was touched.
+//! Sealed trees: files sealed on their way are opened again, copied as they are, resumed, and refused when they were
+//! changed.
 
 mod common;
 

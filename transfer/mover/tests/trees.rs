@@ -28,7 +28,7 @@ proptest! {
         let manifest = &report.manifests[0];
         prop_assert!(manifest.check().is_ok());
         prop_assert_eq!(&Manifest::decode(&manifest.encode()).unwrap(), manifest);
-        // The copy, read again, is the same manifest; and what the source is expected to be from now on.
+        // The copy, read again, is the same manifest; and the source must be the same from now on.
         prop_assert_eq!(&mover.digest(&to, &quiet()).unwrap().hash(), &manifest.hash());
         mover.verify(&to, manifest, &quiet()).unwrap();
         prop_assert_eq!(report.bytes, manifest.bytes());

@@ -1,4 +1,4 @@
-//! What a store answers: its refusals, what they mean and what to do, and what the signing crate does not read.
+//! A store's answers: its errors, their meaning and remedy, and the parts that the signing crate does not read.
 
 use crate::request::S3Request;
 use crate::settings::Settings;
@@ -15,7 +15,7 @@ const MAX_WORDS: usize = 300;
 /// Two clocks that differ by less agree: the field's stores refuse more than 15 minutes.
 const SKEW: i64 = 300;
 
-/// What is behind a refusal: it decides what people are told, and which kind of failure it is.
+/// The cause of an error: it decides the message to the user and the kind of the failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RefusalCause {
     NoBucket,
@@ -53,7 +53,7 @@ pub(crate) struct S3ReplyError {
     /// The protocol's name for why, where the store gives one.
     pub(crate) code: String,
     message: String,
-    /// Where the bucket is, if the store says.
+    /// The bucket's region, if the store says it.
     region: Option<String>,
     /// How far the store's clock is ahead of this one, in seconds.
     ahead: Option<i64>,
@@ -80,7 +80,7 @@ impl S3ReplyError {
         }
     }
 
-    /// What the text of an answer says of an error.
+    /// The error that the text of an answer describes.
     pub(crate) fn in_answer(text: &str) -> Self {
         let words = element(text, "Message").unwrap_or_default();
         let clean = words.chars().filter(|c| !c.is_control());
@@ -95,7 +95,7 @@ impl S3ReplyError {
 
     /// Whether it may be otherwise the next time.
     fn passes(&self) -> bool {
-        // What was to be told in an answer that began well has not come.
+        // An answer that began well was cut off before its result.
         let is_cut_off = self.status == 200 && self.code.is_empty();
         is_cut_off
             || matches!(self.status, 408 | 429 | 500 | 502 | 503 | 504)
@@ -110,7 +110,8 @@ impl S3ReplyError {
             )
     }
 
-    /// Whether it may not come the next time the same is asked. An upload in parts that has met another request has to be begun again.
+    /// Whether it may not come the next time the same request is sent. An upload in parts that has met another request has
+    /// to be begun again.
     pub(crate) fn may_pass(&self, request: &S3Request<'_>) -> bool {
         let again = self.is_crossed() && request.condition.is_some() && request.is_put();
         self.passes() || again
@@ -131,7 +132,7 @@ impl S3ReplyError {
         self.code == "ConditionalRequestConflict"
     }
 
-    /// What, why, and what to do.
+    /// The operation, the reason, and the remedy.
     pub(crate) fn error(&self, request: &S3Request<'_>, settings: &Settings) -> MoverError {
         let cause = self.cause();
         let why = self.explain(cause, request.at, settings);
@@ -143,7 +144,7 @@ impl S3ReplyError {
         }
     }
 
-    /// What is behind it: by the protocol's name for it, where the store gives one that is known, else by the status.
+    /// The cause: by the protocol's name for it, if the store gives one that is known, else by the status.
     fn cause(&self) -> RefusalCause {
         match (self.code.as_str(), self.status) {
             ("NoSuchBucket", _) => RefusalCause::NoBucket,
@@ -178,7 +179,7 @@ impl S3ReplyError {
         }
     }
 
-    /// Why, and what to do.
+    /// The reason, and the remedy.
     fn explain(&self, cause: RefusalCause, at: &ObjectUrl, settings: &Settings) -> String {
         let who = settings.who();
         match cause {
@@ -227,7 +228,7 @@ impl S3ReplyError {
         }
     }
 
-    /// The kind of it that programs tell apart.
+    /// Its kind, by which programs distinguish errors.
     fn kind(&self) -> Option<ObjectStoreError> {
         match (self.code.as_str(), self.status) {
             ("NoSuchBucket", _) => Some(ObjectStoreError::Missing),

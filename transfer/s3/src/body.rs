@@ -18,7 +18,7 @@ pub(crate) struct Body<'a> {
     client: &'a S3Client,
     watch: &'a dyn Watch,
     at: ObjectUrl,
-    /// What is still to come.
+    /// The range still to come.
     left: Range<u64>,
     etag: String,
     size: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Body<'a> {
     pauses: Pauses,
 }
 
-/// What an opened stretch is of.
+/// A range of an object, open for reading.
 struct OpenObjectRange {
     etag: String,
     size: u64,
@@ -148,7 +148,7 @@ fn opened(
     if size < range.end {
         return Err(changed(at, "is shorter than it was"));
     }
-    // No byte more than was asked for, whatever is sent.
+    // No byte more than was requested, however many are sent.
     let limit = range.end - range.start;
     let reader = done.into_body().into_with_config().limit(limit).reader();
     Ok(OpenObjectRange {

@@ -1,6 +1,6 @@
-//! Writes that replace nothing of others. An object takes the place only of what was seen there: stores that take conditions
-//! (`If-None-Match: *`, `If-Match`) hold to that themselves; where it is not known whether one does, what is there is looked at right
-//! before too. docs/internals/object-stores.md says which stores take which.
+//! Writes that replace nothing of others. An object takes the place only of the one that was seen there: stores that take
+//! conditions (`If-None-Match: *`, `If-Match`) hold to that themselves; if it is not known whether one does, the present object
+//! is looked at right before too. docs/internals/object-stores.md lists which stores take which.
 
 use crate::S3Client;
 use crate::request::{Condition, S3Request};
@@ -18,9 +18,9 @@ const SAME: &str = "if-match";
 const NO_ETAG: &str = "\"00000000000000000000000000000000\"";
 /// Bytes that are put once more to try a condition, at most.
 const MAX_PROBE: usize = 64 << 10;
-/// Bytes that are sent to a store that may not take the condition before it has said so, at most.
+/// Bytes that are sent at most, before its reply, to a store that may not take the condition.
 const MAX_UNASKED: usize = 64 << 10;
-/// How often a store may say that a condition does not hold which does, before it counts as one without conditions.
+/// How often a store may deny a condition that holds, before it counts as one without conditions.
 const MAX_CONTRADICTIONS: u32 = 3;
 
 /// The condition under which an object is put in the place of these.
@@ -32,9 +32,9 @@ fn condition(replaces: Replaces<'_>) -> Option<Condition> {
     }
 }
 
-/// Has a request sent; the ETag of what it has made.
+/// Has a request sent; the ETag of the object that it has made.
 type ConditionalSend<'s> = dyn Fn(&S3Sender, &S3Request<'_>) -> Result<S3Reply<String>> + 's;
-/// Whether an object is what the request puts, whose answer was lost.
+/// Whether an object is the one that the request puts, whose answer was lost.
 type IsOurs<'s> = dyn Fn(&ObjectMetadata) -> Result<bool> + 's;
 
 impl S3Client {
@@ -95,7 +95,7 @@ impl S3Client {
                         .refused(ObjectStoreError::RestartUpload));
                 }
                 None if replaces != Replaces::Nothing => replaces = Replaces::Nothing,
-                // It says that there is what is not there, or that what is there is another.
+                // It reports an object that is absent, or another one than is there.
                 _ => {
                     contradictions += 1;
                     if contradictions == MAX_CONTRADICTIONS {
@@ -122,7 +122,7 @@ impl S3Client {
             sender.conditions.record(request, name, Support::Accepted);
             return None;
         }
-        // The first thread to say so tries it.
+        // The first thread to record it tries it.
         if !sender.conditions.record(request, name, Support::Probed) {
             return None;
         }

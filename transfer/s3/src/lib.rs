@@ -1,7 +1,7 @@
 //! L3: object stores, spoken to by the S3 protocol: Amazon's, Ceph's, Swift's, MinIO's and others'. docs/guide/object-stores.md.
 //!
-//! [`settings`] finds out which store, and who asks; [`send`] has one [`request`] done, again and again where that may help; [`answer`]
-//! reads what comes back; [`conditions`] has it replace nothing of others, as far as the store is known to keep to that ([`support`]);
+//! [`settings`] finds the store and the keys; [`send`] sends a [`request`], again and again where that may help; [`answer`] reads
+//! the reply; [`conditions`] makes it replace nothing of others, as far as the store is known to keep to that ([`support`]);
 //! [`body`] is an object being read. Requests are signed by `rusty-s3`, in their URLs: none is ever shown.
 
 mod answer;
@@ -38,7 +38,7 @@ type Result<T> = std::result::Result<T, MoverError>;
 
 /// How long a signature holds: longer than any request waits to be sent.
 const SIGNED_FOR: Duration = Duration::from_secs(3600);
-/// What the names of tags begin with, as headers.
+/// The prefix of the names of tags, as headers.
 const TAG: &str = "x-amz-meta-";
 
 /// Stores that one process speaks to at once: profiles that its URLs name.
@@ -49,23 +49,23 @@ const SETTINGS_HOLD: Duration = Duration::from_secs(5);
 
 /// Says what a variable is, when a store is first needed.
 type Var = dyn Fn(&str) -> Option<OsString> + Send + Sync;
-/// What sends by settings, and when these were looked at.
+/// The sender of a set of settings, and the time at which these were read.
 type CachedSender = (Instant, Arc<S3Sender>);
 
 /// A client of the stores that variables, the user's files and the profiles of URLs name.
 pub struct S3Client {
     var: Box<Var>,
-    /// Where a URL names no profile, this one, and not what variables say.
+    /// The profile for URLs that name none; it precedes the variables.
     profile: Option<String>,
     /// The store where nothing else names one.
     endpoint: Option<String>,
-    /// By profile; without a name, what all else says.
+    /// By profile; without a name, the sender of all other settings.
     made: Mutex<BTreeMap<Option<String>, CachedSender>>,
 }
 
 impl std::fmt::Debug for S3Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Nothing of what it has found out.
+        // Its settings and senders are not shown.
         f.write_str("S3Client")
     }
 }
@@ -101,15 +101,15 @@ impl S3Client {
         Arc::new(self)
     }
 
-    /// Whether it is known which store a place is in, and who asks. Nobody is asked.
+    /// Whether the store of a place and the keys for it are known. No request is sent.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing setting.
     pub fn knows(&self, at: &ObjectUrl) -> Result<()> {
         self.sender(at).map(drop)
     }
 
-    /// What sends by the settings as they are now: with its connections, while they stay the same.
+    /// The sender of the current settings: with its connections, while they stay the same.
     fn sender(&self, at: &ObjectUrl) -> Result<Arc<S3Sender>> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let held = made.get(&at.profile);
@@ -165,7 +165,7 @@ fn checksum(bytes: &[u8]) -> (String, String) {
     ("content-md5".into(), sum)
 }
 
-/// Objects of one listing: what holds them in memory has its own, smaller bound.
+/// Objects of one listing: a caller that holds them in memory has its own, smaller bound.
 const MAX_LISTED: u64 = 100_000_000;
 
 /// How far a listing is. Stores give keys in their order, so a page that begins before the end of the one before leads back.
@@ -395,14 +395,14 @@ impl ObjectStore for S3Client {
                 &[],
             )
         };
-        // What fails after the first byte of the answer is told of in it.
+        // If an error occurs after the first byte of the answer, the answer itself describes it.
         let read = |text: String| match answer::etag_of_completed(&text) {
             Some(etag) => S3Reply::Done(etag),
             None => S3Reply::Refused(S3ReplyError::in_answer(&text)),
         };
         let send = |sender: &S3Sender, request: &S3Request<'_>| {
             Ok(match sender.text(request, watch, &sign, &read)? {
-                // It was completed by a request whose answer was lost: whoever asked looks at what is there.
+                // It was completed by a request whose answer was lost: the caller looks at the object that is there.
                 S3Reply::Refused(refusal) if refusal.code == "NoSuchUpload" => {
                     match self.look(at, watch)? {
                         Some(found) => S3Reply::Done(found.etag),
@@ -412,7 +412,7 @@ impl ObjectStore for S3Client {
                 answer => answer,
             })
         };
-        // Whoever asked knows what it was to be.
+        // The caller knows the content that the object was to have.
         self.make_object(&mut request, replaces, watch, &send, &|_| Ok(false))
     }
 
@@ -441,7 +441,7 @@ fn remove(at: &ObjectUrl) -> impl Fn(&Bucket, Option<&Credentials>) -> String + 
 }
 
 impl S3Client {
-    /// Whether an object is what was to be put, with all that was to be kept with it.
+    /// Whether an object is the intended one, with all that was to be kept with it.
     fn is_put(
         &self,
         at: &ObjectUrl,
@@ -455,7 +455,7 @@ impl S3Client {
         if bytes.is_empty() || self.is_part(&found.etag, bytes) {
             return Ok(true);
         }
-        // Not every store's ETags tell it.
+        // Not every store's ETags show it.
         let mut is = vec![0; bytes.len()];
         let mut body = Body::open(self, at, 0..found.size, Some(&found.etag), watch)?;
         body.fill(&mut is)?;

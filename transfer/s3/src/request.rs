@@ -20,9 +20,9 @@ pub(crate) struct S3Request<'a> {
     pub(crate) body: Option<&'a [u8]>,
     /// Until an answer begins.
     pub(crate) silence: Duration,
-    /// What must hold for it to be done.
+    /// The condition under which the store carries it out.
     pub(crate) condition: Option<Condition>,
-    /// It is not known whether the store takes the condition: the body waits until it says so.
+    /// It is not known whether the store takes the condition: the body waits until it accepts.
     pub(crate) asks_first: bool,
 }
 
@@ -76,7 +76,7 @@ impl<'a> S3Request<'a> {
         self.method == Method::PUT
     }
 
-    /// What could not be done.
+    /// The text of a failed operation.
     pub(crate) fn failed(&self, why: &str) -> String {
         format!("cannot {} {}: {why}", self.doing, self.at)
     }

@@ -33,7 +33,7 @@ const IDLE: usize = 32;
 /// Signs a request to a bucket: its URL.
 pub(crate) type Sign<'a> = dyn Fn(&Bucket, Option<&Credentials>) -> String + 'a;
 
-/// What came of a request that was answered.
+/// The result of a request that was answered.
 pub(crate) enum S3Reply<T = S3Response> {
     Done(T),
     Refused(S3ReplyError),
@@ -63,7 +63,7 @@ impl S3Response {
             .ok_or_else(|| answer::not_understood(at, "there is no ETag"))
     }
 
-    /// The object that the headers tell of.
+    /// The object that the headers describe.
     pub(crate) fn found(&self, at: &ObjectUrl) -> Result<ObjectMetadata> {
         let size = self.header("content-length").and_then(|n| n.parse().ok());
         let headers = self.response.headers().iter();
@@ -89,7 +89,7 @@ pub(crate) struct S3Sender {
     settings: Settings,
     credentials: Option<Credentials>,
     agent: Agent,
-    /// What is known of the store's conditions.
+    /// The store's known conditions.
     pub(crate) conditions: ConditionSupport,
 }
 
@@ -101,7 +101,7 @@ impl S3Sender {
             .build();
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // A redirect is signed for another host: it is told of instead.
+            // A redirect is signed for another host: it is reported instead.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("tarn/", env!("CARGO_PKG_VERSION")))
@@ -173,7 +173,7 @@ impl S3Sender {
         }
     }
 
-    /// Has it answered: what may pass by itself is tried again.
+    /// Has it answered: it tries again after an error that may pass by itself.
     pub(crate) fn answered(
         &self,
         request: &S3Request<'_>,
@@ -184,7 +184,7 @@ impl S3Sender {
         self.tried(request, watch, sign, &take)
     }
 
-    /// The same, with an answer that is text and means what `read` says. It is asked for again where it is cut off.
+    /// The same, with an answer that is text and that `read` interprets. It is requested again if it is cut off.
     pub(crate) fn text<T>(
         &self,
         request: &S3Request<'_>,
@@ -331,7 +331,7 @@ fn passes(error: &ureq::Error) -> bool {
     may && !distrusted(error)
 }
 
-/// What an error says, without the URL, which is signed.
+/// The text of an error, without the URL, which is signed.
 pub(crate) fn error_text(error: &ureq::Error) -> String {
     use ureq::Error::{BadUri, ConnectionFailed, HostNotFound, Io, RequireHttpsOnly, Timeout};
     match error {

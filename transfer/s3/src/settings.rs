@@ -1,4 +1,4 @@
-//! Which store, and who asks: as the field's tools are told it, by variables and by files of the user.
+//! The store and the keys: from variables and files of the user, as for the field's tools.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,12 +13,12 @@ const BUNDLES: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 ];
-/// Where nothing names a region.
+/// The region if no setting names one.
 const REGION: &str = "us-east-1";
 /// Bytes of a file of settings or certificates.
 const MAX_FILE: u64 = 16 << 20;
 
-/// Why it is not known which store to use, or who asks.
+/// The reason why the store or its keys are not known.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
     #[error("there are no keys for the object store: {0}")]
@@ -47,15 +47,15 @@ impl fmt::Debug for SigningKeys {
     }
 }
 
-/// Which store, and who asks.
+/// The store, and the keys for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Where the store is; `None` for Amazon's.
+    /// The store's address; `None` for Amazon's.
     pub(crate) endpoint: Option<String>,
     pub(crate) region: String,
     /// `None`: requests are not signed.
     pub(crate) keys: Option<SigningKeys>,
-    /// Where the keys are from, for messages.
+    /// The origin of the keys, for messages.
     from: String,
     certificates: Option<PathBuf>,
 }
@@ -74,10 +74,11 @@ fn region(text: &TextLookup<'_>) -> Option<String> {
 }
 
 impl Settings {
-    /// What variables say, and then the files that they or the home folder name; of a profile that is named, first what it says.
+    /// The settings of the variables, and then those of the files that they or the home folder name; with a named profile,
+    /// its own settings first.
     ///
     /// # Errors
-    /// What is missing, or cannot be read.
+    /// The setting that is missing, or the file that cannot be read.
     pub(crate) fn find(
         var: &VariableLookup<'_>,
         profile: Option<&str>,
@@ -130,7 +131,7 @@ impl Settings {
         })
     }
 
-    /// What a profile says that a URL names. Keys are its own, never those of variables.
+    /// The settings of a profile that a URL names. Keys are its own, never those of variables.
     fn of_profile(
         files: &Files,
         profile: &str,
@@ -167,12 +168,12 @@ impl Settings {
         }
     }
 
-    /// Who asks, for messages: never a key.
+    /// The origin of the keys, for messages: never a key.
     pub(crate) fn who(&self) -> &str {
         &self.from
     }
 
-    /// The file of the certificates that are trusted, and what is in it.
+    /// The file of the certificates that are trusted, and its content.
     pub(crate) fn certificates(&self) -> Result<(PathBuf, Vec<u8>), SettingsError> {
         let known = || BUNDLES.iter().map(PathBuf::from).find(|f| f.exists());
         let file = self.certificates.clone().or_else(known);
@@ -231,7 +232,7 @@ impl Files {
         })
     }
 
-    /// Where a profile was looked for.
+    /// The files in which a profile was looked for.
     fn looked(&self, profile: &str) -> String {
         let files = self.looked.iter();
         let files: Vec<_> = files.map(|f| f.display().to_string()).collect();
@@ -254,7 +255,7 @@ fn read(file: &Path) -> Result<Option<Vec<u8>>, SettingsError> {
     }
 }
 
-/// `[name]`, then `key = value`; what is indented belongs to a key of another kind and is left out.
+/// `[name]`, then `key = value`; indented lines belong to a key of another kind and are left out.
 fn sections_of(text: &str) -> Sections {
     let mut all = Sections::new();
     let mut section = None;
@@ -365,7 +366,7 @@ mod tests {
         );
         let none = named("another").unwrap_err().to_string();
         assert!(none.contains("none for the profile `another`"), "{none}");
-        // What a site says comes last.
+        // The site's settings come last.
         let site = |settings: Settings| settings.or_endpoint(Some("http://c")).endpoint_url();
         assert_eq!(site(own.clone()), "https://store:9000");
         assert_eq!(site(plain.clone()), "http://c");

@@ -1,4 +1,4 @@
-//! What is known of a store's conditions: whether it takes them, and keeps to them.
+//! The known facts about a store's conditions: whether it takes them, and keeps to them.
 
 use crate::request::S3Request;
 use std::collections::BTreeMap;
@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 /// Buckets, methods and conditions of which something is known at once.
 const MAX_KNOWN: usize = 1024;
 
-/// What is known of one condition of one method in one bucket.
+/// The known facts about one condition of one method in one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Support {
-    /// The store took it, or passed over it. It is sent, and what is there is looked at too.
+    /// The store took it, or passed over it. It is sent, and the object that is there is looked at too.
     Accepted,
     /// The same, and it was tried whether the store keeps to it.
     Probed,
@@ -20,7 +20,7 @@ pub(crate) enum Support {
     Unsupported,
 }
 
-/// What was found out of a store's conditions.
+/// The facts found out about a store's conditions.
 #[derive(Debug, Default)]
 pub(crate) struct ConditionSupport {
     known: Mutex<BTreeMap<(String, &'static str, &'static str), Support>>,

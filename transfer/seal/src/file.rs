@@ -1,7 +1,7 @@
 //! Sealed files: a header, then pieces of one size, each with its own proof.
 //!
-//! The key of a file is derived from the data key, the file's random salt and all of its header, so whatever is changed there makes
-//! every piece fail. A piece's nonce is its number, whether it is the last, and eight random bytes of whoever sealed it: a piece that is
+//! The key of a file is derived from the data key, the file's random salt and all of its header, so any change there makes every
+//! piece fail. A piece's nonce is its number, whether it is the last, and eight random bytes of its sealer: a piece that is
 //! sealed again, by an attempt that continues where another ended, never meets its old nonce.
 
 use crate::{AES_256_GCM, SealError};
@@ -9,7 +9,8 @@ use ::ring::aead::{self, Aad, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, Unboun
 use ::ring::hkdf::{HKDF_SHA256, Salt};
 use tarn_types::key::{DataKey, KeyId};
 
-/// Bytes of a piece of content; the last one may have fewer. What fits the second-level cache twice: docs/internals/movers.md.
+/// Bytes of a piece of content; the last one may have fewer. A piece fits the second-level cache twice:
+/// docs/internals/movers.md.
 pub const PIECE: usize = 1 << PIECE_BITS;
 const PIECE_BITS: u8 = 17;
 /// Bytes of the header.
@@ -25,7 +26,7 @@ pub const MAX_LENGTH: u64 = (PIECE as u64) << 31;
 
 const MAGIC: &[u8; 8] = b"TARNSEAL";
 const VERSION: u8 = 1;
-/// What else a data key may be used for one day must not give the same keys.
+/// Another use of a data key, one day, must not give the same keys.
 const PURPOSE: &[u8] = b"tarn sealed file";
 /// In a nonce's number: this piece is the last.
 const LAST: u32 = 1 << 31;
@@ -50,13 +51,13 @@ pub fn pieces(content: u64) -> u64 {
     content.div_ceil(PIECE as u64).max(1)
 }
 
-/// Where a piece begins in the sealed file.
+/// The offset of a piece in the sealed file.
 pub fn offset(piece: u64) -> u64 {
     HEADER as u64 + piece * (PIECE + TRAILER) as u64
 }
 
-/// Where `len` bytes of content from `offset` on lie in the sealed file, and how many bytes they are there. They begin with a piece and
-/// end with one.
+/// The offset and the length, in the sealed file, of `len` bytes of content from `offset` on. They begin with a piece and end
+/// with one.
 pub fn stretch(offset: u64, len: u64) -> (u64, u64) {
     let from = self::offset(offset / PIECE as u64);
     let end = offset + len;
@@ -64,14 +65,14 @@ pub fn stretch(offset: u64, len: u64) -> (u64, u64) {
     (from, to - from)
 }
 
-/// What seals and opens the pieces of one file. Threads may share it.
+/// The cipher that seals and opens the pieces of one file. Threads may share it.
 pub struct FileCipher {
     key: LessSafeKey,
     header: [u8; HEADER],
     length: u64,
 }
 
-/// Never more than its length: what it holds is secret.
+/// Only its length is printed: its content is secret.
 impl std::fmt::Debug for FileCipher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FileCipher")
@@ -103,7 +104,7 @@ impl FileCipher {
     /// For a file that begins with this header. Only its first piece that opens proves the header.
     ///
     /// # Errors
-    /// What is no header, or is one of another format or key.
+    /// The header is none, or is one of another format or key.
     pub fn open(key: &DataKey, header: &[u8; HEADER]) -> Result<Self, SealError> {
         if &header[..8] != MAGIC {
             return Err(SealError::Unknown);
@@ -191,10 +192,10 @@ impl FileCipher {
         Ok(())
     }
 
-    /// Opens a piece where it is stored, with its trailer; what is left of the buffer is its content.
+    /// Opens a piece in place, with its trailer; the returned part of the buffer is its content.
     ///
     /// # Errors
-    /// [`SealError::Forged`] where anything of it is not what was sealed as this piece of this file.
+    /// [`SealError::Forged`] if any byte of it differs from the piece of this file that was sealed.
     pub fn open_piece<'b>(
         &self,
         piece: u64,

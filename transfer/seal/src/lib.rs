@@ -1,8 +1,8 @@
-//! L1: sealed files and wrapped keys. docs/admin/security.md says against whom, docs/reference/formats.md byte by byte.
+//! L1: sealed files and wrapped keys. docs/admin/security.md has the attackers, docs/reference/formats.md the bytes.
 //!
-//! [`mod@file`] divides a file into pieces that are sealed each for itself, so that it is written by many threads, read from anywhere and
-//! gone on with; [`piece`] seals what is in memory; [`wrap`] keeps the keys of data under another key; [`ring`](mod@ring) is the user's own file of those. Nothing here reads a
-//! clock, a file or a source of random numbers: salts, nonces and keys are arguments.
+//! [`mod@file`] divides a file into pieces that are sealed each for itself, so that it is written by many threads, read from anywhere
+//! and resumed; [`piece`] seals memory; [`wrap`] keeps the keys of data under another key; [`ring`](mod@ring) is the user's own
+//! file of those. Nothing here reads a clock, a file or a source of random numbers: salts, nonces and keys are arguments.
 
 pub mod file;
 pub mod piece;
@@ -15,7 +15,7 @@ pub const CIPHER: &str = "AES-256-GCM";
 /// The number of that cipher in headers.
 const AES_256_GCM: u8 = 1;
 
-/// Why something sealed cannot be used. It never says what a key or the data is.
+/// Why something sealed cannot be used. It never contains a key or data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// It does not begin as a sealed file or a wrapped key does.
@@ -40,12 +40,12 @@ pub enum SealError {
     /// Shorter or longer than its header says.
     #[error("it is cut off or has bytes too many: its header promises another length")]
     Length,
-    /// The bytes are not what was sealed.
+    /// The bytes are not those that were sealed.
     #[error(
         "it was changed since it was sealed, or belongs elsewhere: the proof of piece {0} does not hold"
     )]
     Forged(u64),
-    /// A wrapped key is not what was wrapped.
+    /// A wrapped key is not the one that was wrapped.
     #[error(
         "the wrapped key was changed, or is of another owner, dataset or version than it is used for"
     )]

@@ -7,7 +7,7 @@ use tarn_types::key::DataKey;
 /// Bytes of a proof.
 pub const PROOF: usize = MAX_TAG_LEN;
 
-/// What seals and opens pieces.
+/// The cipher that seals and opens pieces.
 pub struct PieceCipher(LessSafeKey);
 
 impl std::fmt::Debug for PieceCipher {
@@ -33,7 +33,7 @@ impl PieceCipher {
         Ok(Self(LessSafeKey::new(key)))
     }
 
-    /// Seals a piece. A key seals only one with this number; `about` says what it is.
+    /// Seals a piece. A key seals only one with this number; `about` describes it.
     ///
     /// # Errors
     /// [`SealError::Length`] of one that is too long (64 GiB).
@@ -55,7 +55,8 @@ impl PieceCipher {
     /// Opens it.
     ///
     /// # Errors
-    /// [`SealError::Forged`] when it is not what was sealed with this number, as this, by this key; `piece` is worth nothing then.
+    /// [`SealError::Forged`] when it is not the piece that was sealed with this number, as this, by this key; `piece` is
+    /// worth nothing then.
     pub fn open(
         &self,
         number: u64,

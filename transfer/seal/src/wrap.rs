@@ -1,4 +1,4 @@
-//! Wrapped keys: a data key under a wrapping key, bound to whose data it is of.
+//! Wrapped keys: a data key under a wrapping key, bound to the owner of the data.
 
 use crate::{AES_256_GCM, SealError};
 use ::ring::aead::{self, Aad, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, UnboundKey};
@@ -8,14 +8,14 @@ use zeroize::Zeroizing;
 
 const MAGIC: &[u8; 8] = b"TARNWKEY";
 const VERSION: u8 = 1;
-/// What else a user's key may be used for one day must not give the same keys.
+/// Another use of a user's key, one day, must not give the same keys.
 const PURPOSE: &[u8] = b"tarn workspace key";
 /// Magic, version, cipher, zeros; the ids of both keys; the nonce.
 const HEAD: usize = 16 + 16 + 16 + NONCE_LEN;
 /// Bytes of a wrapped key.
 pub const WRAPPED: usize = HEAD + KEY_BYTES + MAX_TAG_LEN;
 
-/// What data keys are wrapped with: a user's own, or a site's. Wiped when dropped, never printed.
+/// The key that data keys are wrapped with: a user's own, or a site's. Wiped when dropped, never printed.
 #[derive(Clone)]
 pub struct WrappingKey {
     id: KeyId,
@@ -28,14 +28,14 @@ impl std::fmt::Debug for WrappingKey {
     }
 }
 
-/// Whose data a key is of. A wrapped key opens for the same three only.
+/// The owner of the data of a key. A wrapped key opens for the same three only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrappedKeyOwner<'a> {
     /// The user.
     pub uid: u32,
     /// The dataset.
     pub dataset: &'a str,
-    /// Which of its contents: what the store calls it.
+    /// The version of its content, as the store names it.
     pub version: &'a str,
 }
 
@@ -45,12 +45,13 @@ impl WrappingKey {
         Self { id, secret }
     }
 
-    /// What it is called.
+    /// Its identifier.
     pub fn id(&self) -> KeyId {
         self.id
     }
 
-    /// The key for one workspace's data that is made of this one: who has it learns nothing of this one, or of other workspaces'.
+    /// The key for one workspace's data that is made of this one: its holder learns nothing of this one, or of other
+    /// workspaces'.
     ///
     /// # Errors
     /// None that can be met; the cipher's own.
@@ -113,8 +114,8 @@ impl WrappingKey {
     /// The data key.
     ///
     /// # Errors
-    /// [`SealError::OtherKey`] if another key wraps it (its id is in [`wrapped_by`]), [`SealError::Unwrap`] if it is not what was
-    /// wrapped for this owner.
+    /// [`SealError::OtherKey`] if another key wraps it (its id is in [`wrapped_by`]), [`SealError::Unwrap`] if it is not the key
+    /// that was wrapped for this owner.
     pub fn unwrap(&self, wrapped: &[u8], owner: WrappedKeyOwner<'_>) -> Result<DataKey, SealError> {
         if wrapped_by(wrapped)? != self.id {
             return Err(SealError::OtherKey);
@@ -139,7 +140,7 @@ impl WrappingKey {
 /// The wrapping key that a wrapped key names.
 ///
 /// # Errors
-/// What is no wrapped key, or one of another format.
+/// The bytes are no wrapped key, or one of another format.
 pub fn wrapped_by(wrapped: &[u8]) -> Result<KeyId, SealError> {
     if wrapped.get(..8) != Some(MAGIC) {
         return Err(SealError::Unknown);
@@ -158,7 +159,7 @@ pub fn wrapped_by(wrapped: &[u8]) -> Result<KeyId, SealError> {
     Ok(KeyId(id))
 }
 
-/// What the proof covers beside the key: everything before it, and whose it is.
+/// The bytes that the proof covers beside the key: everything before it, and the owner.
 fn about(head: &[u8], owner: WrappedKeyOwner<'_>) -> Vec<u8> {
     let mut about = head.to_vec();
     about.extend_from_slice(&owner.uid.to_le_bytes());

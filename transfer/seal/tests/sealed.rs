@@ -1,4 +1,4 @@
-//! Sealed files and wrapped keys: what was sealed comes back, and nothing else does.
+//! Sealed files and wrapped keys: sealed content comes back, and nothing else does.
 //!
 //! `TARN_SEALS` asks for more of the damaged files, `make soak` does. A seed decides everything; one that fails is in the message.
 

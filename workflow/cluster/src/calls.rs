@@ -1,5 +1,5 @@
-//! What `tarn run` asks of the world before and after it is driven: of all nodes at once. A node that is lost meanwhile gives no
-//! answer: what it has is not found, and not said to be missing.
+//! Requests of `tarn run` to all nodes at once, before and after its loop. A node that is lost meanwhile does not reply: tarn
+//! does not find its data, and does not report it as missing.
 
 use crate::dispatch::on;
 use crate::error::{NodeCallError, NodeReplyResult};
@@ -23,12 +23,12 @@ struct PendingNodeReplies {
     until: Instant,
 }
 
-/// Who sees a folder.
+/// The world that sees a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sees {
     Home,
     Node(NodeId),
-    /// It is of a node that this cluster does not have: whose disk it is on is not known.
+    /// A folder of a node that this cluster does not have: its disk is not known.
     Anybody,
 }
 
@@ -62,10 +62,10 @@ impl RunTierFolders {
 }
 
 impl AllocationWorld {
-    /// Asks nodes, all at once, and waits for all answers.
+    /// Sends requests to nodes, all at once, and waits for all replies.
     ///
     /// # Errors
-    /// When a node says that it cannot.
+    /// When a node replies that it cannot.
     pub(crate) fn call_nodes(
         &mut self,
         calls: Vec<(NodeId, NodeRequest)>,
@@ -86,7 +86,7 @@ impl AllocationWorld {
                 answers.push((n, connection.call(call, timeout)));
             }
         }
-        // What was told before is said first.
+        // Commands that are queued before a request are sent first.
         let until = Instant::now() + timeout + QUICK;
         PendingNodeReplies { answers, until }
     }
@@ -204,7 +204,7 @@ impl NodeWorld for AllocationWorld {
             shares.entry(on(&w.2)).or_default().push(w.clone());
         }
         let home = shares.remove(&None).unwrap_or_default();
-        // All nodes are asked: it makes them note that they have been looked at since they were started.
+        // Every node gets a request, even an empty one: it notes that it has been looked at since its start.
         let mut calls = Vec::new();
         for n in self.up().collect::<Vec<_>>() {
             let share = shares.remove(&Some(n)).unwrap_or_default();
@@ -270,7 +270,7 @@ impl NodeWorld for AllocationWorld {
             let own = cleaned.aside.into_iter().filter(|(spot, _)| spot.node == n);
             all.aside.extend(own);
         }
-        // As the engine is told: a node that comes back is opened with what it has left.
+        // As for the engine: a node that comes back is opened with the space that it has left.
         for (spot, bytes) in all.aside.iter().filter(|_| !staying.is_without) {
             let node = self.node_config.cluster.nodes.get_mut(spot.node.at());
             if let Some(tier) = node.and_then(|n| n.tiers.get_mut(spot.tier.at())) {

@@ -9,16 +9,16 @@ use tarn_types::part::{PartMove, PartRef, Place, Transfer};
 /// Transfers to nodes, and those that follow them.
 #[derive(Default)]
 pub(crate) struct Chains {
-    /// What brings which replica.
+    /// The transfer that brings a replica.
     arriving: BTreeMap<(PartRef, TierRef), TransferId>,
     begun: BTreeSet<TransferId>,
     /// Followers that are not handed out yet, and what they wait for.
     waiting: BTreeMap<TransferId, (BTreeSet<TransferId>, Action)>,
-    /// Who waits for which.
+    /// The followers of each transfer.
     followers: BTreeMap<TransferId, Vec<TransferId>>,
     /// Followers that wait no more.
     free: BTreeMap<TransferId, Action>,
-    /// Replicas that will not come, of which the engine has not heard: what it orders meanwhile may read them.
+    /// Replicas that will not come, which the engine does not know yet: its orders may still read them.
     untold: BTreeMap<(PartRef, TierRef), TransferId>,
 }
 
@@ -53,7 +53,7 @@ impl Chains {
         })
     }
 
-    /// The engine has heard that a transfer has failed.
+    /// The engine knows that a transfer has failed.
     pub(crate) fn acknowledge_failure(&mut self, id: TransferId) {
         self.untold.retain(|_, of| *of != id);
     }
@@ -62,7 +62,7 @@ impl Chains {
         self.waiting.contains_key(&id) || self.free.contains_key(&id)
     }
 
-    /// A transfer has begun on its node: what it brings can be read there.
+    /// A transfer has begun on its node: the replica can be read there.
     pub(crate) fn begun(&mut self, id: TransferId) {
         self.begun.insert(id);
         self.release(id);

@@ -88,7 +88,7 @@ impl NodeConnection {
         answer
     }
 
-    /// Begins to make a node ready; [`NodeEvent::Returned`] tells how it went.
+    /// Begins to make a node ready; [`NodeEvent::Returned`] has the result.
     pub(crate) fn make_ready(&self, with: Box<Return>) -> bool {
         self.put(OutgoingNodeMessage::Return(with))
     }
@@ -129,7 +129,7 @@ impl NodeSender {
                 self.send_command(command);
             }
             OutgoingNodeMessage::Call(call, timeout, reply) => {
-                // Whoever asked may have given the node up meanwhile.
+                // The caller may have given the node up meanwhile.
                 let _ = reply.send(self.call(call, timeout));
             }
             OutgoingNodeMessage::Return(with) => {
@@ -140,8 +140,8 @@ impl NodeSender {
         }
     }
 
-    /// A step whose script has changed is not begun. Asked here, as it may wait for a file system, and in the order of
-    /// what is said: a stop of this attempt comes after it.
+    /// A step whose script has changed is not begun. Checked here, as it may wait for a file system, and in the order of
+    /// messages: a stop of this attempt comes after it.
     fn order(&self, action: Action) {
         if let Do::Run(run) = &action.what
             && let Err(why) = self.file_check.look(run.instance.step)
@@ -178,10 +178,10 @@ impl NodeRequests for NodeSender {
     }
 }
 
-/// Asks a node.
+/// Sends a request to a node.
 ///
 /// # Errors
-/// When it does not answer, with nothing that makes sense, or that it cannot.
+/// When it does not reply, replies with nothing that makes sense, or that it cannot.
 pub(crate) fn ask(link: &dyn NodeLink, call: NodeRequest, timeout: Duration) -> NodeReplyResult {
     let request = node::encode(call).map_err(|e| NodeCallError::Request(e.to_string()))?;
     let bytes = link.call(request, Some(timeout))?;

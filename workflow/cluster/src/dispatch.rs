@@ -7,7 +7,7 @@ use tarn_types::id::{DataId, NodeId, TransferId};
 use tarn_types::nodes::AttemptId;
 use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
 
-/// Who performs something.
+/// The performer of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ActionPerformer {
     Home,
@@ -22,7 +22,7 @@ pub(crate) struct DispatchedTransfer {
     pub(crate) began: i64,
     /// A node of it that was lost, though not the one that performs it.
     pub(crate) cut: Option<NodeId>,
-    /// Since when who performs it has been told to give it up.
+    /// The time of the order to its performer to give it up.
     pub(crate) abandoned: Option<Instant>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct DispatchedAttempt {
     pub(crate) cut: Option<NodeId>,
 }
 
-/// Actions of which the engine has not heard the end.
+/// Actions whose end the engine does not know.
 #[derive(Default)]
 pub(crate) struct OutstandingActions {
     pub(crate) listing: BTreeSet<DataId>,
@@ -78,9 +78,9 @@ pub(crate) fn nodes_of(t: &Transfer) -> impl Iterator<Item = NodeId> {
     places.filter_map(on)
 }
 
-/// An event that the engine is told next.
+/// The engine's next event.
 pub(crate) struct PendingEngineEvent {
     pub(crate) event: Event,
-    /// The nodes that have to do with it: none of them comes back before it was told.
+    /// Nodes that have to do with it: none of them comes back before the engine has it.
     pub(crate) nodes: Vec<NodeId>,
 }

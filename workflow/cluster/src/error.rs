@@ -1,15 +1,15 @@
-//! Why a node does not do what it is asked, and why a session with it is over.
+//! Why a node does not carry out a request, and why a session with it is over.
 
 use crate::link::NoAnswer;
 use tarn_proto::node::{NodeReply, NotAMessage};
 
 /// This tarn's version.
 pub(crate) const TARN: &str = env!("CARGO_PKG_VERSION");
-/// Why a node is lost whose tarnd was told to end.
+/// Why a node is lost whose tarnd was ordered to end.
 pub(crate) const ENDING: &str =
     "its tarnd was told to end: the job was cancelled, or its time is over";
 
-/// A node does not do what it was asked.
+/// A node does not carry out a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NodeCallError {
     /// There is no answer.
@@ -18,7 +18,7 @@ pub enum NodeCallError {
     /// The request cannot be written as a message.
     #[error("{0}")]
     Request(String),
-    /// What it answered is no message.
+    /// Its reply is no message.
     #[error("{0}; is its tarnd of another version than this tarn ({TARN})?")]
     Reply(String),
     /// It answered another request.
@@ -44,16 +44,16 @@ pub(crate) type NodeReplyResult = Result<NodeReply, NodeCallError>;
 /// A session with a node is over, or must be.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NodeSessionError {
-    /// Nobody says why.
+    /// No reason is known.
     #[error("its session has ended")]
     Ended,
-    /// What its link says.
+    /// The reason that its link gives.
     #[error("{0}")]
     Over(String),
-    /// Its link takes nothing, and does not say why.
+    /// Its link takes nothing, and gives no reason.
     #[error("nothing can be sent to it")]
     Unsendable,
-    /// What it sent is no message.
+    /// Its notification is no message.
     #[error(transparent)]
     Notification(#[from] NotAMessage),
 }

@@ -1,4 +1,4 @@
-//! What comes to the loop: news of nodes, and word of the threads that speak to them.
+//! The events for the loop: notifications of nodes, and results of the threads that send to them.
 
 use crate::MAX_UNHEARD;
 use crate::error::{NodeCallError, NodeSessionError};
@@ -14,7 +14,7 @@ use tarn_types::nodes::AttemptId;
 
 /// One of them. Of a session that is over, none counts.
 pub(crate) enum NodeEvent {
-    /// News; an error is why the session is over or must be.
+    /// A notification; an error is why the session is over or must be.
     News(NodeId, u64, Result<NodeNotification, NodeSessionError>),
     /// An attempt was not handed out, and why: a file that its command names has changed or cannot be looked at.
     NotBegun(NodeId, u64, AttemptId, FileCheckError),
@@ -27,7 +27,7 @@ pub(crate) enum NodeEvent {
 #[derive(Default)]
 struct NodeEventBuffer {
     node_events: VecDeque<NodeEvent>,
-    /// News of each node among them; none where there is none.
+    /// The number of notifications of each node among them; no entry where there is none.
     unheard: BTreeMap<NodeId, usize>,
     closed: bool,
 }
@@ -69,7 +69,7 @@ struct NodeEventChannel {
     space: Condvar,
 }
 
-/// Where the sessions of a run put what their nodes say. Cheap to clone.
+/// The events of all sessions of a run. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct EventQueue(Arc<NodeEventChannel>);
 
@@ -79,9 +79,9 @@ impl EventQueue {
         Self::default()
     }
 
-    /// What a session calls for what its node says, in order, and once with `None` when it is over. `session` counts the
-    /// sessions with the node: 0 for the first, else what [`crate::Relink`] was told. It waits while much of this node is
-    /// unheard.
+    /// The function that a session calls with each notification of its node, in order, and once with `None` when it is over.
+    /// `session` counts the sessions with the node: 0 for the first, else the number that [`crate::Relink`] got. It blocks while
+    /// many notifications of this node wait.
     pub fn of(
         &self,
         node: NodeId,
@@ -121,7 +121,7 @@ impl EventQueue {
         }
     }
 
-    /// Word of a thread of this world. Whether anybody will read it.
+    /// Adds an event of a thread of this world. Whether anybody will read it.
     pub(crate) fn put(&self, node_event: NodeEvent) -> bool {
         let mut inner = self.lock();
         if inner.closed {
@@ -147,7 +147,7 @@ impl EventQueue {
         Some(node_event)
     }
 
-    /// Nobody reads any more: whoever waits goes on.
+    /// Nobody reads any more: a session that waits continues.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;

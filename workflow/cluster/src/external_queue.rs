@@ -17,7 +17,7 @@ pub(crate) struct ExternalTransferQueue {
     busy: BTreeMap<TransferId, ActionPerformer>,
     /// Not yet, the most urgent first.
     waiting: BTreeMap<(Reverse<u64>, TransferId), Action>,
-    /// The share that each was last told to have.
+    /// The share that was last sent to each.
     shares: BTreeMap<ActionPerformer, StreamShare>,
 }
 
@@ -60,7 +60,7 @@ impl ExternalTransferQueue {
         self.waiting.remove(&key(t));
     }
 
-    /// Those whose share has changed since this was last asked: who, how many of the transfers it has, of how many.
+    /// Shares that have changed since the last call: the performer, how many of the transfers it has, of how many.
     pub(crate) fn take_changed_shares(&mut self) -> Vec<(ActionPerformer, u32, u32)> {
         let shares = shares(&self.busy);
         let before = std::mem::replace(&mut self.shares, shares);

@@ -1,6 +1,6 @@
 //! L3: the world of a run over the nodes of an allocation. Each node has a world of its own, reached through a [`NodeLink`];
-//! this one hands each action to the node that is to do it, passes on what happens there, and tells what a lost node takes
-//! with it. docs/internals/cluster.md, "The parts", "A node that is lost".
+//! this one hands each action to the node that is to do it, passes on its events, and reports what a lost node takes with it.
+//! docs/internals/cluster.md, "The parts", "A node that is lost".
 
 mod calls;
 mod chains;
@@ -36,17 +36,17 @@ const QUICK: Duration = Duration::from_secs(60);
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(90);
 /// For an answer that may need every byte on a node to be read or removed.
 const THOROUGH: Duration = Duration::from_secs(30 * 60);
-/// For a node to hear that the run is over.
+/// For a node to learn that the run is over.
 const GOODBYE: Duration = Duration::from_secs(5);
-/// What is usual for a node to take nothing, while something waits to be said to it, before it is given up.
+/// The usual time for which a node may take no message before it is given up.
 pub const STUCK: Duration = Duration::from_secs(60);
-/// What is usual between two tries to reach a lost node again.
+/// The usual time between two tries to reach a lost node again.
 pub const RETRY: Duration = Duration::from_secs(2);
 /// For a transfer that was given up to end, once the run is to stop.
 const ABANDONED: Duration = Duration::from_secs(10);
 /// Between two questions to the nodes about space that a run waits for, while it does nothing else.
 const ASK_IDLE: Duration = Duration::from_secs(2);
-/// How often home is asked for news while nothing else happens: a signal may wait so long.
+/// How often home is polled for events while nothing else happens: a signal may wait so long.
 const LOOK: Duration = Duration::from_millis(50);
 /// The same while home owes an outcome.
 const LOOK_OFTEN: Duration = Duration::from_millis(5);
@@ -54,5 +54,5 @@ const LOOK_OFTEN: Duration = Duration::from_millis(5);
 const MAX_QUEUED: usize = 1 << 20;
 /// Looks at files of steps that are under way or hang: one for each node under way, and those that a file system has kept.
 const MAX_LOOKS: usize = 8192;
-/// News of one node that wait for the loop, each of at most some megabytes; then that node's session waits.
+/// Notifications of one node that wait for the loop, each of at most some megabytes; then that node's session waits.
 const MAX_UNHEARD: usize = 1024;

@@ -1,4 +1,4 @@
-//! What the world needs of a connection to a node.
+//! The world's interface to a connection with a node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ pub enum NoAnswer {
     Late(Duration),
 }
 
-/// A session with one node. What the node says unasked comes by [`crate::EventQueue`].
+/// A session with one node. The node's notifications come by [`crate::EventQueue`].
 pub trait NodeLink: Send + Sync {
-    /// Tells, without an answer; what is told is heard in order. May wait for the node to take it. False when the session
-    /// is over.
+    /// Sends a command, without a reply; commands arrive in order. May wait for the node to take it. False when the session is
+    /// over.
     fn send_command(&self, message: Vec<u8>) -> bool;
 
-    /// Asks, and waits for the answer: at most `timeout`, or as long as the session lasts.
+    /// Sends a request, and waits for the reply: at most `timeout`, or as long as the session lasts.
     ///
     /// # Errors
     /// When the node is lost or late.
@@ -31,18 +31,18 @@ pub trait NodeLink: Send + Sync {
     /// Why the session is over, if it is.
     fn over(&self) -> Option<String>;
 
-    /// Ends the session: whoever waits in it gets an error soon. Does not wait.
+    /// Ends the session: a call that waits in it gets an error soon. Does not wait.
     fn end(&self);
 }
 
 /// A node that can be reached.
 #[derive(Clone)]
 pub struct ReachableNode {
-    /// What it is called in messages, until it has said its own name.
+    /// Its name in messages, until it has sent its own name.
     pub name: String,
     /// The session.
     pub link: Arc<dyn NodeLink>,
-    /// Where it serves its files to other nodes.
+    /// The address at which it serves its files to other nodes.
     pub data: Address,
 }
 

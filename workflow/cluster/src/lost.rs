@@ -1,5 +1,5 @@
-//! Nodes that are lost and come back. The engine hears of a loss, then of the end of all that was under way with the node,
-//! then perhaps that it is back: docs/internals/cluster.md, "A node that is lost".
+//! Nodes that are lost and come back. The engine gets the loss, then the end of all that was under way with the node, then
+//! perhaps its return: docs/internals/cluster.md, "A node that is lost".
 
 use crate::dispatch::{ActionPerformer, DispatchedTransfer, nodes_of, on};
 use crate::event_queue::NodeEvent;
@@ -16,7 +16,7 @@ use tarn_types::id::{NodeId, TierId};
 use tarn_types::reason::Reason;
 
 impl AllocationWorld {
-    /// Gives a node up. If it could be used until now, the engine is told, and all that it took part in ends.
+    /// Gives a node up. If it could be used until now, the engine gets an event, and all that it took part in ends.
     pub(crate) fn lose(&mut self, n: NodeId, why: String) {
         let Some(node) = self.node_mut(n) else { return };
         let was_up = node.is_up();
@@ -40,12 +40,12 @@ impl AllocationWorld {
     }
 
     fn end_what_it_performs(&mut self, n: NodeId) {
-        // What is on a lost node is gone for the engine: nothing has to be removed there.
+        // For the engine a lost node holds nothing: nothing has to be removed there.
         self.under_way
             .evicting
             .retain(|(_, at), _| on(at) != Some(n));
         let moving = self.under_way.moving.values();
-        // What nobody has begun yet ends with any of its nodes.
+        // A transfer that nobody has begun ends with any of its nodes.
         let unbegun = |m: &DispatchedTransfer| {
             self.is_waiting(&m.order) && nodes_of(&m.order).any(|of| of == n)
         };
@@ -68,7 +68,8 @@ impl AllocationWorld {
         }
     }
 
-    /// What others perform with it goes on until they say that it has ended; they are told to end it.
+    /// Orders the other nodes to end the transfers and attempts in which it takes part; these last until a node reports their
+    /// end.
     fn stop_what_it_takes_part_in(&mut self, n: NodeId) {
         let mut orders = Vec::new();
         for (id, moving) in &mut self.under_way.moving {
@@ -188,7 +189,7 @@ impl AllocationWorld {
         }
     }
 
-    /// A node that can be used again, once the engine has been told of its loss and of the end of all that it had to do with.
+    /// A node that can be used again, once the engine has the events of its loss and of the end of all that it had to do with.
     pub(crate) fn take_returned_node(&mut self) -> Option<Event> {
         let ready = |n: &NodeId| {
             let node = self.node(*n);

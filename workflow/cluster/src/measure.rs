@@ -1,4 +1,4 @@
-//! The cluster of an allocation: what each of its nodes has.
+//! The cluster of an allocation, made of the properties of its nodes.
 
 use crate::connection::ask;
 use crate::error::{NodeCallError, NodeReplyResult, TARN};
@@ -11,7 +11,7 @@ use tarn_proto::node::{NodeReply, NodeRequest, VERSION};
 use tarn_types::cluster::{Cluster, Link, Node};
 use tarn_types::nodes::{NodeTierUsage, SharedPath, Swept};
 
-/// For a node to say how fast another one's bytes come: tarnd gives the other one 5 s.
+/// For a node to measure the rate of another one's bytes: tarnd gives the other one 5 s.
 const LINK: Duration = Duration::from_secs(15);
 
 /// The nodes are no cluster for a run.
@@ -22,7 +22,7 @@ pub enum MeasureError {
     Node {
         /// Which.
         node: String,
-        /// What it said.
+        /// Its error.
         why: NodeCallError,
     },
     /// Nodes have different tiers.
@@ -52,8 +52,8 @@ pub enum MeasureError {
     None,
 }
 
-/// Asks all nodes at once what they have, and makes one cluster of it: hosts and nodes in the order of the links. `tiers`
-/// as on the command line; `external` is the external store as it is taken to be; `state` is the state folder; every node
+/// Requests the properties of all nodes at once, and makes one cluster of them: hosts and nodes in the order of the links.
+/// `tiers` as on the command line; `external` is the external store as it is taken to be; `state` is the state folder; every node
 /// must see the `sights` as tarn does.
 ///
 /// # Errors
@@ -86,7 +86,7 @@ pub fn measure(
     Ok(cluster)
 }
 
-/// What is known of the link from one node to another.
+/// The measurement of the link from one node to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeLinkMeasurement {
     /// The node that reads.
@@ -98,13 +98,13 @@ pub struct NodeLinkMeasurement {
 }
 
 /// Lets each node read from the next one, the last from the first, to see how fast that goes, and takes the median for the link
-/// between any two nodes of the cluster: there, one link that is slow or ends within one machine decides nothing. What a copy
-/// reads there and writes here bounds it too. The nodes are those of the links, in their order; of a link that cannot be
-/// measured it is said why, and where none can, the cluster stays as it is.
+/// between any two nodes of the cluster: so one link that is slow or within one machine decides nothing. The speed at which a
+/// copy reads there and writes here bounds it too. The nodes are those of the links, in their order; a link that cannot be
+/// measured comes with the reason, and if none can be measured, the cluster stays as it is.
 ///
 /// One after the other would take 0.1 s for each node; all at once, each link would be measured under what its two nodes do
 /// besides. So there are rounds, two or three however many nodes there are, and in each a node either reads or is read from.
-/// What the pairs of a round share, they share in a run as well.
+/// Pairs of a round that share a link share it in a run as well.
 pub fn measure_links(
     links: &[ReachableNode],
     cluster: &mut Cluster,
@@ -163,7 +163,8 @@ fn round_of(reader: usize, nodes: usize) -> usize {
     }
 }
 
-/// Asks all nodes at once how much of the tiers at these roots, its own for each, is taken there; in the order of the links.
+/// The bytes that are taken of the tiers at these roots, its own for each node, by requests to all at once; in the order of the
+/// links.
 ///
 /// # Errors
 /// When a node does not answer.
@@ -179,7 +180,7 @@ pub fn tier_usage(
 }
 
 /// Has all nodes at once removed what dead runs have left there of a workspace: on the tiers at these roots, its own for each, but
-/// for the `protected` folders. What each says, in the order of the links.
+/// for the `protected` folders. One result for each link, in their order.
 pub fn sweep(
     links: &[ReachableNode],
     workspace: &str,
@@ -224,7 +225,7 @@ fn ask_all<T>(
     answers.collect()
 }
 
-/// Asks some nodes at once, and waits for all.
+/// Sends requests to some nodes at once, and waits for all.
 pub(crate) fn answers(
     asked: &[&ReachableNode],
     call: impl Fn(usize) -> NodeRequest,
@@ -242,8 +243,7 @@ pub(crate) fn answers(
     })
 }
 
-/// One cluster of several of one node each. The link between nodes is taken to be as the first node says, until it is
-/// measured ([`measure_links`]).
+/// One cluster of several of one node each. The link between nodes is the first node's, until it is measured ([`measure_links`]).
 fn merge(clusters: Vec<Cluster>, external: &Link) -> Result<Cluster, MeasureError> {
     let mut all: Option<Cluster> = None;
     let mut names = BTreeSet::new();

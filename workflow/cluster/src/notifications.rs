@@ -1,4 +1,4 @@
-//! What nodes and home say, and what the engine is told of it.
+//! Events of nodes and of home, and those that the engine gets.
 
 use crate::dispatch::{ActionPerformer, DispatchedTransfer, PendingEngineEvent, on};
 use crate::error::ENDING;
@@ -45,7 +45,7 @@ impl AllocationWorld {
         }
     }
 
-    /// Whoever cancels a job tells all its processes to end, here and there, and then ends them: no node is lost by accident.
+    /// The end of a job ends all its processes, here and on the nodes, by a signal first: no node is lost by accident.
     fn handle_ending(&mut self, n: NodeId) {
         if !std::mem::replace(&mut self.interrupted, true) {
             self.queue_engine_event(Event::Interrupted { signal: TERMINATE }, Vec::new());
@@ -64,7 +64,7 @@ impl AllocationWorld {
         moving.is_some_and(|m| m.by == ActionPerformer::Node(n))
     }
 
-    /// What a node says has happened there. Of what it was not told to do nothing can have.
+    /// Handles an event of a node. Events about actions that the node does not perform are ignored.
     fn handle_node_event(&mut self, n: NodeId, event: Event) {
         if let Event::Capacity { spot, bytes } = &event
             && spot.node == n
@@ -217,7 +217,7 @@ impl AllocationWorld {
             }
         }
         self.parts.committed(instance, outputs);
-        // What an earlier commit has left somewhere, if anything, goes by another key.
+        // The replica of an earlier commit, if there is one, has another key.
         for (part, key) in earlier {
             self.drop_key_if_gone(part, &key);
         }
@@ -252,8 +252,8 @@ impl AllocationWorld {
         self.drop_key_if_gone(part, &key);
     }
 
-    /// With the last replica of an encrypted part, and the last transfer that makes one, its key goes. What lies on a lost node counts:
-    /// the node may come back with it.
+    /// Drops the key of an encrypted part with its last replica and the last transfer that makes one. A replica on a lost node
+    /// counts: the node may come back with it.
     pub(crate) fn drop_key_if_gone(&mut self, part: PartRef, key: &StoreKey) {
         let dataset = self.node_config.workflow.data.get(part.data.at());
         if !dataset.is_some_and(|d| d.encrypt) {
@@ -272,7 +272,7 @@ impl AllocationWorld {
         }
     }
 
-    /// What fails while one of its nodes is lost fails because of that.
+    /// A lost node is the reason for each failure of an action on it.
     fn blame_lost_node(&self, cut: Option<NodeId>, failure: &mut Failure) {
         if let Some(lost) = cut
             && failure.kind != FailureKind::NodeLost

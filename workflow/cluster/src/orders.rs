@@ -1,4 +1,4 @@
-//! Who does what the engine orders.
+//! Hands each order of the engine to its performer.
 
 use crate::dispatch::{
     ActionPerformer, DispatchedAttempt, DispatchedTransfer, PendingEngineEvent, nodes_of, on,
@@ -27,7 +27,7 @@ impl AllocationWorld {
             Do::Evict { part, key, at } => {
                 let by = match on(at) {
                     None => ActionPerformer::Home,
-                    // What is ordered on a lost node needs no answer.
+                    // An eviction on a lost node needs no reply.
                     Some(n) if !self.is_up(n) => return Ok(()),
                     Some(n) => ActionPerformer::Node(n),
                 };
@@ -137,7 +137,7 @@ impl AllocationWorld {
             abandoned: None,
         };
         self.under_way.moving.insert(t.id, moving);
-        // What reads a node's replica has nothing to do with the external store.
+        // A transfer that reads a node's replica has nothing to do with the external store.
         if self.chains.ordered(action, t) || self.waits_for_store(action, t) {
             return Ok(());
         }
@@ -165,7 +165,7 @@ impl AllocationWorld {
         self.under_way.running.insert(id, running);
         let followers: BTreeSet<_> = nodes.iter().filter(|n| **n != first).collect();
         if !followers.is_empty() {
-            // What the first one says to the others may overtake what they are told here.
+            // Messages of the first node may reach the others before these commands do.
             self.marks += 1;
             let mark = self.marks;
             for follower in followers {

@@ -1,4 +1,4 @@
-//! What is known of parts, what each node has been told of them, and what is stored on each node. All of it grows with the parts
+//! The known parts, those that each node knows, and the replicas on each node. All of it grows with the parts
 //! of the run (`bounds::MAX_PARTS` a version), none of it with their files.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +58,7 @@ impl RunPartTable {
         }
     }
 
-    /// Those of the parts that a node has not been told of as they are; from now on it has.
+    /// Those of the parts that a node does not know as they are; from now on it does.
     pub(crate) fn take_unsent_parts(
         &self,
         parts: impl IntoIterator<Item = PartRef>,
@@ -143,7 +143,7 @@ pub(crate) fn made(output: &Output, instance: InstanceId, seq: u32) -> PartRef {
     }
 }
 
-/// The parts that an order to `node` names. Of an attempt, the first node hears of all, another of what it holds.
+/// The parts that an order to `node` names. For an attempt, the first node gets all, another one those that it holds.
 pub(crate) fn named(what: &Do, node: NodeId) -> Vec<PartRef> {
     match what {
         Do::Transfer(t) => t.parts.iter().map(|m| m.part).collect(),

@@ -24,7 +24,7 @@ pub enum RemoteTierError {
     NotExported {
         /// The node that has it.
         provider: String,
-        /// What it says.
+        /// Its error.
         why: NodeCallError,
     },
     /// The node itself does not attach it.
@@ -35,14 +35,14 @@ pub enum RemoteTierError {
     Mismatch(NodeCallError),
 }
 
-/// What became of a tier that a node does not have.
+/// The result for a tier that a node does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteTierAttachment {
     /// The node without it.
     pub node: String,
     /// The tier's name.
     pub tier: String,
-    /// Who exports it; or why nobody does, and then what stands in for it stays.
+    /// The node that exports it; or why no node does, and then its stand-in stays.
     pub by: Result<String, RemoteTierError>,
 }
 
@@ -56,7 +56,7 @@ struct RemoteTierPlan {
 }
 
 /// Has each node for which something stands in for a tier attach one instead, from a node that has it, for a run of this workspace.
-/// What a node exports is taken off its own; what nobody exports stays as it is.
+/// The exported size is taken off the exporting node's tier; a tier that nobody exports stays as it is.
 pub fn attach_remote_tiers(
     links: &[ReachableNode],
     cluster: &mut Cluster,
@@ -133,8 +133,8 @@ fn lacking(cluster: &Cluster) -> Vec<(usize, usize)> {
     tiers.collect()
 }
 
-/// Which nodes have something on which node's tiers from an earlier run: (provider, tier) and names. A node that does not say so has
-/// nothing.
+/// The nodes that have something on another node's tiers from an earlier run: (provider, tier) and names. A node that does not
+/// report it has nothing.
 fn earlier_attachments(
     links: &[ReachableNode],
     cluster: &Cluster,
@@ -250,7 +250,7 @@ struct AttachedTier {
 
 type TierAttachResult = Result<AttachedTier, RemoteTierError>;
 
-/// The results are those of the plans, in their order; who has nothing exported to it is not asked.
+/// The results are those of the plans, in their order; a node with nothing exported to it gets no request.
 fn attach_tiers(
     links: &[ReachableNode],
     cluster: &Cluster,

@@ -13,7 +13,7 @@ use tarn_types::part::{PartInfo, PartRef, Place, StoreKey};
 
 /// A session with the node, in which the calling thread waits.
 pub(crate) trait NodeRequests {
-    /// Asks the node.
+    /// Sends a request to the node.
     fn call(&self, request: NodeRequest, timeout: Duration) -> NodeReplyResult;
 
     /// Sends it a command. False when the session is over.
@@ -26,7 +26,7 @@ pub(crate) struct PriorReplicaOffer {
     pub(crate) there: BTreeSet<(StoreKey, Place)>,
 }
 
-/// A lost node takes part in the run again: what it needs for that.
+/// A lost node takes part in the run again: the data for that.
 pub(crate) struct Return {
     pub(crate) node_config: NodeConfig,
     /// Nodes that are lost.
@@ -39,13 +39,13 @@ pub(crate) struct Return {
     pub(crate) pinned: BTreeSet<StoreKey>,
 }
 
-/// A node that is ready again: what it has brought back.
+/// A node that is ready again, and the replicas that it brings back.
 pub(crate) struct Returned {
     pub(crate) whole: Vec<IntactReplica>,
 }
 
 impl Return {
-    /// Opens the node's new world; asks what of it is still there; removes everything else.
+    /// Opens the node's new world; finds out which replicas are still there; removes everything else.
     ///
     /// # Errors
     /// Why it cannot take part.

@@ -31,7 +31,7 @@ impl AllocationWorld {
         self.node_config.cluster.external.streams.max(1) as usize
     }
 
-    /// Whether nobody has been told of a transfer yet.
+    /// Whether a transfer has not been sent to anybody yet.
     pub(crate) fn is_waiting(&self, t: &Transfer) -> bool {
         self.store.is_waiting(t) || self.chains.is_waiting(t.id)
     }
@@ -60,7 +60,7 @@ impl AllocationWorld {
         Ok(())
     }
 
-    /// Tells those that emulate the store's rate which share of it is theirs: as many streams as each has of all.
+    /// Sends its share of the store to each performer that emulates the store's rate: as many streams as each has of all.
     fn pace(&mut self) {
         if !self.node_config.cluster.external.emulated {
             return;

@@ -22,7 +22,7 @@ use tarn_types::nodes::SpaceWaitCause;
 use tarn_types::part::{Place, StoreKey, Transfer};
 use tarn_types::units::Time;
 
-/// What the world of an allocation is made of.
+/// The parts of an allocation's world.
 pub struct Config {
     /// A world that owns no node: it lists sources, remembers their hashes, watches signals, sees the drained area.
     pub home: Box<dyn NodeWorld>,
@@ -30,28 +30,28 @@ pub struct Config {
     pub node_config: NodeConfig,
     /// The nodes, in the order of the cluster, their sessions numbered 0.
     pub links: Vec<ReachableNode>,
-    /// Where these sessions put their news.
+    /// The queue for the events of these sessions.
     pub event_queue: EventQueue,
     /// Opens a new session with a lost node.
     pub relink: Relink,
-    /// A node that takes nothing of what is said to it for so long is given up, and a step whose files cannot be looked at for so
-    /// long is not begun; [`crate::STUCK`] is usual.
+    /// A node that takes no message for so long is given up, and a step whose files cannot be looked at for so long is not begun;
+    /// [`crate::STUCK`] is usual.
     pub timeout: Duration,
     /// Between two tries to reach a lost node again; [`crate::RETRY`] is usual.
     pub retry: Duration,
-    /// Asked before each attempt is handed out, off the loop's thread: a step whose script has changed since the run began is
-    /// not what the log says.
+    /// Checked before each attempt is handed out, off the loop's thread: a step whose script has changed since the run began does
+    /// not match the log.
     pub changed_since: ChangedSince,
 }
 
-/// Whether a node can be used, as the engine has been or will be told.
+/// Whether a node can be used, as the engine knows or will know.
 pub(crate) enum NodeState {
     Up,
-    /// It is lost: the engine is told, or will be before anything else that concerns it.
+    /// It is lost: the engine gets that before anything else that concerns it.
     Lost {
-        /// It is ready to be used again, and what it brings back; told when all that it was part of has ended.
+        /// It is ready to be used again, and what it brings back; reported when all that it was part of has ended.
         back: Option<Returned>,
-        /// What its new world says of its tiers meanwhile.
+        /// The capacities of its tiers that its new world reports meanwhile.
         capacities: BTreeMap<TierId, u64>,
     },
 }
@@ -67,7 +67,7 @@ impl NodeState {
 
 /// A node, as this end sees it.
 pub(crate) struct AllocatedNode {
-    /// Counts the sessions with it; what comes of an earlier one does not count.
+    /// Counts the sessions with it; messages of an earlier one do not count.
     pub(crate) session: u64,
     pub(crate) node_state: NodeState,
     /// The queue to it, while there is a session.
@@ -84,7 +84,7 @@ impl AllocatedNode {
     }
 }
 
-/// The nodes; says goodbye when it goes.
+/// The nodes; closes their worlds when it is dropped.
 pub(crate) struct NodeTable {
     pub(crate) nodes: Vec<AllocatedNode>,
     pub(crate) event_queue: EventQueue,
@@ -96,11 +96,11 @@ impl Drop for NodeTable {
         let waiting: Vec<_> = connections
             .map(|l| l.call(NodeRequest::Close, GOODBYE))
             .collect();
-        // A session that cannot be heard because nobody reads its news must not wait for that.
+        // A session that waits because nobody reads its notifications must not wait for that.
         self.event_queue.close();
         let until = Instant::now() + GOODBYE;
         for answer in waiting {
-            // Who does not answer finds its session closed.
+            // A node that does not reply finds its session closed.
             let _ = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
         }
     }
@@ -122,7 +122,7 @@ pub struct AllocationWorld {
     pub(crate) parts: RunPartTable,
     /// Replicas of earlier runs that were offered to this one, if any were.
     pub(crate) offered: Option<BTreeSet<(StoreKey, Place)>>,
-    /// Folders that somebody asks to keep.
+    /// Folders to keep.
     pub(crate) protected: BTreeSet<PathBuf>,
     /// Parts that the user has pinned.
     pub(crate) pinned: BTreeSet<StoreKey>,
@@ -133,10 +133,10 @@ pub struct AllocationWorld {
     /// Marks so far ([`NodeCommand::Mark`]).
     pub(crate) marks: u64,
     pub(crate) progress: Progress,
-    /// Somebody has asked once already that the run stop.
+    /// The run was interrupted once already.
     pub(crate) interrupted: bool,
     looked: Instant,
-    /// Since when nothing has been under way, while the engine waits for something; when the nodes were last asked about it.
+    /// Since when nothing has been under way, while the engine waits for something; and the last request to the nodes about it.
     idle: Option<(Instant, Instant)>,
 }
 
@@ -163,7 +163,7 @@ impl AllocationWorld {
         Ok(this)
     }
 
-    /// The world before it has said anything to its nodes.
+    /// The world before any message to its nodes.
     fn unconnected(config: Config, links: &[ReachableNode]) -> Self {
         let mut node_config = config.node_config;
         let ids = (0..).map(NodeId);
@@ -247,7 +247,7 @@ impl AllocationWorld {
             .map_err(|e| WorldError(format!("cannot start a thread to speak to {name}: {e}")))
     }
 
-    /// A transfer is over: the engine is told. What waited to follow it ends with it, unless it is done.
+    /// A transfer is over: the engine gets the event. Transfers that wait to follow it end with it, unless it is done.
     pub(crate) fn end_transfer(&mut self, order: &Transfer, event: Event) {
         self.store.ended(order);
         let done = matches!(event, Event::TransferDone { .. });
@@ -260,7 +260,7 @@ impl AllocationWorld {
         }
     }
 
-    /// What a transfer was to read does not come.
+    /// Fails a transfer whose source does not come.
     pub(crate) fn fail_without_source(&mut self, t: &Transfer) {
         let failure = Failure {
             kind: FailureKind::Cancelled,
@@ -315,13 +315,12 @@ impl AllocationWorld {
         nodes.filter(|(_, node)| node.is_up()).map(|(n, _)| n)
     }
 
-    /// What a node is called.
     pub(crate) fn name(&self, n: NodeId) -> String {
         let node = self.node_config.cluster.nodes.get(n.at());
         node.map_or_else(|| n.to_string(), |node| node.name.clone())
     }
 
-    /// Tells a node, whether it can be used or is being made ready for that.
+    /// Sends a command to a node that can be used or is being made ready for that.
     pub(crate) fn send_command(&mut self, n: NodeId, command: NodeCommand) {
         let connection = self.node(n).and_then(|node| node.connection.as_ref());
         if connection.is_some_and(|connection| !connection.send_command(command)) {
@@ -365,7 +364,7 @@ impl AllocationWorld {
         }
     }
 
-    /// Gives up nodes that take nothing of what they are told.
+    /// Gives up nodes that take no messages.
     fn give_up_stuck_nodes(&mut self) {
         if self.looked.elapsed() < Duration::from_secs(1) {
             return;
@@ -415,8 +414,8 @@ impl AllocationWorld {
         all.hopeless().map_or(Ok(()), |why| Err(WorldError(why)))
     }
 
-    /// A run that ends does not wait for a transfer that it has given up and whose file system does not answer. What its thread
-    /// still does, if it ever goes on, is to notice that.
+    /// A run that ends does not wait for a transfer that it has given up and whose file system does not respond. If the
+    /// transfer's thread ever resumes, it only notices that.
     fn give_up_transfers(&mut self) {
         if !self.interrupted {
             return;
@@ -457,7 +456,7 @@ impl World for AllocationWorld {
     }
 
     /// Home has no thread that could wake this one: it is looked at every [`LOOK`] (a signal may wait so long), or
-    /// [`LOOK_OFTEN`] while it owes an outcome. News of nodes wake it at once.
+    /// [`LOOK_OFTEN`] while it owes an outcome. Notifications of nodes wake it at once.
     fn next(&mut self, until: Option<Time>) -> Result<(Time, Event), WorldError> {
         loop {
             self.hand_out()?;

@@ -53,7 +53,7 @@ fn the_key_of_a_part_goes_with_the_last_replica_on_any_node() {
     assert!(matches!(p.event(), Event::NodeLost { .. }));
     p.perform(Do::Transfer(transfer(4, &[(0, Place::Source)], at(0))));
     p.session(0).orders(3);
-    // What a damaged key is to blame for is tried with another.
+    // A corrupt transfer drops the key only if no node can hold a replica: node 2, which is lost, still can.
     let failed = Event::TransferFailed {
         id: TransferId(4),
         failure: Failure {

@@ -1,4 +1,4 @@
-//! Nodes that are lost and come back: what the engine is told, and in which order.
+//! Nodes that are lost and come back: the engine's events, and their order.
 
 mod common;
 use common::*;

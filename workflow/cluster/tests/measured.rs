@@ -1,4 +1,4 @@
-//! One cluster of what the nodes say of themselves.
+//! One cluster of the properties that nodes report.
 
 mod common;
 use common::*;
@@ -14,7 +14,7 @@ use tarn_proto::node::{self, NodeReply, NodeRequest, VERSION};
 use tarn_types::cluster::Cluster;
 use tarn_types::nodes::{PathAppearance, SharedPath};
 
-/// What measuring one link takes.
+/// The time that measuring one link takes.
 const LINK: Duration = Duration::from_millis(50);
 
 type Says = Box<dyn Fn(&NodeRequest) -> Option<NodeReply> + Send + Sync>;
@@ -48,7 +48,7 @@ fn linked(
     }
 }
 
-/// What node `n` says of itself.
+/// The cluster that node `n` reports.
 fn own(n: u32, host: &str) -> Cluster {
     let mut cluster = cluster_of(1);
     cluster.nodes[0].name = format!("node{n}");
@@ -167,7 +167,7 @@ fn what_is_no_cluster_is_refused_with_names() {
     assert!(matches!(measured(&[]), Err(MeasureError::None)));
 }
 
-/// Nodes of which each takes some time to measure a link and says what `rate` has for it.
+/// Nodes each of which takes some time to measure a link and reports its `rate`.
 fn ring(
     nodes: usize,
     rate: impl Fn(usize) -> Result<u64, String> + Clone + Send + Sync + 'static,

@@ -211,7 +211,7 @@ fn a_node_that_takes_nothing_holds_up_nobody_and_news_wake_at_once() {
     }
     assert!(since.elapsed() < Duration::from_secs(10));
     assert_eq!(p.session(1).orders(1000).len(), 1000);
-    // A loop that only looks now and then would hear of each of them 40 ms late; a busy machine makes some late.
+    // A loop that only looks now and then would get each of them 40 ms late; a busy machine makes some late.
     let woken = (0..100).any(|n| {
         let (session, said) = (p.session(1), done(2 * n + 1, 1));
         let heard = said.clone();
@@ -256,7 +256,7 @@ fn followers_have_had_a_mark_before_the_leader_s_messages_count() {
         kinds.collect::<Vec<_>>()
     };
     let of_all = [
-        // The first one hears of what any of them holds.
+        // The first one gets the parts that any of them holds.
         vec!["lead true 1", "know", "do", "mark 2"],
         vec!["know", "mark 1", "lead false 2", "do"],
         vec!["mark 1", "do"],
@@ -392,7 +392,7 @@ fn answers_of_all_nodes_are_merged_and_a_node_lost_meanwhile_has_nothing() {
             NodeRequest::Inventory(wanted) => {
                 assert!(wanted.iter().all(|w| w.2 == at(n.0)));
                 let first = wanted.first().map(|(p, _, at)| (*p, at.clone()));
-                // And one that it was not asked for.
+                // And one that was not in its request.
                 Some(NodeReply::Found(
                     first.into_iter().chain([(part(9), at(n.0))]).collect(),
                 ))
@@ -626,7 +626,7 @@ fn the_rate_of_the_external_store_is_that_of_all_nodes_together() {
     assert_eq!(paces(&p.session(0)), [(1, 1), (2, 2), (2, 3), (2, 4)]);
     assert_eq!(paces(&p.session(1)), [(1, 3), (1, 4)]);
     assert_eq!(p.home.lock().unwrap().paced, [(1, 4)]);
-    // It is told before what it is for.
+    // It arrives before the order that it is for.
     let told = p.session(1).told.lock().unwrap().clone();
     let order = told.iter().position(|t| matches!(t, NodeCommand::Do(_)));
     let pace = told
@@ -642,7 +642,8 @@ fn the_rate_of_the_external_store_is_that_of_all_nodes_together() {
     assert_eq!(p.home.lock().unwrap().paced.last(), Some(&(1, 2)));
 }
 
-/// A file system that does not answer keeps a step from being begun, and says so; what else is told the node goes on.
+/// A file system that does not respond keeps a step from being begun, and the failure names it; other messages to the node
+/// continue.
 #[test]
 fn a_step_whose_files_cannot_be_looked_at_is_not_begun() {
     let mut script = Script::new(1);
@@ -683,7 +684,7 @@ fn a_transfer_that_hangs_does_not_keep_a_run_that_is_to_stop() {
     p.perform(Do::Transfer(transfer(0, &[(0, Place::Source)], at(0))));
     p.perform(Do::Abandon { id: TransferId(0) });
     p.session(0).orders(2);
-    // While the run goes on, it is waited for: what it writes to is its own until it ends.
+    // While the run continues, it is waited for: its destination is its own until it ends.
     std::thread::sleep(Duration::from_millis(2000));
     p.quiet("the run goes on");
     let signal = Event::Interrupted { signal: 15 };
@@ -695,12 +696,12 @@ fn a_transfer_that_hangs_does_not_keep_a_run_that_is_to_stop() {
         format!("{event:?}").contains("does not answer"),
         "{event:?}"
     );
-    // Should it end after all, nobody hears of it.
+    // Should it end after all, there is no event.
     p.session(0).happens(done(0, 1));
     p.quiet("nothing is owed");
 }
 
-/// What only dead runs hold is waited for no longer than on one machine; what another run may give back is.
+/// A run waits for space of dead runs no longer than on one machine; for space that another run may free it waits longer.
 #[test]
 fn a_run_that_waits_for_room_of_the_dead_says_so() {
     for (others, kept) in [(true, true), (false, true), (false, false)] {
@@ -755,7 +756,7 @@ fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
     first.clone().into_iter().for_each(|o| p.perform(o));
     assert_eq!(p.session(0).orders(1), first[..1]);
     p.quiet("the others wait");
-    // Only who performs it can say so.
+    // Only its performer can report that.
     p.session(3).says(NodeNotification::Begun(TransferId(0)));
     p.session(0).says(NodeNotification::Begun(TransferId(1)));
     p.quiet("nobody has begun");
@@ -763,7 +764,7 @@ fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
     p.session(0).says(NodeNotification::Begun(TransferId(0)));
     p.quiet("the second may begin");
     assert_eq!(p.session(1).orders(1), first[1..2]);
-    // The second is whole before anybody has said that it had begun.
+    // The second is whole before any report that it had begun.
     p.session(1).happens(done(1, 1));
     assert_eq!(p.event(), done(1, 1));
     p.quiet("the third may begin");
@@ -779,7 +780,7 @@ fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
             "{event:?}"
         );
     }
-    // What nobody has begun is abandoned at once; what was handed out by who has it.
+    // A transfer that nobody has begun is abandoned at once; its node abandons one that was handed out.
     let second = chain(1, 3);
     second.into_iter().for_each(|o| p.perform(o));
     p.perform(abandon(5));

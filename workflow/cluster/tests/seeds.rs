@@ -1,8 +1,8 @@
 //! The real engine over nodes that are lost and come back at random moments: nothing that was ordered is ever forgotten or
-//! ended twice, a lost node says nothing but its ends, nothing is read that is not there, and the run ends well as long as
+//! ended twice, a lost node reports nothing but its ends, nothing is read that is not there, and the run ends well as long as
 //! enough nodes are left.
 //!
-//! A seed decides what happens, not quite when: nodes are threads. `TARN_SEEDS` asks for more of them.
+//! A seed decides what happens, not quite when: nodes are threads. `TARN_SEEDS` sets their number.
 
 mod common;
 use common::*;
@@ -81,14 +81,14 @@ fn hash(part: PartRef) -> Hash {
     Hash(u128::from(part.data.0) << 64 | u128::from(part.version) << 32 | u128::from(part.origin))
 }
 
-/// What a scripted node will say, once it is time.
+/// An event that a scripted node will report, once it is due.
 struct Pending {
     due: Instant,
     node: NodeId,
     event: Event,
-    /// What it reads: node, the life of that node, key.
+    /// The replicas that it reads: node, the life of that node, key.
     reads: Vec<(NodeId, u64, StoreKey)>,
-    /// What lies where afterwards.
+    /// The replicas that exist afterwards, with their nodes.
     puts: Vec<(NodeId, StoreKey)>,
 }
 
@@ -99,7 +99,7 @@ struct Machines {
     /// Counts its losses.
     lives: BTreeMap<NodeId, u64>,
     dead: BTreeSet<NodeId>,
-    /// What each has been told of parts since it was opened.
+    /// The parts that each node knows since it was opened.
     known: BTreeMap<NodeId, BTreeMap<PartRef, StoreKey>>,
     pending: Vec<Pending>,
     /// Replicas that were on their way to a node and did not come.
@@ -221,7 +221,7 @@ impl Machines {
             .filter(|p| p.node == n && which(&p.event))
         {
             fail(p, FailureKind::Cancelled);
-            // Who follows it is cut at once, not when this is told.
+            // A follower is cut at once, before the node reports this.
             self.failed.extend(p.puts.iter().cloned());
         }
     }
@@ -289,7 +289,7 @@ impl Machines {
         }
     }
 
-    /// What is due, with whether it could be done.
+    /// The events that are due; one whose source is missing is a failure.
     fn due(&mut self) -> Vec<(NodeId, Event)> {
         let now = Instant::now();
         let (due, later) = std::mem::take(&mut self.pending)
@@ -300,7 +300,7 @@ impl Machines {
         let mut due = VecDeque::from(due);
         let mut said = Vec::new();
         while let Some(mut p) = due.pop_front() {
-            // Also what is due at the same time: who brings it goes first.
+            // Also of events that are due at the same time: the one that brings it goes first.
             let arrives = |m: &Self, node, key: &StoreKey| {
                 let mut puts = m
                     .pending
@@ -320,8 +320,8 @@ impl Machines {
                 let cut = self.dead.contains(&node) || self.life(node) != life;
                 let there = key.0.is_empty() || self.disks.entry(node).or_default().contains(&key);
                 let chain_broken = moves && self.failed.contains(&(node, key.clone()));
-                // What was to be there may have gone with an earlier life of the node: an order is heard later than it is given. It
-                // fails there, as on a real node; a run that goes on ordering it fails.
+                // The replica may have gone with an earlier life of the node: an order arrives later than it is given. It fails
+                // there, as on a real node; a run that keeps ordering it fails.
                 let lost_once = self.life(node) > 0;
                 if cut || !there && (chain_broken || lost_once) {
                     fail(&mut p, FailureKind::Io);
@@ -390,7 +390,7 @@ fn fail(p: &mut Pending, kind: FailureKind) {
     };
 }
 
-/// What home says to an order: all that it is asked for works at once.
+/// Home's reply to an order: each succeeds at once.
 fn home(order: &Do) -> Option<Event> {
     match order {
         Do::List { data } => {
@@ -430,7 +430,7 @@ fn home(order: &Do) -> Option<Event> {
 /// An allocation whose promises are checked.
 struct Watched<'a> {
     played: &'a mut Played,
-    /// What was ordered and has not ended, with its nodes.
+    /// Ordered transfers that have not ended, with their nodes.
     transfers: BTreeMap<TransferId, Vec<NodeId>>,
     runs: BTreeMap<(InstanceId, u32), Vec<NodeId>>,
     lost: BTreeSet<NodeId>,
@@ -515,7 +515,7 @@ impl World for Watched<'_> {
         if self.events > MAX_EVENTS {
             return Err(WorldError("the run goes round in circles".into()));
         }
-        // Nothing here takes a second: whoever waits longer waits for what was forgotten.
+        // Nothing here takes a second: a longer wait is for something that was forgotten.
         let timeout = self.now() + 5_000_000_000;
         let world = self.played.world();
         let (at, event) = world.next(Some(until.map_or(timeout, |u| u.min(timeout))))?;
@@ -581,7 +581,7 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
         newest.map(|(_, s)| Arc::clone(s))
     };
     let (gone, all) = (Arc::clone(&played.gone), Arc::clone(&machines));
-    // The machines' own time: what is due is said, and now and then one is lost or found again.
+    // The machines' own time: due events are reported, and now and then a machine is lost or found again.
     let time = std::thread::spawn(move || {
         let mut next = Instant::now();
         while !ended.load(Ordering::Relaxed) {

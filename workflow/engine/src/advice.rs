@@ -1,8 +1,8 @@
 //! How much tier a workload is worth: the five-minute rule (Gray and Putzolu 1987) for external bandwidth against tier
-//! capacity. `docs/guide/lower-bound.md` says how to read it.
+//! capacity. `docs/guide/lower-bound.md` explains how to read it.
 //!
-//! An item of b bytes that is read every T seconds costs b / T of external bandwidth, or b of tier. The bytes cancel out:
-//! it should be kept if T is below the price of a byte a second of bandwidth over the price of a byte of tier.
+//! An item of b bytes that is read every T seconds costs b / T of external bandwidth, or b of tier. The bytes cancel
+//! out: it should be kept if T is below the price of a byte a second of bandwidth over the price of a byte of tier.
 
 use std::collections::BTreeMap;
 use tarn_types::site::{ItemId, JobId, Machine, Workload};
@@ -13,7 +13,7 @@ const MAX_POINTS: usize = 24;
 /// Items that are named, those first whose repeated reading moves most.
 const MAX_ITEMS: usize = 20;
 
-/// What a machine's parts cost, in any currency; only their ratio counts.
+/// The costs of a machine's parts, in any currency; only their ratio counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prices {
     /// A byte of tier.
@@ -22,19 +22,19 @@ pub struct Prices {
     pub external_byte_a_second: f64,
 }
 
-/// What keeping data on the nodes is worth.
+/// The value of keeping data on the nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetentionAdvice {
-    /// Bytes of the reads that a tier could serve: all but the first of what comes from outside; each item once a read,
+    /// Bytes of the reads that a tier could serve: all but the first of each item from outside; each item once a read,
     /// however many nodes get it.
     pub reread: u64,
-    /// What is used again sooner than this is worth its place. `None` if the external store has no limit.
+    /// Keeping an item pays off if it is used again sooner than this. `None` if the external store has no limit.
     pub break_even: Option<Nanos>,
-    /// What keeping just that takes, and saves.
+    /// The capacity and the saving of keeping just those items.
     pub worth: Option<RetentionPoint>,
-    /// What can be kept, by how long.
+    /// The retention points, by how long items are kept.
     pub curve: Vec<RetentionPoint>,
-    /// Where the curve bends: further capacity saves less than it has saved on average so far.
+    /// The bend of the curve: further capacity saves less than it has saved on average so far.
     pub knee: Option<RetentionPoint>,
     /// Items that are read again, those first whose repeated reading moves most.
     pub items: Vec<ItemUse>,
@@ -45,7 +45,7 @@ pub struct RetentionAdvice {
 pub struct RetentionPoint {
     /// The longest time between two uses that is bridged.
     pub within: Nanos,
-    /// The most bytes that lie on the nodes at once, by the number of nodes: evenly spread.
+    /// The most bytes on the nodes at once, by the number of nodes: evenly spread.
     pub bytes_a_node: u64,
     /// The share of the re-read bytes that stay local, 0 to 1.
     pub local: f64,
@@ -70,7 +70,7 @@ struct Reuse {
     item: usize,
     /// Between them.
     interval: Nanos,
-    /// From the beginning of the first to the end of the second: for so long it lies there.
+    /// From the beginning of the first to the end of the second: for so long it is there.
     from: Time,
     to: Time,
 }
@@ -162,7 +162,7 @@ fn thresholds(sorted: &[Reuse]) -> Vec<Nanos> {
 fn peak(kept: &[Reuse], bytes_of: impl Fn(usize) -> u64) -> u128 {
     let mut stays: Vec<(usize, Time, Time)> = kept.iter().map(|r| (r.item, r.from, r.to)).collect();
     stays.sort_unstable();
-    // What follows on each other, or overlaps, is one stay of one copy.
+    // Stays that follow each other, or overlap, are one stay of one copy.
     let mut joined: Vec<(usize, Time, Time)> = Vec::new();
     for stay in stays {
         match joined.last_mut() {
@@ -170,7 +170,7 @@ fn peak(kept: &[Reuse], bytes_of: impl Fn(usize) -> u64) -> u128 {
             _ => joined.push(stay),
         }
     }
-    // At the same moment, what goes makes room for what comes.
+    // At the same moment, removals make space for arrivals.
     let mut changes: Vec<(Time, bool, u64)> = Vec::new();
     for (item, from, to) in joined {
         changes.push((from, true, bytes_of(item)));

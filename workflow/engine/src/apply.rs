@@ -22,7 +22,7 @@ use tarn_types::part::{PartInfo, PartRef, Place};
 use tarn_types::reason::Reason;
 use tarn_types::units::Time;
 
-/// SIGTERM: what asks for an end in order, such as the end of an allocation.
+/// SIGTERM: a request to end in order, such as at the end of an allocation.
 const TERMINATE: i32 = 15;
 
 impl EngineState {
@@ -115,7 +115,7 @@ impl EngineState {
             Event::Evicted { part, at } => self.evicted(*part, at),
             Event::Capacity { spot, bytes } => self.ledger.set_capacity(*spot, *bytes),
             Event::Interrupted { signal } => {
-                // Whoever asks again is impatient.
+                // After a second signal nothing is drained.
                 self.drains = *signal == TERMINATE
                     && !matches!(self.stop, Some(RunStopReason::Interrupted(_)));
                 self.stop = Some(RunStopReason::Interrupted(*signal));
@@ -187,7 +187,7 @@ impl EngineState {
                     r.state = PartReplicaState::Leaving;
                     self.leaving += 1;
                 }
-                // What is damaged or contradicts a new run is made again.
+                // A part that is damaged or contradicts a new run is made again.
                 if !matches!(action.why, Reason::Damaged | Reason::OutputLost { .. }) {
                     self.note_thinned(*part);
                 }

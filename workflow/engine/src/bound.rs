@@ -1,7 +1,8 @@
-//! Times that no policy can beat: for each workflow, and for a whole workload. `docs/internals/lower-bound.md` derives them.
+//! Times that no policy can beat: for each workflow, and for a whole workload. `docs/internals/lower-bound.md` derives
+//! them.
 //!
-//! Every job gets a *head* (before which it cannot begin) and a *tail* (what must at least follow its end). All cores
-//! together, and each direction of the external store, then have their work to do between heads and tails.
+//! Every job gets a *head* (before which it cannot begin) and a *tail* (the least time that must follow its end). All
+//! cores together, and each direction of the external store, then have their work to do between heads and tails.
 
 mod graph;
 mod packing;
@@ -22,8 +23,8 @@ pub struct Bounds {
     pub flows: Vec<Nanos>,
 }
 
-/// The bounds of a workload on a machine. Jobs that fit on no island, and what waits for them, count nothing: they are
-/// refused.
+/// The bounds of a workload on a machine. Jobs that fit on no island, and jobs that wait for them, count nothing: they
+/// are refused.
 pub fn lower_bound(machine: &Machine, workload: &Workload) -> Bounds {
     let graph = BoundJobGraph::new(machine, workload);
     let store = StoreRates::new(machine);
@@ -78,7 +79,7 @@ fn inputs_there(graph: &BoundJobGraph<'_>, store: &StoreRates, known: &[Time], j
     single.max(through_store).max(own)
 }
 
-/// By job: what must follow its end. Within its workflow only, where that is asked for.
+/// By job: the time that must follow its end; with `within_flow`, within its workflow only.
 fn tails(graph: &BoundJobGraph<'_>, store: &StoreRates, within_flow: bool) -> Vec<Nanos> {
     let jobs = &graph.workload.jobs;
     let mut tails = vec![0; jobs.len()];
@@ -96,7 +97,7 @@ fn tails(graph: &BoundJobGraph<'_>, store: &StoreRates, within_flow: bool) -> Ve
     tails
 }
 
-/// The least time from the end of a job until what it has made and must be kept is outside.
+/// The least time from the end of a job until its outputs that must be kept are outside.
 fn delivery(graph: &BoundJobGraph<'_>, store: &StoreRates, job: usize) -> Nanos {
     let (mut single, mut all_bytes, mut own_bytes) = (0, 0u128, 0u128);
     for item in graph.kept_outputs(job) {
@@ -114,7 +115,7 @@ fn delivery(graph: &BoundJobGraph<'_>, store: &StoreRates, job: usize) -> Nanos 
         .max(own)
 }
 
-/// What is known of every job.
+/// The known facts of every job.
 struct BoundInputs<'a> {
     graph: &'a BoundJobGraph<'a>,
     known: &'a [Time],
@@ -122,7 +123,7 @@ struct BoundInputs<'a> {
     tails: Vec<Nanos>,
 }
 
-/// What some of the jobs have to do.
+/// The total demand of some of the jobs.
 #[derive(Debug, Clone, Default)]
 struct JobDemandSum {
     first: Option<Time>,
@@ -169,7 +170,7 @@ impl BoundInputs<'_> {
         }));
     }
 
-    /// An item from outside has to be there before those who read it run.
+    /// An item from outside has to be there before its readers run.
     fn add_reading(
         &self,
         sums: &mut [JobDemandSum],

@@ -1,12 +1,12 @@
-//! What no step of the run reads any more and stays all the same, as long as its tier has room: a later run may use it.
-//! This run does only to rescue it. It is counted like all else on a tier, and is the first to go.
+//! The cache: data that no step of the run reads any more and that stays while its tier has space: a later run may use
+//! it. This run uses it only for a rescue. It is counted like all else on a tier, and leaves first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tarn_types::account::{add, sub};
 use tarn_types::id::{NodeId, TierRef};
 use tarn_types::part::PartRef;
 
-/// What is cached on the tiers.
+/// The data cached on the tiers.
 #[derive(Debug, Default)]
 pub(crate) struct DataCache {
     tiers: BTreeMap<TierRef, TierCache>,
@@ -14,7 +14,7 @@ pub(crate) struct DataCache {
     closed: BTreeSet<TierRef>,
 }
 
-/// What is cached on one tier: the oldest first, each with the bytes that it takes.
+/// The data cached on one tier: the oldest first, each part with its bytes.
 #[derive(Debug, Default)]
 struct TierCache {
     bytes: u64,
@@ -56,7 +56,7 @@ impl DataCache {
         self.tiers.get(&spot).map_or(0, |t| t.bytes)
     }
 
-    /// What is cached on a tier, the oldest first, each with its bytes.
+    /// The parts cached on a tier, the oldest first, each with its bytes.
     pub(crate) fn oldest(&self, spot: TierRef) -> impl Iterator<Item = (PartRef, u64)> {
         let tier = self.tiers.get(&spot).into_iter();
         tier.flat_map(|t| t.parts.iter().copied())

@@ -1,10 +1,10 @@
-//! What a node can give: its cores, memory and GPUs, and the bytes of its tiers. The engine of a run and the planner of a site
-//! count both with these types: what is taken is given back once, and nothing goes below zero.
+//! The capacity of a node: its cores, memory and GPUs, and the bytes of its tiers. The engine of a run and the planner
+//! of a site count both with these types: each amount taken is given back once, and nothing goes below zero.
 
 use tarn_types::account::{add, sub};
 use tarn_types::workflow::Step;
 
-/// What a step or a job takes of a node.
+/// The share of a node that a step or a job takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) cores: u32,
@@ -49,7 +49,7 @@ impl Compute {
         add(&mut self.gpus, d.gpus, "free GPUs");
     }
 
-    /// Takes what is there of a demand: in a forecast, whose demands together may be larger than the node.
+    /// Takes the available share of a demand: in a forecast, in which all demands may exceed the node.
     pub(crate) fn expect(&mut self, d: Demand) {
         self.cores -= d.cores.min(self.cores);
         self.memory -= d.memory.min(self.memory);
@@ -61,9 +61,9 @@ impl Compute {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TierSpace {
     capacity: u64,
-    /// Bytes of what is present, arrives or is being removed.
+    /// Bytes of replicas that are present, arrive or are being removed.
     used: u64,
-    /// Bytes promised to what has yet to be written.
+    /// Bytes reserved for data that has yet to be written.
     reserved: u64,
 }
 
@@ -79,7 +79,7 @@ impl TierSpace {
         self.capacity
     }
 
-    /// It may become smaller than what is taken.
+    /// It may become smaller than the bytes taken.
     pub(crate) fn set_capacity(&mut self, bytes: u64) {
         self.capacity = bytes;
     }
@@ -136,7 +136,7 @@ impl TierSpace {
         sub(&mut self.used, bytes, "bytes used");
     }
 
-    /// What it holds is lost; what is promised of it is given back by who asked for it.
+    /// The used bytes are lost; each reservation is given back by its requester.
     pub(crate) fn lose_used(&mut self) {
         self.used = 0;
     }

@@ -40,14 +40,15 @@ pub(crate) enum PartReplicaState {
     Renewed(TransferId),
     Present,
     Leaving,
-    /// No step of this run reads it any more: it stays for a later run while nobody needs its room. This one reads it to rescue it.
+    /// No step of this run reads it any more: it stays for a later run while nobody needs its space. This one reads it
+    /// to rescue it.
     Cached,
     /// It was found damaged: not to be read any more.
     Bad,
 }
 
 impl PartReplicaState {
-    /// It is found damaged. What is on its way there may become whole.
+    /// It is found damaged. A replica on its way there may become whole.
     pub(crate) fn damaged(self) -> Self {
         match self {
             Self::Incoming(id) | Self::Renewed(id) => Self::Incoming(id),
@@ -56,7 +57,7 @@ impl PartReplicaState {
     }
 }
 
-/// Who expects an entry of a version.
+/// An instance that expects an entry of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryReader {
     pub(crate) reader: InstanceId,
@@ -71,11 +72,12 @@ pub(crate) struct TrackedPart {
     pub(crate) readers: u32,
     /// Tries to move it that failed in a row, each with every place that it could be read from.
     pub(crate) failures: u32,
-    /// Places from which it could not be brought to a node (`None`: outside): all others are asked before them.
+    /// Places from which it could not be brought to a node (`None`: outside): all others are tried before them.
     pub(crate) refused: BTreeSet<(Option<NodeId>, Place)>,
     /// Until then it is not tried again.
     pub(crate) rests_until: Time,
-    /// Nodes to which a transfer has failed that read a replica on its way: until one succeeds, they read what is there.
+    /// Nodes to which a transfer has failed that read a replica on its way: until one succeeds, they read replicas that
+    /// are there.
     pub(crate) followed_in_vain: BTreeSet<NodeId>,
 }
 
@@ -100,7 +102,7 @@ impl TrackedPart {
         }
     }
 
-    /// A transfer to a place has failed: what was there before has stayed.
+    /// A transfer to a place has failed: an earlier replica there has stayed.
     pub(crate) fn does_not_come(&mut self, to: &Place) {
         match self.replicas.get_mut(to) {
             Some(r) if matches!(r.state, PartReplicaState::Renewed(_)) => {
@@ -142,7 +144,7 @@ impl TrackedPart {
         states.all(|state| state == PartReplicaState::Bad)
     }
 
-    /// Whether it could not be brought from a place to a node (`None`: outside) and others have yet to be asked.
+    /// Whether it could not be brought from a place to a node (`None`: outside) and others have yet to be tried.
     pub(crate) fn is_refused(&self, to: Option<NodeId>, from: &Place) -> bool {
         // No key is made where nothing has failed, which is nearly always.
         !self.refused.is_empty() && self.refused.contains(&(to, from.clone()))
@@ -156,7 +158,7 @@ impl TrackedPart {
             .or_else(|| places().next())
     }
 
-    /// The replica to rescue it from: before what stays as cache, one that this run still needs.
+    /// The replica to rescue it from: one that this run still needs comes before one that stays as cache.
     pub(crate) fn rescued_from(&self) -> Option<&Place> {
         let is_cached = |(_, r): &(&Place, &PartReplica)| r.state == PartReplicaState::Cached;
         let cached = || self.replicas.iter().find(is_cached);
@@ -208,7 +210,7 @@ pub(crate) struct TrackedVersion {
     pub(crate) sealed: bool,
     /// Steps that read it and are not bound yet.
     pub(crate) unbound: u32,
-    /// It lies whole at its dataset's `dest`.
+    /// It is whole at its dataset's `dest`.
     pub(crate) delivered: bool,
     /// The rescue copy is made or was refused for good.
     pub(crate) rescued: bool,
@@ -323,7 +325,7 @@ impl TrackedData {
         &mut self.versions[data.at()][version as usize]
     }
 
-    /// After a crash: what was to leave and is still there has not left.
+    /// After a crash: replicas that were to leave and are still there have not left.
     pub(crate) fn resume_thinned(&mut self) {
         for version in self.versions.iter_mut().flatten() {
             let parts = &version.parts;
@@ -385,7 +387,8 @@ impl TrackedData {
         })
     }
 
-    /// All replicas but sources and those of other workflows. What is damaged outside stays there and is none.
+    /// All replicas but sources and those of other workflows. A replica that is damaged outside stays there and does
+    /// not count.
     pub(crate) fn replicas(&self) -> Vec<(PartRef, StoreKey, Place)> {
         let mut all = Vec::new();
         for (name, part) in self.parts() {

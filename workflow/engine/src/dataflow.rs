@@ -1,11 +1,11 @@
-//! Which step makes and which steps read each version, as the workflow says.
+//! Which step makes and which steps read each version, as the workflow declares.
 
 use crate::data::{makes, reads};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::id::{DataId, StepId};
 use tarn_types::workflow::{DatasetUse, Foreach, Role, Step, Workflow};
 
-/// What stands for the element in the name of an entry.
+/// The placeholder of the element in the name of an entry.
 pub(crate) const ITEM: &str = "{item}";
 
 /// For each version that is made, the step that makes it.

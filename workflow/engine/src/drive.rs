@@ -70,8 +70,8 @@ pub fn drive<W: World, J: Journal>(
     }
 }
 
-/// Whether a record may be made durable together with the next one: nothing is done because of it, and a resumed
-/// run finds out by itself what it says. It saves every other sync of a workflow of short steps.
+/// Whether a record may be made durable together with the next one: nothing is done because of it, and a resumed run
+/// finds out its content by itself. It saves every other sync of a workflow of short steps.
 fn can_wait(record: &Record) -> bool {
     let known_again = matches!(
         record.event,

@@ -1,8 +1,9 @@
-//! Instances that read an entry of what another `foreach` step makes: each waits only for the instance of its own element.
+//! Instances that read an entry of another `foreach` step's output: each waits only for the instance of its own
+//! element.
 //!
-//! An entry is complete when the instance that is called like its reader has committed it, as long as instances write to entries of
-//! their own. When one has written to an entry that another was to make (the partitions of a shuffle), or nobody is known to make an
-//! entry, it is complete with its version.
+//! An entry is complete when the instance with the same element as its reader has committed it, as long as instances
+//! write to entries of their own. When one has written to an entry that another was to make (the partitions of a
+//! shuffle), or nobody is known to make an entry, it is complete with its version.
 
 use crate::data::{EntryReader, makes, reads};
 use crate::dataflow::ITEM;
@@ -47,8 +48,8 @@ impl EngineState {
         inputs.collect()
     }
 
-    /// The instances of a step have become known: those that wait for entries of their own look who makes these, and so do those
-    /// that read entries of what the step makes.
+    /// The instances of a step have become known: those that wait for entries of their own find the makers of these,
+    /// and so do those that read entries of the step's outputs.
     pub(crate) fn expect_entries(&mut self, id: StepId) {
         let made: Vec<_> = makes(self.start.workflow.step(id)).collect();
         let readers = made.iter().flat_map(|v| self.readers.get(v)).flatten();
@@ -267,7 +268,7 @@ impl EngineState {
         self.fail(Subject::Instance(maker), message);
     }
 
-    /// A version is complete: whoever still waits for an entry of it finds it now, or never.
+    /// A version is complete: instances that still wait for an entry of it find it now, or never.
     pub(crate) fn entries_complete(&mut self, data: DataId, version: u32) {
         let expected = self.data.version(data, version).expected.values().flatten();
         for reader in expected.map(|e| e.reader).collect::<Vec<_>>() {
@@ -320,7 +321,7 @@ impl EngineState {
         }
     }
 
-    /// The run continues: what was found out about entries holds still.
+    /// The run resumes: notes again the entries to which another instance has added.
     pub(crate) fn entries_resumed(&mut self) {
         let all = self
             .steps

@@ -1,4 +1,4 @@
-//! What is not known yet: run times, sizes and how long a transfer takes. Observed where possible.
+//! Estimates of unknown quantities: run times, sizes and how long a transfer takes. Observed where possible.
 
 use crate::data::makes;
 use crate::rank::upward_ranks;
@@ -21,8 +21,8 @@ pub(crate) fn duration(bytes: u64, rate: u64) -> Nanos {
 }
 
 impl EngineState {
-    /// The mean of what was observed of the step, else half its time limit, else the mean of all other steps of
-    /// the workflow, else a constant.
+    /// The mean of the step's observed times, else half its time limit, else the mean of all other steps of the
+    /// workflow, else a constant.
     pub(crate) fn run_time(&self, step: StepId) -> Nanos {
         let mean = |(sum, n): (Nanos, u64)| sum.checked_div(n);
         let limit = self.start.workflow.step(step).time;
@@ -78,7 +78,7 @@ impl EngineState {
             .unwrap_or(UNKNOWN_BYTES)
     }
 
-    /// Time on an edge of the DAG if its ends lie on different nodes.
+    /// Time on an edge of the DAG if its ends are on different nodes.
     pub(crate) fn edge_time(&self, data: DataId, version: u32) -> Nanos {
         duration(
             self.version_bytes(data, version),
@@ -130,9 +130,9 @@ impl EngineState {
         (all(soft.max(hard)), all(hard))
     }
 
-    /// How long it would take to bring the missing parts to a node, each from its best source and behind what is
-    /// already under way, and (missing, local) bytes. What is on its way there already counts as local, and is there
-    /// when the link has carried what it carries now.
+    /// How long it would take to bring the missing parts to a node, each from its best source and behind the transfers
+    /// already under way, and (missing, local) bytes. A part on its way there already counts as local, and is there
+    /// when the link has carried its present load.
     pub(crate) fn data_ready<'a>(
         &self,
         node: NodeId,

@@ -1,4 +1,4 @@
-//! What a failed attempt of an instance means: whether it counts, and whether there is another.
+//! The consequences of a failed attempt of an instance: whether it counts, and whether there is another.
 
 use crate::data::makes;
 use crate::given_up::counts;
@@ -32,7 +32,8 @@ impl EngineState {
         self.given_up.add(about, message);
     }
 
-    /// A transfer has failed for good: what it was to bring to a node fails who needs it, what was to go to its `dest` does not go there.
+    /// A transfer has failed for good: instances that need the part on its node fail, and a part for a `dest` does not
+    /// go there.
     pub(crate) fn cannot_move(&mut self, t: &Transfer, message: String) {
         let about = Subject::Data(t.data);
         let brings = matches!(
@@ -60,8 +61,8 @@ impl EngineState {
         }
     }
 
-    /// Who cannot run because a part could not be brought to a node: those placed there that need it; and all that have yet to begin, if no
-    /// node has it.
+    /// The instances that cannot run because a part could not be brought to a node: those placed there that need it;
+    /// and all that have yet to begin, if no node has it.
     pub(crate) fn needy(&self, name: PartRef, node: NodeId) -> Vec<InstanceId> {
         let Some(part) = self.data.part(name) else {
             return Vec::new();
@@ -79,7 +80,7 @@ impl EngineState {
         waiting.chain(placed.filter(lacks)).filter(needs).collect()
     }
 
-    /// Who has yet to begin and reads a part.
+    /// The instances that have yet to begin and read a part.
     pub(crate) fn readers_to_begin(&self, name: PartRef) -> Vec<InstanceId> {
         let waiting = self.steps.pending.iter().map(|(_, id)| *id);
         let placed = self.steps.placed.difference(&self.steps.running).copied();
@@ -92,7 +93,7 @@ impl EngineState {
         instance.is_some_and(|i| i.parts().contains(&name))
     }
 
-    /// It was told that something has failed for good.
+    /// A permanent failure was reported.
     pub(crate) fn gave_up(&mut self, about: Subject) {
         if self.given_up.untold.remove(&about).is_some() {
             return;
@@ -106,7 +107,7 @@ impl EngineState {
         }
     }
 
-    /// The steps that something given up, or what has stopped the run, keeps from running, each with what that is.
+    /// The steps that something given up, or the cause of the run's stop, keeps from running, each with that cause.
     pub(crate) fn not_run(&self) -> BTreeMap<StepId, Subject> {
         let mut causes: BTreeMap<StepId, Subject> = BTreeMap::new();
         let mut reached = BTreeSet::new();
@@ -142,7 +143,7 @@ impl EngineState {
         causes
     }
 
-    /// The instances that one that has failed keeps from an entry of their own, each with what that is.
+    /// The instances that one that has failed keeps from an entry of their own, each with that one.
     pub(crate) fn instances_not_run(&self) -> BTreeMap<InstanceId, Subject> {
         let failed = self.steps.instances();
         let failed = failed.filter(|(_, i)| i.progress == InstanceProgress::Failed);
@@ -197,7 +198,7 @@ impl EngineState {
         Some(all.iter().filter(open).count() as u64)
     }
 
-    /// Whether everybody without a place waits for what an instance that was given up was to make again.
+    /// Whether every instance without a place waits for data that an instance that was given up was to make again.
     pub(crate) fn all_wait_for_given_up(&self) -> bool {
         let mut stuck: BTreeSet<InstanceId> =
             self.given_up.all.iter().filter_map(instance_of).collect();
@@ -226,8 +227,8 @@ impl EngineState {
         })
     }
 
-    /// Whether an attempt that ran out of room is to be repeated with room for what it was seen to write: once, where that
-    /// would fit onto its tier, and was more than was set aside.
+    /// Whether an attempt that ran out of space is to be repeated with space for its observed output: once, if that
+    /// fits onto its tier and exceeds the bytes set aside.
     fn learns_size(&self, id: InstanceId, placed: &InstancePlacement, written: u64) -> bool {
         let capacity = |s: &TierRef| self.start.cluster.tier(*s).capacity;
         let fits = placed.spots.iter().all(|s| written <= capacity(s));
@@ -272,7 +273,7 @@ impl EngineState {
         i.outgrown = i.outgrown.max(outgrown);
         if counts && (hopeless || i.failures > retries) {
             i.progress = InstanceProgress::Failed;
-            // A world that names the step, or its instance, need not be told again.
+            // A message that names the step, or its instance, needs no prefix.
             let mut message = match failure.message.starts_with(&format!("step `{name}")) {
                 true => failure.message.clone(),
                 false => format!("step {name} failed: {}", failure.message),

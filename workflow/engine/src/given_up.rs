@@ -1,4 +1,4 @@
-//! What has failed for good.
+//! Permanent failures.
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::action::Subject;
@@ -11,15 +11,16 @@ pub(crate) fn counts(kind: FailureKind) -> bool {
     !matches!(kind, FailureKind::Cancelled | FailureKind::NodeLost)
 }
 
-/// What has failed for good in a run that continues with all that does not need it. A step that lacks what these were to make is
-/// never bound, and an instance whose lost input they were to make again finds no input: nobody has to be held back.
+/// The permanent failures of a run that continues with all that does not need them. A step that lacks data that these
+/// were to make is never bound, and an instance whose lost input they were to make again finds no input: nobody has to
+/// be held back.
 #[derive(Debug, Default)]
 pub(crate) struct GivenUp {
     /// Instances; and steps whose instances cannot be known, or made nothing.
     pub(crate) all: BTreeSet<Subject>,
-    /// Those that have not been told yet, and why they failed.
+    /// Those that have not been reported yet, and why they failed.
     pub(crate) untold: BTreeMap<Subject, String>,
-    /// Parts that could not be brought to a node, and why: who needs them there is given up in this round.
+    /// Parts that could not be brought to a node, and why: instances that need them there are given up in this round.
     pub(crate) unreachable: BTreeMap<(PartRef, NodeId), String>,
 }
 

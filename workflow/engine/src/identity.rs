@@ -1,4 +1,4 @@
-//! The identity of an instance: what has not changed need not run again.
+//! The identity of an instance: an unchanged instance need not run again.
 
 use crate::data::TrackedData;
 use crate::steps::StepInstance;

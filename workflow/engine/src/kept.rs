@@ -11,7 +11,7 @@ pub(crate) struct InstanceCheckpoints {
     pub(crate) spots: BTreeSet<TierRef>,
     /// The newest that could be restored when its last attempt had failed.
     pub(crate) last: Option<CheckpointId>,
-    /// The same of all attempts: what was lost or not seen once is no progress when it is there again.
+    /// The same of all attempts: a checkpoint that was lost or not seen once is no progress when it is there again.
     pub(crate) newest: Option<CheckpointId>,
     /// Attempts that failed after a newer one: they are no failures.
     pub(crate) restarts: u32,
@@ -19,22 +19,22 @@ pub(crate) struct InstanceCheckpoints {
     pub(crate) images: InstanceImageCopies,
 }
 
-/// Where the images of an instance are whole that are copied to other nodes.
+/// The places of an instance's images that are copied to other nodes and whole there.
 #[derive(Debug, Default)]
 pub(crate) struct InstanceImageCopies {
     /// The newest at each place.
     pub(crate) whole: BTreeMap<TierRef, CheckpointId>,
-    /// The newest that was taken and is to be copied: where it lies, and its bytes.
+    /// The newest that was taken and is to be copied: its place, and its bytes.
     pub(crate) taken: Option<(CheckpointId, TierRef, u64)>,
     /// Whither one is being copied.
     pub(crate) copying: Option<TierRef>,
-    /// Where copies lie or will, and the bytes that are set aside for them there. Also where newer ones have not found room any more: what
-    /// lies there stays until it is forgotten.
+    /// Places that have copies or will get them, with the bytes set aside there. Also places where newer copies have
+    /// found no space any more: an older copy there stays until it is forgotten.
     pub(crate) buddies: BTreeMap<TierRef, u64>,
 }
 
 impl InstanceImageCopies {
-    /// Where the newest is of those on nodes that can be used; of equals where it was taken.
+    /// The place of the newest of those on nodes that can be used; of equals the node that took it.
     pub(crate) fn best(&self, taken_at: Option<NodeId>) -> Option<(TierRef, CheckpointId)> {
         let rank = |(spot, id): &(TierRef, CheckpointId)| (*id, Some(spot.node) == taken_at);
         self.whole.iter().map(|(s, id)| (*s, *id)).max_by_key(rank)

@@ -40,8 +40,8 @@ impl Ledger {
         }
     }
 
-    /// A node is lost with what it holds; what was promised of its tiers is given back by who asked for it. False if it was
-    /// lost already or is none.
+    /// A node is lost with its data; reservations on its tiers are given back by their requesters. False if it was lost
+    /// already or is none.
     pub(crate) fn lose(&mut self, node: NodeId) -> bool {
         let Some(tiers) = self.tiers.get_mut(node.at()) else {
             return false;
@@ -122,8 +122,8 @@ impl Ledger {
         self.tier(spot).vacate(bytes);
     }
 
-    /// Forgets all bytes in use and promised, what other runs held, and which nodes were lost: for recovery, which counts them
-    /// again.
+    /// Forgets all bytes in use and reserved, those of other runs, and which nodes were lost: for recovery, which
+    /// counts them again.
     pub(crate) fn clear_bytes(&mut self, cluster: &Cluster) {
         self.lost.clear();
         for (tiers, node) in self.tiers.iter_mut().zip(&cluster.nodes) {
@@ -154,8 +154,8 @@ impl Ledger {
         }
     }
 
-    /// Takes what is there of what a step will take that has its nodes already and waits for those before it: of a ledger of what is to
-    /// come, which may have less than all of them take together.
+    /// Takes the available share of the demand of a step that has its nodes already and waits for those before it: in a
+    /// forecast, which may have less than all of them take together.
     pub(crate) fn expect(&mut self, spots: &[TierRef], d: Demand) {
         for s in spots {
             self.nodes[s.node.at()].expect(d);

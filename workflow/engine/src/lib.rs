@@ -1,14 +1,14 @@
 //! L2: ledger, planner and data scheduler as a sans-I/O core, and the loop that drives it.
 //!
-//! [`Engine::step`] is the whole interface: it takes the time and an event and says what is to be done, and
-//! why. Inside there are only two ways: *apply* changes the [`state::EngineState`] by an event or an action, with
-//! no choice in it; *decide* chooses actions and applies them. Beside that it only notes what it has looked at
-//! (sizes checked, parts and instances examined, when to look again), and looking twice does no harm. So a recorded
-//! log (events and actions) rebuilds the state without deciding anything again.
+//! [`Engine::step`] is the whole interface: it takes the time and an event and returns the actions and their reasons.
+//! Inside there are only two ways: *apply* changes the [`state::EngineState`] by an event or an action, with no choice
+//! in it; *decide* chooses actions and applies them. Beside that it only records its checks (sizes checked, parts and
+//! instances examined, when to look again), and looking twice does no harm. So a recorded log (events and actions)
+//! rebuilds the state without deciding anything again.
 //!
-//! Reading order: [`state`] (what is known), [`apply`] (how that changes), `data`, `steps` and `ledger` (its three tables),
-//! `capacity` (what a node can give), `lost` (lost nodes), `decide` (the choices, one file each), [`drive`](mod@drive) (the
-//! loop).
+//! Reading order: [`state`] (the state of a run), [`apply`] (its changes), `data`, `steps` and `ledger` (its three
+//! tables), `capacity` (of a node), `lost` (lost nodes), `decide` (the choices, one file each), [`drive`](mod@drive)
+//! (the loop).
 
 pub mod advice;
 mod apply;
@@ -62,7 +62,7 @@ impl Engine {
         Self::default()
     }
 
-    /// Takes in what happened and appends what is to be done about it.
+    /// Applies an event and appends the actions that follow from it.
     pub fn step(&mut self, now: Time, event: &Event, actions: &mut Vec<Action>) {
         self.apply_event(now, event);
         if let Some(state) = &mut self.state {
@@ -86,8 +86,8 @@ impl Engine {
         }
     }
 
-    /// The instances that are done and would run again if the run were resumed with these replicas: what they have made is needed and not
-    /// there. Nothing is decided by that.
+    /// The instances that are done and would run again if the run were resumed with these replicas: their output is
+    /// needed and not there. Nothing is decided by that.
     pub fn runs_again(
         mut self,
         now: Time,
@@ -114,7 +114,7 @@ impl Engine {
         }
     }
 
-    /// When the engine wants to be asked again even if nothing happens.
+    /// When the engine needs a step even if nothing happens.
     pub fn deadline(&self) -> Option<Time> {
         self.state.as_ref()?.deadline
     }

@@ -1,4 +1,4 @@
-//! Bytes under way between nodes, by the node that sends and the one that receives: what a link has yet to carry.
+//! Bytes under way between nodes, by sending and receiving node: the remaining load of each link.
 
 use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;

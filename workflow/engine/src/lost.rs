@@ -1,10 +1,10 @@
-//! What a lost node takes with it, and what it brings back.
+//! Losses and returns of nodes.
 //!
-//! A loss needs no states of its own. At once: its replicas are forgotten (but for those on their way, which end with their
-//! transfers), its capacity is nothing, nobody is placed there. What runs there or moves from or to it continues to be known as
-//! such until the world tells its end; until then the cores and the room that it has on other nodes are really taken. What a
-//! node brings back is taken if nobody has made it again; the rest, a *returned replica*, is remembered beside the parts until it is
-//! removed, so that it is never taken for what was made since.
+//! A loss needs no states of its own. At once: its replicas are forgotten (but for those on their way, which end with
+//! their transfers), its capacity is nothing, nobody is placed there. An attempt there, or a transfer from or to it,
+//! stays known until the world reports its end; until then the cores and the space that it has on other nodes are
+//! really taken. A replica that a node brings back is used if nobody has made it again; the rest, each a *returned
+//! replica*, are recorded beside the parts until they are removed, so that none is mistaken for newer content.
 
 use crate::data::{PartReplica, PartReplicaState, TrackedPart, makes};
 use crate::returned::ReturnedReplica;
@@ -50,7 +50,7 @@ impl EngineState {
         sub(&mut self.leaving, leaving, "replicas that leave");
     }
 
-    /// What a dataset promises to keep has to be made again if it is lost before the run ends.
+    /// A part that its dataset promises to keep has to be made again if it is lost before the run ends.
     pub(crate) fn note_unkept(&mut self, name: PartRef) {
         let lost = self.data.part(name).is_some_and(TrackedPart::is_lost);
         if lost && self.kept(name) {
@@ -72,7 +72,7 @@ impl EngineState {
         last && !self.data.version(name.data, name.version).delivered
     }
 
-    /// Whether somebody waits for a part: a step, its `dest`, or who is promised that it stays.
+    /// Whether somebody waits for a part: a step, its `dest`, or a promise that it stays.
     pub(crate) fn is_needed(&self, name: PartRef) -> bool {
         let readers = self.data.part(name).map_or(0, |p| p.readers);
         readers > 0 || self.is_awaited(name) || self.awaits_delivery(name) || self.kept(name)
@@ -120,7 +120,7 @@ impl EngineState {
         }
     }
 
-    /// Whether what makes a part has to run (again).
+    /// Whether the maker of a part has to run (again).
     pub(crate) fn was_to_run_again(&self, name: PartRef) -> bool {
         let producer = self.producer(name).and_then(|id| self.steps.instance(id));
         producer.is_some_and(|i| !i.finished())
@@ -156,7 +156,7 @@ impl EngineState {
         same && producer.is_none_or(|i| i.finished())
     }
 
-    /// Takes what came back for a replica of its part. What was ordered before the loss may read it still.
+    /// Takes a returned replica as one of its part. Transfers and steps from before the loss may read it still.
     fn adopt(&mut self, name: PartRef, spot: TierRef, returned_replica: &ReturnedReplica) {
         let at = Place::Node(spot);
         let moves = self.transfers.values().flat_map(|t| &t.transfer.parts);

@@ -1,8 +1,8 @@
-//! The partitions of steps: where those lie that are kept for the workflow, and the room that all of them take.
+//! The partitions of steps: the places of those that are kept for the workflow, and the space that all of them take.
 //!
-//! A partition that is kept has its nodes from the placement of the first instance that uses it on, and its room there until it is removed;
-//! nobody has used it before that instance runs. All that a step uses together lies on the same nodes, so partitions that are linked by steps are
-//! a *group*, which has its nodes as soon as one of them has.
+//! A partition that is kept has its nodes from the placement of the first instance that uses it on, and its space there
+//! until it is removed; nobody has used it before that instance runs. The partitions of a step are on the same nodes,
+//! so partitions that are linked by steps are a *group*, which has its nodes as soon as one of them has.
 
 use crate::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use tarn_types::workflow::{KeepPartition, StoragePartition, Workflow};
 #[derive(Debug)]
 pub(crate) struct KeptPartition {
     pub(crate) spots: Vec<TierRef>,
-    /// Where it is stored; none before an instance that uses it has run.
+    /// Its key in the store; none before an instance that uses it has run.
     pub(crate) key: Option<StoreKey>,
     /// Instances with a place that use it.
     users: BTreeSet<InstanceId>,
@@ -26,12 +26,12 @@ pub(crate) struct KeptPartition {
 pub(crate) struct Partitions {
     /// By step.
     of_step: Vec<Vec<PartitionId>>,
-    /// Of each one that is kept, the one that its group is called after.
+    /// By partition: the one that represents its group.
     groups: Vec<PartitionId>,
     pub(crate) kept: BTreeMap<PartitionId, KeptPartition>,
 }
 
-/// The tier of a node that a partition lies on, if that is so: the one it names, or that of the step's outputs.
+/// The tier of a node for a partition, if there is one: the tier it names, or that of the step's outputs.
 pub(crate) fn spot_of(
     cluster: &Cluster,
     partition: &StoragePartition,
@@ -87,13 +87,14 @@ impl Partitions {
         self.of_step.get(step.at()).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a step uses one that is kept: it cannot be told from its inputs what it does.
+    /// Whether a step uses one that is kept: its inputs alone do not determine its outputs.
     pub(crate) fn keeps(&self, w: &Workflow, step: StepId) -> bool {
         let mut own = self.of(step).iter();
         own.any(|id| w.partition(*id).keep == KeepPartition::Workflow)
     }
 
-    /// The nodes that an instance of a step must run on, as its partitions lie there or will, and one that decides it.
+    /// The nodes that an instance of a step must run on, as its partitions are there or will be, and a partition that
+    /// decides it.
     pub(crate) fn home(&self, step: StepId) -> Option<(PartitionId, Vec<NodeId>)> {
         if self.kept.is_empty() {
             return None;
@@ -105,8 +106,8 @@ impl Partitions {
         Some((*id, lies.spots.iter().map(|s| s.node).collect()))
     }
 
-    /// The room that the partitions of a step take at a position on a node, by tier, if its outputs go to `home`: of those that do not lie there
-    /// already. `None` if the node has no such tier.
+    /// The space that the partitions of a step take at a position on a node, by tier, if its outputs go to `home`: of
+    /// those that are not there already. `None` if the node has no such tier.
     pub(crate) fn wanted(
         &self,
         w: &Workflow,
@@ -144,8 +145,8 @@ impl Partitions {
         own.flat_map(of_one).collect()
     }
 
-    /// Instances with a place that use the same partitions as this one, of those that are kept and yet to be made: as long as one has
-    /// its place, their room is taken.
+    /// Instances with a place that use the same partitions as this one, of those that are kept and yet to be made: as
+    /// long as one has its place, their space is taken.
     pub(crate) fn sharers(&self, id: InstanceId) -> BTreeSet<InstanceId> {
         let own = self.of(id.step).iter().filter_map(|p| self.kept.get(p));
         let unmade = own.filter(|lies| lies.key.is_none());
@@ -159,7 +160,7 @@ impl Partitions {
             .is_some_and(|l| !l.users.is_empty())
     }
 
-    /// What an attempt of an instance gets. `filled`: whether a step that used it has committed.
+    /// The partitions that an attempt of an instance gets. `filled`: whether a step that used it has committed.
     pub(crate) fn attached_partitions(
         &self,
         w: &Workflow,
@@ -183,7 +184,7 @@ impl Partitions {
         .collect()
     }
 
-    /// An attempt begins: what it is the first to use has its name.
+    /// An attempt begins: a partition that it is the first to use gets the key of this attempt.
     pub(crate) fn run(&mut self, lent: &[PartitionAssignment]) {
         for lent in lent {
             if let Some(lies) = self.kept.get_mut(&lent.partition) {
@@ -192,7 +193,7 @@ impl Partitions {
         }
     }
 
-    /// The run continues, all room is counted again: that of what is kept. Nothing has a place.
+    /// The run resumes, all space is counted again: that of kept partitions. No instance has a place.
     pub(crate) fn resumed(&self, w: &Workflow, ledger: &mut Ledger) {
         for (id, lies) in &self.kept {
             let bytes = w.partition(*id).takes(lies.spots.len());
@@ -228,7 +229,7 @@ impl Partitions {
         }
     }
 
-    /// It has none any more: releases what was its own, and what nobody has begun to use.
+    /// It has no place any more: releases its own partitions, and those that nobody has begun to use.
     pub(crate) fn displace(
         &mut self,
         (w, cluster): (&Workflow, &Cluster),

@@ -1,12 +1,12 @@
-//! The planner of a simulated site (real ones: services/site): which job gets which nodes when, and what is done with its data.
-//! Sans-I/O like the engine of a run: [`Planner::step`] takes the time and an event and says what is to be done.
+//! The planner of a simulated site (real ones: services/site): which job gets which nodes when, and how its data moves.
+//! Sans-I/O like the engine of a run: [`Planner::step`] takes the time and an event and returns actions.
 //!
-//! Reading order: the accounts, each with its own state: `nodes` (capacity), `items` (what is stored where), `outbox` (moves),
-//! `reservations` (what jobs rely on), `queue` and `timeline` (fast indexes); `state` (all of them, with the jobs).
-//! Above them the estimates: `routes` (where an input comes from) and `forecast` (when nodes come free). Then the choices: `view` and
-//! `policy`, `site` (the view of a site), `promise` (what ordinary jobs can rely on). Then what becomes of a job: `life`, `leave` and
-//! `scripts`; what it needs: `submit`, `space`, `moves` and `ahead`; `modes` (memory modes and sleep); `happen` (everything else that
-//! happens); `recount` (the accounts counted again).
+//! Reading order: the accounts, each with its own state: `nodes` (capacity), `items` (where data is stored), `outbox`
+//! (moves), `reservations` (the rights of waiting jobs), `queue` and `timeline` (fast indexes); `state` (all of them,
+//! with the jobs). Above them the estimates: `routes` (the sources of inputs) and `forecast` (when nodes come free).
+//! Then the choices: `view` and `policy`, `site` (the view of a site), `promise` (the begin on which ordinary jobs
+//! rely). Then the life of a job: `life`, `leave` and `scripts`; its needs: `submit`, `space`, `moves` and `ahead`;
+//! `modes` (memory modes and sleep); `happen` (everything else that happens); `recount` (the accounts counted again).
 
 mod ahead;
 mod energy;
@@ -59,7 +59,7 @@ impl Planner {
         }
     }
 
-    /// Takes in what happened and appends what is to be done about it.
+    /// Applies an event and appends the actions that follow from it.
     pub fn step(&mut self, now: Time, event: &SiteEvent, actions: &mut Vec<SiteAction>) {
         self.state.now = self.state.now.max(now);
         self.state.deadline = None;
@@ -68,7 +68,7 @@ impl Planner {
         self.state.claims.begin_round();
         self.state.keep_promise();
         self.rule.decide(&mut self.state);
-        // Who is next in turn relies on what is so now.
+        // The next job in turn relies on the state as it is now.
         self.state.promised();
         self.state.housekeeping();
         self.state.expire_plans();
@@ -78,7 +78,7 @@ impl Planner {
         }
     }
 
-    /// When the planner wants to be asked again even if nothing happens.
+    /// When the planner needs a step even if nothing happens.
     pub fn deadline(&self) -> Option<Time> {
         self.state.deadline
     }

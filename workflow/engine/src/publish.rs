@@ -68,7 +68,7 @@ impl EngineState {
         let step = self.start.workflow.step(id).clone();
         let items = match self.items(&step) {
             Ok(items) => items,
-            // What a source holds is known before anything is started.
+            // The content of a source is known before anything is started.
             Err(why) => {
                 return match &step.foreach {
                     Some(Foreach::Entries { version: 0, .. }) if !self.fits_checked => {
@@ -129,8 +129,8 @@ impl EngineState {
         self.ranks_age();
     }
 
-    /// The instances of a step, or what they read, cannot be known. A mistake about sources alone is known before anything runs:
-    /// then nothing does.
+    /// The instances of a step, or their inputs, cannot be known. A mistake about sources alone is known before
+    /// anything runs: then nothing does.
     fn cannot_bind(&mut self, id: StepId, why: &BindError) {
         let message = why.to_string();
         let about = Subject::Step(id);
@@ -308,7 +308,7 @@ impl EngineState {
         }
     }
 
-    /// Adds what an instance has made. What an earlier run of it made is replaced.
+    /// Adds the outputs of an instance. They replace those of an earlier run of it.
     pub(crate) fn publish(&mut self, id: InstanceId, outputs: &[Output], staged: bool) {
         let reads = self.orphan_reads();
         for o in outputs {
@@ -362,7 +362,7 @@ impl EngineState {
                     self.ledger.occupy(*s, info.stored);
                 }
                 version.insert((id.index, info.seq), part);
-                // What was rescued before lacks it.
+                // An earlier rescue lacks this part.
                 version.rescued = false;
             }
             let same = same && before.is_empty();
@@ -379,8 +379,8 @@ impl EngineState {
         }
     }
 
-    /// A second run of an instance has made other content than the first: whoever has not yet used the
-    /// first is bound again; if somebody has, the run cannot be consistent any more.
+    /// A second run of an instance has made other content than the first: a reader that has not yet used the first is
+    /// bound again; if one has, the run cannot be consistent any more.
     fn content_changed(&mut self, id: InstanceId, data: DataId, version: u32) {
         let readers = self.readers.get(&(data, version)).cloned();
         for reader in readers.unwrap_or_default() {
@@ -409,7 +409,7 @@ impl EngineState {
         }
     }
 
-    /// Forgets the instances of a step, all of them pending, because `cause` has changed what it reads.
+    /// Forgets the instances of a step, all of them pending, because `cause` has changed its input.
     fn unbind(&mut self, cause: InstanceId, step: StepId) {
         let state = &mut self.steps.all[step.at()];
         // It had no instances at all then.
@@ -494,8 +494,8 @@ impl EngineState {
         }
     }
 
-    /// Some instances of a `foreach` may yield nothing; that all of them do is a mistake, and nobody reads what the step made.
-    /// Whether it is so.
+    /// Some instances of a `foreach` may yield nothing; that all of them do is a mistake, and nobody reads the step's
+    /// output. Returns whether it is so.
     fn note_barren(&mut self, id: StepId) -> bool {
         let state = &self.steps.all[id.at()];
         let instances = state.instances.as_ref().map_or(0, Vec::len);
@@ -518,8 +518,8 @@ impl EngineState {
         true
     }
 
-    /// A `dest` that already holds this content need not be written again, and can be read. Asked once: later more is known of
-    /// it than what an earlier run has left.
+    /// A `dest` that already holds this content need not be written again, and can be read. Compared once: later
+    /// the state is newer than an earlier run's record.
     fn compare_with_dest(&mut self, data: DataId, version: u32) {
         let Some(prior) = self.start.prior_dest.iter().find(|p| p.data == data) else {
             return;
@@ -547,7 +547,7 @@ impl EngineState {
         }
     }
 
-    /// Takes what an earlier run has committed.
+    /// Takes the outputs that an earlier run has committed.
     pub(crate) fn reused(&mut self, id: InstanceId, prior: u32) {
         let Some(prior) = self.start.prior.get(prior as usize).cloned() else {
             return;
@@ -603,7 +603,7 @@ impl EngineState {
         self.data.to_check.insert(name);
     }
 
-    /// A finished instance has to run again: what it made is lost and needed.
+    /// A finished instance has to run again: its output is lost and needed.
     pub(crate) fn revive(&mut self, id: InstanceId) {
         let Some(instance) = self.steps.instance_mut(id) else {
             return;
@@ -621,7 +621,7 @@ impl EngineState {
             if let Some(p) = self.data.part_mut(part) {
                 p.readers += 1;
             }
-            // What was given up is wanted again.
+            // A part that was given up is wanted again.
             self.data.to_check.insert(part);
         }
         let state = &mut self.steps.all[id.step.at()];
@@ -690,7 +690,7 @@ impl EngineState {
         }
     }
 
-    /// Returns what was there.
+    /// Returns the replicas that were there.
     fn forget_replicas(&mut self) -> Vec<PartRef> {
         self.transfers.clear();
         self.under_way.clear();
@@ -714,7 +714,7 @@ impl EngineState {
                     there.push(name);
                 }
                 for replica in part.replicas.values_mut() {
-                    // Those of other workflows too, but for what is found out about them.
+                    // Those of other workflows too, but for later findings about them.
                     replica.state = PartReplicaState::Present;
                     replica.pins = u32::from(replica.is_others);
                 }
@@ -746,7 +746,7 @@ impl EngineState {
         self.forget_lost_rescues();
     }
 
-    /// What was rescued once is rescued again, if it is not there any more.
+    /// Lets a version that was rescued once be rescued again, if it is not there any more.
     fn forget_lost_rescues(&mut self) {
         let rescued = self.data.versions().filter(|(.., v)| v.rescued);
         let lost = rescued.filter(|(data, _, version)| {

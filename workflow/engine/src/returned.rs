@@ -13,7 +13,7 @@ pub(crate) struct ReturnedReplica {
     pub(crate) leaving: bool,
 }
 
-/// Returned replicas by what they are of and where they are stored.
+/// Returned replicas by their parts and their places.
 #[derive(Debug, Default)]
 pub(crate) struct ReturnedReplicas {
     all: BTreeMap<(PartRef, TierRef), ReturnedReplica>,
@@ -40,7 +40,7 @@ impl ReturnedReplicas {
         *self = Self::default();
     }
 
-    /// Whether some have come since this was asked last.
+    /// Whether some have come since the last call.
     pub(crate) fn take_unsorted(&mut self) -> bool {
         std::mem::take(&mut self.unsorted)
     }

@@ -1,4 +1,4 @@
-//! Where a part can be read from: here, on another node, outside.
+//! The sources from which a part can be read: here, another node, outside.
 
 use crate::data::{PartReplica, PartReplicaState, TrackedPart};
 use crate::estimate::duration;
@@ -8,7 +8,7 @@ use tarn_types::part::{PartRef, Place, TransferKind};
 use tarn_types::policy::DataMode;
 
 impl EngineState {
-    /// What the policy does with data.
+    /// How the policy handles data.
     pub(crate) fn data_mode(&self) -> DataMode {
         self.start.options.policy.data_mode
     }
@@ -20,8 +20,8 @@ impl EngineState {
             || part.replicas.values().any(|r| r.is_others)
     }
 
-    /// The fastest tier of a node from which a step there can use a part. Under `stage-through` only what
-    /// was staged in for it, and what another workflow has there.
+    /// The fastest tier of a node from which a step there can use a part. Under `stage-through` only replicas that were
+    /// staged in for it, and those of another workflow.
     pub(crate) fn usable_on(&self, node: NodeId, part: &TrackedPart) -> Option<TierRef> {
         let spot = part.on_node(node)?;
         if self.data_mode() == DataMode::StageThrough {
@@ -50,7 +50,7 @@ impl EngineState {
         }
     }
 
-    /// Whether a step on `spot` can use a part as it lies: on its target tier or a faster one.
+    /// Whether a step on `spot` can use a part in place: on its target tier or a faster one.
     pub(crate) fn in_place(
         &self,
         spot: TierRef,
@@ -62,9 +62,9 @@ impl EngineState {
             .filter(|s| s.tier <= target.tier)
     }
 
-    /// The least busy replica on another node, if the policy moves data between nodes; one that could not be read from there
-    /// comes last. What many nodes lack comes to them as through a chain: a replica that is still arriving is as good a source
-    /// as one that is there.
+    /// The least busy replica on another node, if the policy moves data between nodes; one that could not be read from
+    /// there comes last. A part that many nodes lack comes to them as through a chain: a replica that is still arriving
+    /// is as good a source as one that is there.
     pub(crate) fn peer_source(&self, node: NodeId, part: &TrackedPart) -> Option<TierRef> {
         let is_others = part.replicas.values().any(|r| r.is_others);
         if self.data_mode() != DataMode::Keep && !is_others {
@@ -100,8 +100,8 @@ impl EngineState {
             .find(|p| !matches!(p, Place::Node(_)))
     }
 
-    /// What a tier that lacks a part gets it from: a slower tier of its node, another node, or outside; what could not be
-    /// read there comes last.
+    /// The source of a part for a tier that lacks it: a slower tier of its node, another node, or outside; a source
+    /// that could not be read comes last.
     pub(crate) fn source_for(
         &self,
         target: TierRef,
@@ -115,7 +115,7 @@ impl EngineState {
         untried.cloned().or(slower).or(best)
     }
 
-    /// The best source of a part for a node that lacks it, counting what is already under way on each link.
+    /// The best source of a part for a node that lacks it, counting the bytes already under way on each link.
     pub(crate) fn best_source(
         &self,
         node: NodeId,

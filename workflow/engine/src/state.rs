@@ -1,4 +1,4 @@
-//! The state of a run: its tables, and what changes in more than one of them at once. No choice is made here.
+//! The state of a run: its tables, and the changes to more than one of them at once. No choice is made here.
 
 mod recount;
 
@@ -26,9 +26,9 @@ use tarn_types::units::Time;
 pub(crate) enum RunStopReason {
     /// This failed for good.
     Failed { about: Subject, message: String },
-    /// All is done that does not need what has failed.
+    /// All is done that does not need a failed step.
     Incomplete,
-    /// Somebody asked for it.
+    /// By a signal.
     Interrupted(i32),
 }
 
@@ -65,39 +65,39 @@ pub(crate) struct EngineState {
     pub(crate) undelivered: BTreeSet<DataId>,
     /// Parts that are promised to be kept, were there and are lost.
     pub(crate) unkept: BTreeSet<PartRef>,
-    /// What came back with lost nodes and is none of the replicas.
+    /// Data that came back with lost nodes and is none of the replicas.
     pub(crate) returned: ReturnedReplicas,
     pub(crate) transfers: BTreeMap<TransferId, EngineTransfer>,
     pub(crate) next_transfer: u64,
-    /// Sources asked for and not yet listed.
+    /// Sources requested and not yet listed.
     pub(crate) listing: BTreeSet<DataId>,
     pub(crate) prior: BTreeMap<Hash, u32>,
     pub(crate) stop: Option<RunStopReason>,
-    /// What has failed for good while the rest continues.
+    /// The permanent failures while the rest continues.
     pub(crate) given_up: GivenUp,
     /// Instances that were placed when an entry of a dataset, which they read, became another: they give their places back.
     pub(crate) outdated: BTreeMap<InstanceId, DataId>,
-    /// The run was asked to end in order: what asks to be drained when it fails is brought out first.
+    /// A request to end the run in order: datasets that ask to be drained when it fails are brought out first.
     pub(crate) drains: bool,
-    /// Last note about each subject: the same is not said twice.
+    /// Last note about each subject: none is repeated.
     pub(crate) notes: BTreeMap<Subject, Reason>,
     pub(crate) finished: Option<Outcome>,
     pub(crate) deadline: Option<Time>,
-    /// What the machine can never hold has been looked for.
+    /// The check for demands that the machine can never meet is done.
     pub(crate) fits_checked: bool,
     /// Bytes under way on the external link (in, out) and between nodes.
     pub(crate) under_way: BTreeMap<TransferKind, u64>,
     /// Those between nodes, node by node.
     pub(crate) links: NodeLinkLoads,
-    /// What each node drew for each core and how warm it was when the run began.
+    /// The power per core and the temperature of each node when the run began.
     pub(crate) draws: Vec<EnergyRank>,
-    /// Transfers under way that read what was on its way to a node and has not come.
+    /// Transfers under way that read a replica that was on its way to a node and has not come.
     pub(crate) orphans: BTreeSet<TransferId>,
     /// Until then some part rests whose move has failed: that is something under way.
     pub(crate) rests_until: Time,
     /// Evictions under way.
     pub(crate) leaving: u64,
-    /// What stays on the tiers for later runs.
+    /// Data that stays on the tiers for later runs.
     pub(crate) cache: DataCache,
 }
 
@@ -126,7 +126,7 @@ impl EngineState {
         self.steps.placed.insert(id);
         let about = (&self.start.workflow, &self.start.cluster);
         self.partitions.place(about, &mut self.ledger, id, spots);
-        // What it sets aside for itself has room for images too.
+        // The space that it sets aside for itself has space for images too.
         self.steps
             .give_image_space_back(&mut self.ledger, id, |at| spots.contains(&at));
         let factor = self.steps.all[id.step.at()].reserve_factor;
@@ -156,7 +156,7 @@ impl EngineState {
         self.steps.placed.remove(&id);
         self.steps.running.remove(&id);
         if placed.spots.iter().any(|s| self.ledger.is_lost(s.node)) {
-            // It is to be placed there itself; of older copies elsewhere the room stays counted.
+            // It is to be placed there itself; the space of older copies elsewhere stays counted.
             let next = self.steps.instance(id)?.kept.images.best(None);
             let next = next.map(|(at, _)| at.node);
             let leaves = |at: TierRef| next.is_none_or(|node| node == at.node);
@@ -174,7 +174,7 @@ impl EngineState {
 
     pub(crate) fn unpin(&mut self, part: PartRef, at: &Place) {
         if let Some(r) = self.data.replica_mut(part, at) {
-            // It may be another one than was pinned, which was lost: one that comes counts who still reads there.
+            // It may be another one than was pinned, which was lost: one that comes counts the readers still there.
             sub(&mut r.pins, 1, "pins of a replica");
         }
         self.data.to_check.insert(part);

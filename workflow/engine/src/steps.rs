@@ -28,11 +28,11 @@ pub(crate) enum InstanceProgress {
     Failed,
 }
 
-/// Where an instance is placed.
+/// The places of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InstancePlacement {
     pub(crate) spots: Vec<TierRef>,
-    /// Bytes reserved on each spot for what it writes.
+    /// Bytes reserved on each spot for its outputs.
     pub(crate) reserve: u64,
     /// Its step's [`StepState::reserve_factor`] when it was placed.
     pub(crate) factor: u64,
@@ -40,7 +40,7 @@ pub(crate) struct InstancePlacement {
     pub(crate) end: Time,
     /// When it was started, once it was.
     pub(crate) started: Option<Time>,
-    /// It was told to stop.
+    /// Its stop was ordered.
     pub(crate) stopping: bool,
     /// The replicas it reads, once it was started.
     pub(crate) pinned: Vec<(PartRef, TierRef)>,
@@ -80,7 +80,7 @@ pub(crate) struct StepInstance {
     pub(crate) losses: u32,
     /// Of a step that continues from its checkpoints.
     pub(crate) kept: InstanceCheckpoints,
-    /// The slowest tier on which an attempt ran out of room: the next one takes a slower one, if there is one.
+    /// The slowest tier on which an attempt ran out of space: the next one takes a slower one, if there is one.
     pub(crate) outgrown: Option<TierId>,
     /// The identity, once all its inputs have been read.
     pub(crate) identity: Option<Hash>,
@@ -119,9 +119,9 @@ pub(crate) struct StepState {
     pub(crate) observed: (Nanos, u64),
     /// Sum of the bytes that its instances were seen to write on one node, and their number.
     pub(crate) written: (u64, u64),
-    /// Doubles when an instance ran out of room that was reserved with it.
+    /// Doubles when an instance ran out of the space that was reserved with it.
     pub(crate) reserve_factor: u64,
-    /// The most that an instance was seen to write on one node when it ran out of room.
+    /// The most that an instance was seen to write on one node when it ran out of space.
     pub(crate) outgrew: u64,
     /// It was complete once: those that wait for it know.
     pub(crate) announced: bool,
@@ -149,7 +149,7 @@ pub(crate) struct Steps {
     pub(crate) on_node: Vec<BTreeSet<InstanceId>>,
     /// Instances with a place.
     pub(crate) placed: BTreeSet<InstanceId>,
-    /// Instances that have to run although they have committed once: what they make is lost.
+    /// Instances that have to run although they have committed once: their output is lost.
     pub(crate) remade: BTreeSet<InstanceId>,
     /// Instances that have checkpoints somewhere.
     pub(crate) kept: BTreeSet<InstanceId>,
@@ -228,8 +228,8 @@ impl Steps {
             .get_mut(id.index as usize)
     }
 
-    /// An instance's place in the policy's order: what is lower goes first. Of equals, who was submitted first: the
-    /// earlier step of the file, the earlier element.
+    /// An instance's place in the policy's order: lower goes first. Of equals, the first submitted: the earlier step of
+    /// the file, the earlier element.
     pub(crate) fn turn(&self, id: InstanceId) -> (u64, InstanceId) {
         let key = match self.order {
             Order::Fcfs | Order::Greedy | Order::Easy | Order::SameNodes => 0,

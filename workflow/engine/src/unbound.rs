@@ -1,6 +1,6 @@
-//! Why a step cannot be bound to what it reads.
+//! Why a step cannot be bound to its inputs.
 
-/// Why the instances of a step, or what one of them reads, cannot be known.
+/// Why the instances of a step, or the inputs of one of them, cannot be known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BindError {
     /// More entries match than the step may have instances.

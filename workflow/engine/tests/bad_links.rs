@@ -1,5 +1,5 @@
-//! Nodes that cannot read from each other, though both are there: other places are asked first, and a part is tried again
-//! after a pause.
+//! Nodes that cannot read from each other, though both are there: other places are tried first, and a part is tried
+//! again after a pause.
 
 mod common;
 use common::*;
@@ -13,7 +13,7 @@ use tarn_types::units::SECOND;
 
 const BYTES: u64 = 100 * MB;
 
-/// Two nodes of three read what one of them has read or made.
+/// Two nodes of three read data that one of them has read or made.
 const TEXT: &str = r#"
 name = "w"
 [data.i]
@@ -43,7 +43,7 @@ fn only_source() -> String {
     TEXT.replace("in = [\"i\", \"x\"]", "in = [\"i\"]")
 }
 
-/// Every link between nodes is bad: what lies outside is read there at the second try, and nothing fails.
+/// Every link between nodes is bad: a part that is outside is read there at the second try, and nothing fails.
 #[test]
 fn what_no_peer_gives_is_read_outside() {
     let s = begin(&only_source(), 2);
@@ -64,7 +64,7 @@ fn what_no_peer_gives_is_read_outside() {
     assert_eq!(kinds, [ExternalIn, Peer, ExternalIn], "{}", played.trace());
 }
 
-/// The hand of a run whose `one` has made `x` on node 0, and the transfers that `wide` asks for then.
+/// The hand of a run whose `one` has made `x` on node 0, and the transfers for `wide` then.
 fn made(s: &Start) -> (Hand, Vec<Transfer>) {
     let (mut hand, _) = Hand::begin(s);
     let first = transfers_in(&hand.listed(0, source(None, BYTES)));
@@ -78,7 +78,7 @@ fn of(transfers: &[Transfer], dataset: u32) -> Transfer {
     found.next().expect("a transfer of it").clone()
 }
 
-/// What only one node has is asked for again, later each time, and then the run says what failed.
+/// A part that only one node has is requested again, later each time, and then the run fails.
 #[test]
 fn what_only_one_node_has_is_asked_for_again_after_pauses() {
     let (mut hand, moves) = made(&begin(TEXT, 2));
@@ -100,7 +100,7 @@ fn what_only_one_node_has_is_asked_for_again_after_pauses() {
     assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
 }
 
-/// With a replica on a third node that one is asked, and a try that failed between two nodes says nothing of the others.
+/// A replica on a third node is tried next, and a failure between two nodes does not count against the others.
 #[test]
 fn another_replica_is_asked_first() {
     let text = TEXT.replace("nodes = 2", "nodes = 3");
@@ -110,19 +110,19 @@ fn another_replica_is_asked_first() {
     let [second, third] = &moves[..] else {
         panic!("{moves:?}")
     };
-    // The third follows the second, which has it from the first; whoever is asked, it is not who has just failed.
+    // The third follows the second, which has it from the first; the next source is not the failed one.
     hand.brought(second, BYTES);
     let from = |t: &Transfer| t.parts[0].from.clone();
     let again = of(&transfers_in(&hand.failed(third.id, FailureKind::Io)), 1);
     assert_ne!(from(&again), from(third));
     assert!(matches!(from(&again), Place::Node(_)));
-    // Both have failed: after a pause they are asked again.
+    // Both have failed: after a pause they are tried again.
     assert!(transfers_in(&hand.failed(again.id, FailureKind::Io)).is_empty());
     let once_more = of(&transfers_in(&hand.says(Event::Timer)), 1);
     assert!([from(third), from(&again)].contains(&from(&once_more)));
 }
 
-/// An engine rebuilt from the log waits as long and asks the same place.
+/// An engine rebuilt from the log waits as long and tries the same place.
 #[test]
 fn a_rebuilt_engine_remembers_who_failed() {
     let s = begin(TEXT, 2);

@@ -105,7 +105,7 @@ fn workload(jobs: &[Plan], items: &[(u64, bool, bool)], arrives: [Time; 2]) -> W
 }
 
 /// A possible schedule on unlimited tiers and links: jobs get nodes in this order, each item from outside is read once,
-/// for the first who needs it, and one at a time.
+/// for its first reader, and one at a time.
 struct Schedule<'a> {
     machine: &'a Machine,
     workload: &'a Workload,
@@ -140,7 +140,7 @@ impl<'a> Schedule<'a> {
         Nanos::try_from(time).expect("short")
     }
 
-    /// `None` if what it reads is not made yet.
+    /// `None` if its input is not made yet.
     fn run(&mut self, number: usize) -> Option<()> {
         let work = &self.workload.jobs[number];
         let Submit::At(submitted) = work.submit else {
@@ -304,7 +304,8 @@ fn the_workflow_of_the_paper_cannot_be_faster_than_its_figure_9() {
 
 #[test]
 fn each_resource_gives_its_bound() {
-    // Cores: five jobs of 10 s on two nodes, behind an input of 4 s and before an output of 2 s, whichever is first, last.
+    // Cores: five jobs of 10 s on two nodes, behind an input of 4 s and before an output of 2 s, in any order of the
+    // jobs.
     let jobs: Vec<Plan> = (0..5)
         .map(|n| job(1, 10, Some(0), &[0], &[1 + n]))
         .collect();

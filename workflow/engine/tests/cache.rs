@@ -1,4 +1,4 @@
-//! What no step reads any more stays as cache within its share, and is never in anybody's way.
+//! Data that no step reads any more stays as cache within its share, and is never in anybody's way.
 
 mod common;
 use common::*;
@@ -8,7 +8,7 @@ use tarn_types::event::{FailureKind, Start};
 use tarn_types::part::Place;
 use tarn_types::reason::Reason;
 
-/// Each step reads what the one before made; `o` is delivered.
+/// Each step reads the output of the one before; `o` is delivered.
 const CHAIN: &str = r#"
 name = "w"
 [data.a]
@@ -73,7 +73,7 @@ fn evicts(action: &Action) -> Option<u32> {
     }
 }
 
-/// The datasets that lie on nodes when the run is over.
+/// The datasets that are on nodes when the run is over.
 fn left(p: &Played) -> Vec<u32> {
     let mut engine = Engine::new();
     for r in &p.records {
@@ -93,7 +93,7 @@ fn what_is_consumed_stays_within_the_share() {
     let p = played(&chain(140 * MB, 25));
     assert_eq!(of(p.actions(), caches), [0, 1]);
     assert_eq!(left(&p), [1]);
-    // What is larger than the share does not stay.
+    // A part larger than the share does not stay.
     let p = played(&chain(78 * MB, 25));
     assert!(of(p.actions(), caches).is_empty());
     assert!(left(&p).is_empty());

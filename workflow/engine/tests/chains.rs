@@ -1,4 +1,4 @@
-//! What many nodes of an allocation lack is read outside once and passed on from node to node while it arrives.
+//! A part that many nodes of an allocation lack is read outside once and passed on from node to node while it arrives.
 
 mod common;
 use common::*;
@@ -125,7 +125,8 @@ fn when_the_first_copy_fails_the_whole_chain_goes_and_a_new_one_begins() {
     );
     let again = transfers_in(&after).remove(0);
     assert_eq!(ways(std::slice::from_ref(&again)), [(None, 0)]);
-    // What had been given up ends late: what is on its way, then what is there, is followed.
+    // Transfers that had been given up end late: the new ones follow the replica on its way, then the replica that is
+    // there.
     let second = transfers_in(&hand.failed(orders[1].id, FailureKind::Cancelled));
     assert_eq!(ways(&second), [(Some(0), 1)]);
     hand.brought(&again, BYTES);

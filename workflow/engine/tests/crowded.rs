@@ -1,4 +1,4 @@
-//! Full and shrinking tiers, full stores: what waits says for what, what cannot be had ends the run, nothing goes
+//! Full and shrinking tiers, full stores: each wait names its cause, data that cannot be had ends the run, nothing goes
 //! round in circles.
 
 mod common;
@@ -126,7 +126,7 @@ fn sizes_beyond_all_bounds_are_refused() {
     assert!(p.failure().contains("can never fit"), "{}", p.failure());
 }
 
-/// One step makes 40 MB that a second reads after a third, which needs more room than they leave.
+/// One step makes 40 MB that a second reads after a third, which needs more space than they leave.
 fn tight() -> tarn_types::event::Start {
     let text = r#"
 name = "w"
@@ -261,7 +261,7 @@ fn what_goes_to_its_dest_after_a_failure_is_not_rescued_as_well() {
 fn what_asks_for_it_is_brought_out_before_a_run_ends_in_order() {
     let text = "name = \"w\"\nexternal = \"/ext\"\n[data.a]\non_failure = \"drain\"\n[data.b]\n[[step]]\nname = \"make\"\nrun = \"x\"\nout = [\"a\"]\n[[step]]\nname = \"plain\"\nrun = \"x\"\nout = [\"b\"]\n[[step]]\nname = \"long\"\nrun = \"y\"\nin = [\"a\", \"b\"]\n";
     let s = start(workflow(text), cluster(1, 2, &[100 * MB]), policy("data"));
-    // SIGTERM; twice, by who is impatient; SIGINT.
+    // SIGTERM; the same twice; SIGINT.
     for (signals, drains) in [(&[15][..], true), (&[15, 15], true), (&[2], false)] {
         let (mut hand, begun) = Hand::begin(&s);
         let runs = runs_in(&begun);

@@ -1,4 +1,4 @@
-//! What is found damaged outside: it is brought there again, and what else lies there stays.
+//! Data that is found damaged outside: it is brought there again, and the other data there stays.
 
 mod common;
 use common::*;
@@ -7,7 +7,7 @@ use tarn_types::event::{Event, FailureKind, PriorDest, version_hash};
 use tarn_types::hash::Hash;
 use tarn_types::part::{PartClass, PartRef, Place, Transfer};
 
-/// Two instances make what two read, each alone on a node, once it lies at its `dest`.
+/// Two instances make data that two others read, each alone on a node, once it is at its `dest`.
 const READ_AT_DEST: &str = r#"
 name = "delivered"
 [data.made]
@@ -92,7 +92,7 @@ fn renewed() -> (Hand, Transfer) {
     (hand, out)
 }
 
-/// The parts that are believed to lie at the `dest`.
+/// The parts that the engine believes to be at the `dest`.
 fn believed(hand: &Hand) -> Vec<PartRef> {
     let all = hand.engine.replicas().into_iter();
     all.filter(|(.., at)| *at == at_dest())

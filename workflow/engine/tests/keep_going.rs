@@ -1,4 +1,4 @@
-//! What does not need what has failed goes on; `fail_fast` starts nothing new.
+//! Steps that do not need the failed one continue; `fail_fast` starts nothing new.
 
 mod common;
 
@@ -15,7 +15,7 @@ use tarn_types::id::StepId;
 use tarn_types::part::{PartClass, PartInfo, StoreKey, TransferKind};
 use tarn_types::reason::{NotStarted, Reason};
 
-/// Four samples, one at a time; what adds them up and what follows; and two steps that need none of them.
+/// Four samples, one at a time; their sum and its successor; and two steps that need none of them.
 const SAMPLES: &str = "name = \"w\"\n[data.mid]\n[data.sum]\n[data.plot]\ndest = \"/plot\"\n[data.side]\n[data.end]\ndest = \"/end\"\n\
     [[step]]\nname = \"each\"\nforeach = [\"1\", \"2\", \"3\", \"4\"]\nrun = \"x\"\nout = \"mid\"\n\
     [[step]]\nname = \"sum\"\nrun = \"x\"\nin = \"mid\"\nout = \"sum\"\n\
@@ -33,7 +33,7 @@ fn samples(fail_fast: bool) -> Start {
     s
 }
 
-/// Runs one after the other; the first sample fails. What ran, in order, and all that was decided.
+/// Runs one after the other; the first sample fails. Returns the instances that ran, in order, and all actions.
 fn first_sample_fails(hand: &mut Hand, begun: Vec<Action>) -> (Vec<(u32, u32)>, Vec<Action>) {
     let (mut ran, mut all, mut new) = (Vec::new(), Vec::new(), begun);
     loop {
@@ -90,7 +90,7 @@ fn what_does_not_need_what_failed_goes_on_and_the_end_names_both() {
     };
     assert_eq!(notes(&all, Subject::Run), [&end]);
     assert_eq!(all.last().map(|a| &a.why), Some(&end));
-    // What goes out went out, after the failure.
+    // The outputs that go out went out, after the failure.
     let out = transfers_in(&all);
     let out: Vec<_> = out
         .iter()
@@ -281,7 +281,7 @@ fn steps_that_no_node_can_run_hold_up_no_other() {
     );
 }
 
-/// `a` is changed in place; what has failed has nothing to do with it.
+/// `a` is changed in place; the failed step has nothing to do with it.
 const CHANGED: &str = "name = \"w\"\n[data.a]\nsize = \"20 MB\"\ndest = \"/a\"\non_failure = \"drain\"\n\
     [data.seen]\n[data.b]\nsize = \"50 MB\"\n\
     [[step]]\nname = \"bad\"\nrun = \"x\"\n\
@@ -386,7 +386,7 @@ fn what_is_left_of_a_version_is_held_for_a_rescue_and_the_rest_is_told() {
     );
 }
 
-/// One sample after the other; the second fails, and what reads the first, alone, could have been started.
+/// One sample after the other; the second fails, and the reader of the first alone could have been started.
 #[test]
 fn after_fail_fast_what_was_not_started_is_told_from_what_lacks_its_input() {
     let text = "name = \"w\"\n[data.a]\n[data.b]\n\

@@ -1,5 +1,5 @@
-//! Nodes that are lost and come back: what ran there is no failed try, what was there is read elsewhere or made again, what
-//! comes back is used or removed, and what cannot go on says which nodes are missing.
+//! Nodes that are lost and come back: an attempt there is no failed try, its data is read elsewhere or made again,
+//! returned data is used or removed, and a run that cannot continue names the missing nodes.
 
 mod common;
 use common::*;
@@ -355,7 +355,7 @@ after = ["c"]
     let delivery = transfers_in(&hand.ended(&runs[0], committed(&runs[0]))).remove(0);
     hand.brought(&delivery, MB);
     hand.loses(node_of(&runs[0]));
-    // What is on its way when it is found that `p` is lost comes, and goes: its key changes with the new commit.
+    // A replica that is on its way when the loss of `p` is found comes, and goes: its key changes with the new commit.
     let fetch = transfers_in(&hand.commits(&runs[1], None, 0)).remove(0);
     assert_eq!(fetch.data, data(0));
     let after = hand.brought(&fetch, MB);
@@ -497,7 +497,7 @@ run = "x"
 in = ["a", "b"]
 "#;
 
-/// A node was out of reach: what is found there when the run continues need not be made again, though that had begun.
+/// A node was out of reach: data found there when the run resumes need not be made again, though that had begun.
 #[test]
 fn what_a_lost_node_still_has_is_used_when_the_run_goes_on() {
     for found_all in [true, false] {

@@ -1,4 +1,4 @@
-//! Every policy in a run: the same outputs whatever the order, who begins before whom, what moves, and what is said of it.
+//! Every policy in a run: the same outputs in any order, the order of begins, the transfers, and the reasons.
 
 mod common;
 use common::*;
@@ -95,7 +95,7 @@ fn steps_placed(p: &Played) -> Vec<u32> {
     placed(p).iter().map(|(id, ..)| id.step.0).collect()
 }
 
-/// All that is said, each reason as its sentence.
+/// All reasons, each as its sentence.
 fn said(p: &Played) -> String {
     let h = history(p);
     p.reasons().map(|r| h.explain(r) + "\n").collect()
@@ -253,7 +253,7 @@ fn what_cache_keeps_goes_when_room_is_needed() {
     assert!(p.sim.peak(fast(0)) <= 150 * MB);
 }
 
-/// Steps of nothing but cores and time limits, on one node of four cores; each takes what it is said to take.
+/// Steps of nothing but cores and time limits, on one node of four cores; each takes its declared resources.
 fn cores(name: &str, steps: &[(u32, u64)]) -> Played {
     fourths("cores", name, steps)
 }
@@ -357,7 +357,7 @@ fn heft_takes_the_longest_way_first() {
     assert_eq!(steps_placed(&p), [1, 2, 0]);
 }
 
-/// A chain of two whose second step is ready while somebody else has taken the node of the first.
+/// A chain of two whose second step is ready while another has taken the node of the first.
 fn same_nodes(name: &str) -> Played {
     let text = "name = \"w\"\nexternal = \"/ext\"\n[data.mid]\n[data.out]\ndest = \"/out\"\n[[step]]\nname = \"first\"\ntime = \"5s\"\nrun = \"x\"\nout = \"mid\"\n\
                 [[step]]\nname = \"other\"\ntime = \"30s\"\nrun = \"x\"\nafter = [\"first\"]\n[[step]]\nname = \"second\"\ntime = \"5s\"\nrun = \"x\"\nin = \"mid\"\nout = \"out\"\n";
@@ -460,12 +460,12 @@ impl Dice {
     }
 }
 
-/// What the step of a random workflow makes, in MB.
+/// The bytes that the step of a random workflow makes, in MB.
 fn made_by(step: u64) -> u64 {
     5 + step * 7 % 20
 }
 
-/// A workflow of up to ten steps that read what earlier ones made, on one or two nodes.
+/// A workflow of up to ten steps that read the outputs of earlier ones, on one or two nodes.
 fn random_workflow(dice: &mut Dice) -> String {
     let mut text =
         String::from("name = \"w\"\nexternal = \"/ext\"\n[data.raw]\nsource = \"/src\"\n");

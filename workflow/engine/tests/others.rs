@@ -1,4 +1,4 @@
-//! Data of other workflows: read where it is, never moved or removed, and what becomes of a run that loses it.
+//! Data of other workflows: read where it is, never moved or removed, and the end of a run that loses it.
 
 mod common;
 use common::*;
@@ -40,7 +40,7 @@ fn genome() -> PartRef {
     }
 }
 
-/// A run that reads 100 MB which are on these nodes, where no tier has room for as much again.
+/// A run that reads 100 MB which are on these nodes, where no tier has space for as much again.
 fn reads(policy_text: &str, on: &[u32]) -> Start {
     let mut s = start(
         workflow(READS),
@@ -116,7 +116,8 @@ fn a_node_that_lacks_it_is_brought_a_copy_of_its_own_which_goes_again() {
     assert_eq!(gone, [Place::Node(spot(1))]);
 }
 
-/// A run on one node that loses the data while its first step reads it; what was decided then, and what else has run.
+/// A run on one node that loses the data while its first step reads it; the decisions from then on, and the other steps
+/// that ran.
 fn loses_it(text: &str, fail_fast: bool) -> (Hand, Vec<Action>, Vec<u32>) {
     let mut s = reads("data", &[0]);
     s.workflow = workflow(text);
@@ -186,7 +187,7 @@ fn who_does_not_need_what_was_lost_goes_on() {
         "{end:?}"
     );
     assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
-    // With `fail_fast` what has a place by then may run, and nothing after it.
+    // With `fail_fast` an instance that has a place by then may run, and nothing after it.
     assert!(!loses_it(text, true).2.contains(&2));
 }
 

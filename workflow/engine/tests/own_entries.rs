@@ -19,7 +19,7 @@ use tarn_types::units::SECOND;
 const ALIGN: u32 = 0;
 const CALL: u32 = 1;
 
-/// Three samples, aligned and called; `more` is said of the later step.
+/// Three samples, aligned and called; `more` is text of the later step.
 fn text(more: &str) -> String {
     format!(
         "name = \"w\"\n[data.bam]\n[data.vcf]\ndest = \"/vcf\"\n\
@@ -36,7 +36,7 @@ fn of(text: &str) -> Start {
     start(workflow(text), cluster(2, 3, &[100 * MB]), policy("data"))
 }
 
-/// What an instance writes to one of its outputs.
+/// The outputs that an instance writes to one of its datasets.
 fn written(run: &AttemptSpec, of: u32, names: &[&str], hash: u128) -> AttemptOutcome {
     let part = |(seq, name): (u32, &&str)| {
         let info = PartInfo {
@@ -61,7 +61,7 @@ fn written(run: &AttemptSpec, of: u32, names: &[&str], hash: u128) -> AttemptOut
     }
 }
 
-/// A part of what `align` makes.
+/// A part of the output of `align`.
 fn part_of(origin: u32, seq: u32) -> PartRef {
     PartRef {
         data: data(0),
@@ -165,7 +165,7 @@ fn one_that_fails_keeps_its_own_element_from_the_later_steps_alone() {
     );
     assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
     let failed = Subject::Instance(instance(ALIGN, 1));
-    // Each instance is told what it lacks, through those between them too.
+    // Each instance gets the reason for its missing input, through those between them too.
     let told = all.iter().filter_map(|a| match (&a.what, &a.why) {
         (
             Do::Note {
@@ -232,7 +232,8 @@ fn what_is_added_to_an_entry_that_was_read_fails_the_run_and_every_resume() {
     assert!(failure(&new).contains("had read before"), "{new:?}");
 }
 
-/// Does what is ordered until nothing is; what an instance of `align` writes is asked for. How many parts each instance of `call` saw.
+/// Carries out orders until there are none; `writes` gives the outputs of `align`. Returns the number of parts that
+/// each instance of `call` saw.
 fn done_by_hand(
     hand: &mut Hand,
     mut new: Vec<Action>,
@@ -263,7 +264,7 @@ fn done_by_hand(
     }
 }
 
-/// `call` of `a` has a place, and what it reads is on its way there. What was ordered first, and that transfer.
+/// `call` of `a` has a place, and its input is on its way there. Returns the first orders, and that transfer.
 fn placed(s: &Start) -> (Hand, Vec<Action>, tarn_types::part::Transfer) {
     let (mut hand, begun) = Hand::begin(s);
     let a = run_of(&begun, ALIGN, 0);
@@ -373,7 +374,7 @@ fn what_a_reader_has_consumed_stays_for_a_rescue_until_its_step_has_ended() {
             true => hand.ended(&c, written(&c, 0, &["c.bam"], 4)),
             false => hand.fails(&c, FailureKind::Exit),
         };
-        // Once all is there, what was consumed goes.
+        // Once all is there, consumed data goes.
         assert_eq!(left(&ended, 0), usize::from(is_whole), "{ended:?}");
         new.extend(ended);
         if is_whole {
@@ -390,7 +391,7 @@ fn what_a_reader_has_consumed_stays_for_a_rescue_until_its_step_has_ended() {
 
 #[test]
 fn what_is_added_to_an_entry_whose_reader_has_not_begun_is_read_too() {
-    // One core, and what was submitted first runs first: whoever reads it waits.
+    // One core, and the first submitted runs first: its readers wait.
     let mut s = samples("");
     (s.cluster, s.options.policy) = (cluster(1, 1, &[100 * MB]), policy("fcfs"));
     s.workflow.external = Some("/x".into());
@@ -408,7 +409,7 @@ fn what_is_added_to_an_entry_whose_reader_has_not_begun_is_read_too() {
 fn an_instance_without_its_entry_waits_for_all_and_fails_alone() {
     let (mut hand, begun) = Hand::begin(&samples(""));
     let a = run_of(&begun, ALIGN, 0);
-    // What is called after c is made by a; nothing is called after a.
+    // The entry named after c is made by a; none is named after a.
     let new = hand.ended(&a, written(&a, 0, &["other"], 1));
     assert!(ids(&new).is_empty(), "{new:?}");
     let b = run_of(&begun, ALIGN, 1);
@@ -539,7 +540,7 @@ fn samples_overlap_and_the_run_takes_as_long_as_the_longest() {
     }
 }
 
-/// Resumes from these records; nothing fails any more. What runs.
+/// Resumes from these records; nothing fails any more. Returns the instances that run.
 fn resume(s: &Start, records: &[Record]) -> Vec<InstanceId> {
     ids(&resumed(s, own(s), records))
 }
@@ -613,7 +614,7 @@ fn what_an_earlier_run_has_made_of_a_sample_is_taken_while_another_is_made() {
             held: Vec::new(),
         })
         .collect();
-    // Nothing of them is there any more but at the `dest`, which holds what another run has made.
+    // Nothing of them is there any more but at the `dest`, which holds the output of another run.
     let to = Place::External("/vcf".into());
     for prior in &mut next.prior {
         if prior.outputs[0].data == data(1) {

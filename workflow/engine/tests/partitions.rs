@@ -1,4 +1,4 @@
-//! Partitions that steps get: their room, where those lie that are kept, when they go, and what a lost node takes with it.
+//! Partitions that steps get: their space, the places of kept ones, their removal, and the loss of a node.
 
 mod common;
 
@@ -89,7 +89,7 @@ fn what_a_step_has_filled_is_waited_for_and_the_run_fails_when_nothing_else_is_l
         runs_in(&after).is_empty() && discards(&after).is_empty(),
         "{after:?}"
     );
-    // While something else goes on, the node may come back.
+    // While something else is under way, the node may come back.
     assert_eq!(hand.engine.outcome(), None);
     let back = Event::NodeBack {
         node,
@@ -130,7 +130,7 @@ fn room_for_partitions_is_waited_for_and_what_can_never_fit_is_refused() {
     assert!(played.failure().contains("no tier holds more than"));
 }
 
-/// Partitions that one step uses together lie on the same nodes.
+/// Partitions that one step uses together are on the same nodes.
 #[test]
 fn partitions_that_a_step_uses_together_lie_together() {
     let text = "[partition.p]\nsize = \"1 MB\"\nkeep = \"workflow\"\n[partition.q]\nsize = \"1 MB\"\nkeep = \"workflow\"\n\
@@ -146,7 +146,7 @@ fn partitions_that_a_step_uses_together_lie_together() {
     }
 }
 
-/// One that lies over two nodes has its share of room on each before its step starts there, and as long as it is kept.
+/// One that spans two nodes has its share of space on each before its step starts there, and as long as it is kept.
 #[test]
 fn room_of_one_that_is_spread_is_taken_on_all_nodes_of_its_step() {
     let begin = |mb: u64| {
@@ -175,7 +175,7 @@ fn room_of_one_that_is_spread_is_taken_on_all_nodes_of_its_step() {
     let after = hand.commits(&again, None, 0);
     assert_eq!(discards(&after), [Reason::Used]);
     assert!(run_of(&after, 2).is_some(), "now there is room");
-    // What fits on no node is refused, though both together have as much.
+    // A partition that fits on no node is refused, though both together have as much.
     let played = play(&begin(119), estimates(0));
     assert_eq!(played.outcome, Outcome::Refused, "{}", played.trace());
 }

@@ -1,5 +1,6 @@
-//! What `data` does beside choosing nodes, one small site each: data that comes ahead, room that is kept, copies that follow
-//! each other, reboots that are few, nodes that sleep, and what ordinary jobs can rely on.
+//! The effects of `data` beside the choice of nodes, one small site each: data that comes ahead, space that is kept,
+//! copies that follow each other, reboots that are few, nodes that sleep, and the begin on which ordinary jobs can
+//! rely.
 
 use std::sync::Arc;
 use tarn_engine::plan::{Planner, drive_site};
@@ -167,7 +168,7 @@ fn data_is_there_when_the_nodes_are_free() {
 
 #[test]
 fn data_does_not_come_ahead_where_it_has_no_room() {
-    // What Job 0 writes and what Job 1 reads do not fit together; what Job 0 has written leaves for 70 s.
+    // The output of Job 0 and the input of Job 1 do not fit together; the output takes 70 s to leave.
     let work = Work::default()
         .item(70, false, true)
         .item(60, true, false)
@@ -181,8 +182,8 @@ fn data_does_not_come_ahead_where_it_has_no_room() {
 
 #[test]
 fn room_is_kept_for_who_goes_first() {
-    // When Job 0 has ended, 60 GB have to leave before Job 1 has room for 80. Job 2 is so short that it would not delay it
-    // by its nodes, but what it writes would.
+    // When Job 0 has ended, 60 GB have to leave before Job 1 has space for 80. Job 2 is so short that it would not
+    // delay it by its nodes, but its output would.
     let work = Work::default()
         .item(60, false, true)
         .item(80, false, false)
@@ -313,7 +314,7 @@ fn idle_nodes_sleep() {
 
 #[test]
 fn sleep_slows_down_no_more_than_is_stated() {
-    // Waking takes 50 s: five times what such a job runs.
+    // Waking takes 50 s: five times the run time of such a job.
     for (seconds, jobs) in [(10, 400), (100, 200), (1000, 50)] {
         let (work, machine) = (now_and_then(jobs, seconds), machine(4));
         let data = work.under("data", &machine);
@@ -465,7 +466,7 @@ fn a_workflow_overtakes_within_the_bound() {
     }
 }
 
-/// Ordinary jobs without data among workflows, nothing goes wrong: the checker can say when each begins at latest.
+/// Ordinary jobs without data among workflows, nothing goes wrong: the checker knows the latest begin of each.
 #[test]
 fn ordinary_jobs_begin_as_promised() {
     for seed in 0..150u64 {

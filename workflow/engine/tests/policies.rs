@@ -1,4 +1,4 @@
-//! What `data` and its baseline `stage-through` do with small workflows: exact bytes, exact runs.
+//! `data` and its baseline `stage-through` with small workflows: exact bytes, exact runs.
 
 mod common;
 use common::*;
@@ -275,7 +275,7 @@ fn an_input_that_is_on_its_way_to_a_node_is_not_fetched_for_another() {
 
 #[test]
 fn the_estimate_reads_from_where_the_transfer_will() {
-    // Half of what the second step reads lies on the first node; outside, a copy of it comes four times sooner.
+    // Half of the second step's input is on the first node; outside, a copy of it comes four times sooner.
     let text = "name = \"w\"\n[data.a]\nsource = \"/a\"\n[[step]]\nname = \"s\"\nrun = \"x\"\nin = [\"a\"]\n[[step]]\nname = \"t\"\ncores = 2\nrun = \"x\"\nin = [\"a\"]\nafter = [\"s\"]\n";
     let mut c = cluster(2, 1, &[1000 * MB]);
     c.nodes[1].cores = 2;
@@ -321,7 +321,7 @@ fn observed_run_times_of_one_large_step_change_the_order() {
 
 #[test]
 fn what_a_busy_node_will_need_comes_just_before_it_is_free() {
-    // The first keeps the only core for 100 s, half its limit; what the second reads takes 1 s.
+    // The first keeps the only core for 100 s, half its limit; the input of the second takes 1 s to read.
     let text = "name = \"w\"\n[data.a]\nsource = \"/a\"\n[[step]]\nname = \"long\"\ntime = \"200s\"\nrun = \"x\"\n[[step]]\nname = \"next\"\ntime = \"2s\"\nrun = \"x\"\nin = \"a\"\n";
     // If it takes longer than was thought, that is waited for without going round.
     for long in [100, 160] {
@@ -346,7 +346,7 @@ fn what_a_busy_node_will_need_comes_just_before_it_is_free() {
     }
 }
 
-/// Two nodes of machines that draw and are as warm as said.
+/// Two nodes of machines with these powers and temperatures.
 fn drawn(draws: [(u64, i32); 2]) -> tarn_types::cluster::Cluster {
     use tarn_types::energy::{Draw, Power, Sensor, Source, Warmth};
     let mut c = cluster(2, 1, &[100 * MB]);
@@ -411,8 +411,8 @@ fn data_decides_before_what_a_node_draws() {
     assert_eq!(at[..2], [0, 0], "where its input lies: {at:?}");
 }
 
-/// An ensemble and its analysis: what each instance of the second step reads lies on one of the nodes, as much on each. Whoever is free next
-/// takes one that is at home there, also if another comes before it.
+/// An ensemble and its analysis: the input of each instance of the second step is on one of the nodes, as much on each.
+/// The next free node takes one whose data it has, also if another comes before it.
 #[test]
 fn of_instances_that_are_alike_a_node_takes_those_whose_data_it_has() {
     let text = r#"

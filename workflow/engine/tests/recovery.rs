@@ -1,5 +1,5 @@
-//! Recovery and reruns: a log cut anywhere goes on to the same end; what is unchanged is not run again; what is
-//! lost is made again; faults of every kind end in success or in a stated failure, never in a hang.
+//! Recovery and reruns: a log cut anywhere continues to the same end; an unchanged step is not run again; lost data is
+//! made again; faults of every kind end in success or in a stated failure, never in a hang.
 
 mod common;
 use common::*;
@@ -212,7 +212,7 @@ fn two_runs_of_one_start_are_the_same() {
     );
 }
 
-/// What the next run knows of this one.
+/// The records of this run that the next one gets.
 fn prior_of(records: &[Record]) -> Vec<PriorInstance> {
     let h = history(records);
     let mut all = Vec::new();
@@ -489,7 +489,7 @@ fn cancelled_attempts_are_no_retries() {
     assert_eq!(said, [Reason::Ready, retry(2), retry(2), retry(3)]);
 }
 
-/// Of several parts that go out together, the damaged one is made again; nothing is said against the others.
+/// Of several parts that go out together, the damaged one is made again; the others are not blamed.
 #[test]
 fn one_damaged_part_of_several_is_made_again_before_they_go_out() {
     let text = "name = \"w\"\n[data.o]\ndest = \"/o\"\n[[step]]\nname = \"a\"\nforeach = [\"1\", \"2\", \"3\"]\nrun = \"x\"\nout = \"o\"\n";
@@ -515,7 +515,7 @@ fn one_damaged_part_of_several_is_made_again_before_they_go_out() {
     assert_eq!(hand.engine.outcome(), Some(Outcome::Done));
 }
 
-/// Where nobody can tell which, or it is what was written that is damaged, it is tried again.
+/// If nobody can find the damaged side, or the copy that was written is damaged, the transfer is tried again.
 #[test]
 fn what_goes_out_damaged_is_tried_again() {
     let text =

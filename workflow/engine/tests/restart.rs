@@ -328,7 +328,8 @@ fn a_copy_that_is_lost_or_not_whole_is_no_place_to_go_on() {
     assert_eq!(why, []);
 }
 
-/// The newest copy stays until the next is whole; what lies on a node that has become too small stays until the step has committed.
+/// The newest copy stays until the next is whole; a copy on a node that has become too small stays until the step has
+/// committed.
 #[test]
 fn room_of_copies_is_counted_as_long_as_they_lie_there() {
     let text = format!(
@@ -367,7 +368,7 @@ fn room_of_copies_is_counted_as_long_as_they_lie_there() {
     let ordered = taken_of(&mut hand, a, 2, 30 * MB);
     assert_eq!(reserves(&ordered), [(fast(0), 60 * MB)]);
     copied(&mut hand, 2, fast(0));
-    // One that is smaller lies beside the one before.
+    // A smaller one is beside the one before.
     let ordered = taken_of(&mut hand, a, 3, 28 * MB);
     assert_eq!(reserves(&ordered), [(fast(0), 60 * MB)]);
     copied(&mut hand, 3, fast(0));

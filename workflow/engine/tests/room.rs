@@ -51,7 +51,7 @@ fn hoarder(count: usize, tiers: &[u64], external: bool) -> Played {
 fn demoted_to_the_slower_tier_and_promoted_before_use() {
     let p = hoarder(3, &[100 * MB, 1000 * MB], false);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
-    // The one that is read last makes room for the third and comes back once the first is gone.
+    // The one that is read last makes space for the third and comes back once the first is gone.
     assert_eq!(p.moved(TransferKind::Demote), 40 * MB);
     assert_eq!(p.moved(TransferKind::Promote), 40 * MB);
     assert_eq!(p.moved(TransferKind::ExternalOut), 3 * MB);
@@ -118,7 +118,7 @@ fn a_guess_ends_no_run() {
     // It is guessed to write as much as it reads: 30 MB of the 15 MB that are left.
     let p = guesses(55, 30);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
-    // What it reads does not fit beside what stays, however little it writes.
+    // Its input does not fit beside the data that stays, however little it writes.
     let p = guesses(75, 30);
     assert_eq!(p.outcome, Outcome::Failed);
     assert!(p.failure().contains("can be freed"), "{}", p.failure());
@@ -126,7 +126,7 @@ fn a_guess_ends_no_run() {
 
 #[test]
 fn who_finds_no_room_does_not_keep_others_from_giving_it_back() {
-    // `large` has the longer way to the end and goes first, but only `small` can free what it lacks.
+    // `large` has the longer way to the end and goes first, but only `small` can free the space that it lacks.
     let text = r#"
 name = "w"
 [data.src]
@@ -321,8 +321,8 @@ fn replicas_never_exceed_a_tier_at_any_time() {
     }
 }
 
-/// The tiers of each attempt of a single step that writes so much and runs out of room, and the bytes set aside there, until
-/// its tries are used up.
+/// The tiers of each attempt of a single step that writes so much and runs out of space, and the bytes set aside there,
+/// until its tries are used up.
 fn places_of_attempts(tiers: &[u64], retries: u32, written: u64) -> Vec<(u32, u64)> {
     let text = format!(
         "name = \"w\"\n[data.r]\ndest = \"/r\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"r\"\nretries = {retries}\n"
@@ -435,7 +435,7 @@ fn what_takes_more_than_was_listed_is_promised_that_the_next_time() {
         let start = start(workflow(text), cluster.clone(), policy(data_mode));
         let (mut hand, _) = Hand::begin(&start);
         let mut actions = hand.listed(0, source(None, 2 * MB + MB / 2));
-        // Each tier has its own idea of blocks: the room for the output is gone when the source has come.
+        // Each tier has its own idea of blocks: the space for the output is gone when the source has come.
         let mut tries = 0;
         while runs_in(&actions).is_empty() {
             let coming = transfers_in(&actions);

@@ -90,7 +90,7 @@ fn begun(records: &mut [Record]) -> &mut Start {
     }
 }
 
-/// An order to remove what `a` has made from the node where it made it.
+/// An order to remove the output of `a` from the node where it made it.
 fn drop_output(records: &[Record]) -> Action {
     let made = find_event(records, committed(0));
     let Event::Ended {

@@ -1,4 +1,4 @@
-//! Large workflows: what is decided grows with the workflow, not with its square.
+//! Large workflows: the decisions grow with the workflow, not with its square.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn work(count: usize, chained: bool, name: &str) -> (usize, usize) {
     (played.records.len(), played.actions().count())
 }
 
-/// Every step has its place, its start and its end said once, whatever waits beside it.
+/// Every step has its place, its start and its end recorded once, with any number waiting beside it.
 #[test]
 fn independent_steps_cost_the_same_however_many_there_are() {
     for name in ["data", "fcfs", "easy", "same-nodes", "heft+cache"] {

@@ -28,11 +28,11 @@ pub enum CatalogueError {
     /// SQLite refused something.
     #[error("cannot {doing} the catalogue {}: {source}; it is only an index: remove it, and it is made again from the logs", .path.display())]
     Sql {
-        /// What was tried.
+        /// The attempted operation.
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
     /// A value in it cannot be understood or written.
@@ -40,7 +40,7 @@ pub enum CatalogueError {
     Json {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The conversion error.
         source: serde_json::Error,
     },
     /// The state folder cannot be made.
@@ -48,7 +48,7 @@ pub enum CatalogueError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// It is damaged or outdated, and cannot be removed to be made again.
@@ -56,7 +56,7 @@ pub enum CatalogueError {
     Remove {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// It cannot be locked.
@@ -82,7 +82,7 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Opens the catalogue of a state folder, made where it does not exist, and indexes what it lacks. When it is
+    /// Opens the catalogue of a state folder, made where it does not exist, and indexes the logs that it lacks. When it is
     /// missing, damaged or of another version, it is made again from the logs.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl Catalogue {
         self.index_log(run)
     }
 
-    /// Records what was done to replicas outside any run: durably in the log of changes, then here.
+    /// Records changes to replicas outside any run: durably in the log of changes, then here.
     ///
     /// # Errors
     /// When it cannot be recorded; then nothing is.
@@ -200,10 +200,10 @@ fn lock_path(state: &StateDir) -> PathBuf {
     state.0.join("catalogue.lock")
 }
 
-/// Opens the file, checks it, and makes the tables of a new one. What is sound but of another version is
-/// reported as [`ErrorCode::DatabaseCorrupt`]: it is made again just so.
+/// Opens the file, checks it, and makes the tables of a new one. A sound catalogue of another version is reported as
+/// [`ErrorCode::DatabaseCorrupt`] too: both are made again.
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    // The folder may lie behind links; the file itself, whoever owns the folder, is none.
+    // The folder's path may have links; the file itself, whoever owns the folder, is none.
     let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
     let real = match (folder, path.file_name()) {
         (Some(folder), Some(name)) => folder.join(name),

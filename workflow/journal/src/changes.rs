@@ -1,4 +1,4 @@
-//! `data.log`: what people did to replicas outside any run. The catalogue can be made again only because this is
+//! `data.log`: changes to replicas by people outside any run. The catalogue can be made again only because this is
 //! kept.
 
 use crate::lines::{LineError, LineReader, LineWriter};
@@ -10,7 +10,7 @@ use tarn_types::part::StoreKey;
 /// Name and version of the format: the first line.
 pub const FORMAT: &str = "tarn-data-log 1";
 
-/// Where a replica lies, by names that hold beyond one run.
+/// The place of a replica, by names that hold beyond one run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoredAt {
@@ -52,11 +52,11 @@ pub struct ReplicaChange {
     pub key: StoreKey,
     /// The replica's place.
     pub at: StoredAt,
-    /// What was done.
+    /// The kind of change.
     pub change: ChangeKind,
 }
 
-/// What was done to a replica.
+/// A kind of change to a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChangeKind {
@@ -79,7 +79,7 @@ pub enum ChangesError {
         path: PathBuf,
         /// The line; 0 for one that was to be written.
         line: u64,
-        /// What is wrong.
+        /// The conversion error.
         source: serde_json::Error,
     },
 }

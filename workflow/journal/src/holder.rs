@@ -1,4 +1,4 @@
-//! Which process holds a lock: told so that it can neither be mistaken for one of the same number on another host, nor for one
+//! The process that holds a lock: it cannot be mistaken for a process of the same number on another host, nor for one
 //! that took its number later.
 
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ pub struct Holder {
     place: ProcessScope,
 }
 
-/// Where a process number means something.
+/// The scope in which a process number is unique.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ProcessScope {
     /// The kernel's name for this boot.
@@ -68,12 +68,13 @@ impl Holder {
         &self.place.host
     }
 
-    /// Whether it runs (or ran) where its number means what it means here.
+    /// Whether it runs (or ran) where its number has the same meaning as here.
     pub fn is_here(&self) -> bool {
         ProcessScope::here().is_ok_and(|here| here == self.place)
     }
 
-    /// Whether it is known to be gone, or was killed and nobody has asked how it ended. Of one elsewhere that is not known.
+    /// Whether it is known to be gone, or was killed and nobody has collected its status. For a process elsewhere that is
+    /// not known.
     pub fn is_dead(&self) -> bool {
         let gone = |found: Option<(char, u64)>| {
             found.is_none_or(|(state, started)| {
@@ -94,7 +95,7 @@ impl Holder {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
             return Ok(false);
         };
-        // What is opened is one process for good; looked at after that, it is this one or another.
+        // The descriptor stays with one process: whether that is the holder is checked after it was opened.
         let process = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(process) => process,
             Err(Errno::SRCH) => return Ok(false),
@@ -126,7 +127,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// A lock file that says of no process where it is.
+/// A lock file that names no process with its place.
 #[derive(Debug)]
 pub struct Unknown;
 

@@ -1,7 +1,7 @@
 //! L3: the event log, its SQLite index, and the folder they live in. docs/reference/formats.md describes the bytes.
 //!
 //! Reading order: [`lines`] (checksummed lines, torn tails), [`log`] (the event log), [`runs`] (a state folder's
-//! runs), [`catalogue`] (the index over all of them), [`lock`], [`live`] (what a run says of itself).
+//! runs), [`catalogue`] (the index over all of them), [`lock`], [`live`] (the live status of a run).
 
 pub mod catalogue;
 pub mod changes;

@@ -1,4 +1,4 @@
-//! Append-only files of checksummed lines: what the event log and the log of changes share.
+//! Append-only files of checksummed lines: the common part of the event log and the log of changes.
 
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
@@ -18,11 +18,11 @@ pub enum LineError {
     /// The system refused something.
     #[error("cannot {doing} {}: {source}", .path.display())]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// It is another format.
@@ -32,7 +32,7 @@ pub enum LineError {
         path: PathBuf,
         /// The format's name and version.
         expected: &'static str,
-        /// The beginning of what is there.
+        /// The beginning of the file.
         found: String,
     },
     /// A line in the middle is damaged.
@@ -42,7 +42,7 @@ pub enum LineError {
         path: PathBuf,
         /// The line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The damage.
         what: String,
     },
 }
@@ -70,7 +70,7 @@ impl LineError {
     }
 }
 
-/// Writes one line to `out`. `begins` tells whether an append begins with it.
+/// Writes one line to `out`. `begins`: whether an append begins with it.
 fn encode(text: &[u8], begins: bool, out: &mut Vec<u8>) {
     let mark = if begins { b' ' } else { b'+' };
     let mut crc = crc32fast::Hasher::new();
@@ -98,7 +98,7 @@ pub struct LineReader {
     path: PathBuf,
     /// Lines read, the first (the format's) included.
     line: u64,
-    /// Length of what was intact.
+    /// Length of the intact part.
     good: u64,
     /// Set at the end, the torn tail or the first error.
     over: bool,
@@ -258,7 +258,7 @@ pub struct LineWriter {
     /// Bytes allocated.
     allocated: u64,
     buffer: Vec<u8>,
-    /// A failed append could not be cut off: what the file holds is not known.
+    /// A failed append could not be cut off: the file's content is not known.
     lost: bool,
 }
 
@@ -318,7 +318,7 @@ impl LineWriter {
     /// Appends lines as one append, durable on return.
     ///
     /// # Errors
-    /// Nothing of it is in the file then: what was written is cut off again.
+    /// Nothing of it is in the file then: written bytes are cut off again.
     pub fn append<'a>(&mut self, lines: impl IntoIterator<Item = &'a [u8]>) -> io::Result<()> {
         if self.lost {
             return Err(io::Error::other(
@@ -358,7 +358,7 @@ impl LineWriter {
         }
     }
 
-    /// Without changing the size. Where it cannot be done, nothing is lost but the gain.
+    /// Allocates without changing the size. If that fails, only the gain is lost.
     fn allocate_ahead(&mut self) {
         let end = self.len + self.buffer.len() as u64;
         if end <= self.allocated {
@@ -386,7 +386,7 @@ impl LineWriter {
 }
 
 impl Drop for LineWriter {
-    /// Gives back what was allocated ahead.
+    /// Gives back the space that was allocated ahead.
     fn drop(&mut self) {
         let end = self.file.seek(SeekFrom::End(0));
         if end.is_ok_and(|end| end == self.len) && self.allocated > self.len {

@@ -1,4 +1,4 @@
-//! What a run that continues says of itself: a small file in its folder, for whoever looks from another shell or node.
+//! The live status of an active run: a small file in its folder, for readers in other shells and on other nodes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_types::nodes::{LIVE_FORMAT, LiveRunStatus};
 
-/// Bytes of such a file: twice what [`tarn_types::bounds::MAX_LIVE`] entries of each kind take.
+/// Bytes of such a file: twice the size of [`tarn_types::bounds::MAX_LIVE`] entries of each kind.
 const MAX_LIVE_BYTES: u64 = 4 << 20;
-/// For how long a count that stands still is believed: some five times what lies between two.
+/// The time after which an unchanged count is not believed: some five times the interval between two counts.
 const STALE: Duration = Duration::from_secs(5);
 
-/// Takes the place of what the file said, at once and whole. It is not made durable: after a crash nobody believes it.
+/// Replaces the file's content atomically. It is not made durable: after a crash nobody believes it.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -39,8 +39,8 @@ impl LiveReader {
         Self { path, last: None }
     }
 
-    /// What the process `holder` (`None`: not known) says, and when that was read first. `None` when it says nothing, has said
-    /// nothing new for 5 s of `now`, or when another process or another version of tarn has written it.
+    /// The status of the process `holder` (`None`: not known), and when it was read first. `None` if there is no status, if
+    /// it has not changed for 5 s of `now`, or if another process or another version of tarn has written it.
     pub fn look(&mut self, holder: Option<u32>, now: Instant) -> Option<(LiveRunStatus, Instant)> {
         let live = read(&self.path)?;
         if live.format != LIVE_FORMAT || holder.is_some_and(|pid| pid != live.pid) {

@@ -16,7 +16,7 @@ const MAX_LOCK_BYTES: u64 = 512;
 /// runs another program.
 const DEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long shares, and who has not said their name, are waited for: who asks whether somebody has a lock has it for a moment.
+/// How long shares, and holders without a name, are waited for: a process that checks for a holder has the lock for a moment.
 const PROBE: Duration = Duration::from_millis(200);
 
 /// How often the folder of a lock is made again that has gone before there was a lock in it.
@@ -30,7 +30,7 @@ pub enum LockError {
     Busy {
         /// The lock.
         path: PathBuf,
-        /// Who has it, where the file says so.
+        /// The holder, if the file names it.
         holder: Option<Holder>,
     },
     /// Runs of other workflows read data of this one.
@@ -47,7 +47,7 @@ pub enum LockError {
     Unsupported {
         /// The lock.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The system refused something else.
@@ -55,12 +55,12 @@ pub enum LockError {
     Io {
         /// The lock.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Whose runs the lock is for.
+/// The workflow whose runs the lock is for.
 fn workflow(path: &Path) -> std::borrow::Cow<'_, str> {
     path.file_stem().unwrap_or_default().to_string_lossy()
 }
@@ -79,7 +79,7 @@ pub struct RunLock {
 }
 
 impl RunLock {
-    /// Takes the lock, without waiting, and writes into it who has it.
+    /// Takes the lock, without waiting, and writes its holder into it.
     ///
     /// # Errors
     /// `Busy` with the holder when another has it.
@@ -111,7 +111,7 @@ impl RunLock {
         let mut file = lock(file, path, operation)?;
         let is_share = operation == FlockOperation::NonBlockingLockShared;
         if !is_share {
-            // What it says is for people and `tarn cancel`: on a full disk the lock holds all the same.
+            // The file's text is for people and `tarn cancel`: without it, on a full disk, the lock holds all the same.
             let _ = write_holder(&mut file);
         }
         let path = path.to_path_buf();
@@ -138,7 +138,7 @@ impl RunLock {
         }
     }
 
-    /// Who holds a lock now: `None` when nobody does. It is unknown who (`Some(None)`) when that could not be written.
+    /// The holder of a lock: `None` when nobody holds it, `Some(None)` when the file does not name the holder.
     ///
     /// # Errors
     /// When that cannot be found out.
@@ -153,7 +153,7 @@ impl RunLock {
                 });
             }
         };
-        // A shared lock: two that ask do not see each other as holders.
+        // A shared lock: two processes that check do not see each other as holders.
         match lock(file, path, FlockOperation::NonBlockingLockShared) {
             Err(LockError::Busy { holder, .. }) => Ok(Some(holder)),
             asked => asked.map(|_| None),
@@ -222,11 +222,10 @@ fn lock(mut file: File, path: &Path, operation: FlockOperation) -> Result<File, 
     }
 }
 
-/// Locks that stand in a folder for them: that folder is no link either.
+/// The folder of locks: it is no link either.
 const LOCKS: &str = "locks";
 
-/// Opens a lock, made where there is none. Whoever owns the folder may have put a link there, to a file of whoever looks: it is not
-/// followed.
+/// Opens a lock, made where there is none. It follows no link: the folder's owner may have put one there to another user's file.
 fn open(path: &Path) -> io::Result<File> {
     let make = OFlags::CREATE | OFlags::RDWR;
     let folder = path
@@ -267,9 +266,9 @@ fn open_in_place(path: &Path, flags: OFlags) -> io::Result<File> {
     }
 }
 
-/// Whether those who have a lock have shares of it.
+/// Whether the holders of a lock have shares of it.
 fn is_shared(file: &File) -> bool {
-    // What is taken here goes at once.
+    // A lock that is taken here is released at once.
     let shared = rustix::fs::flock(file, FlockOperation::NonBlockingLockShared).is_ok();
     if shared {
         let _ = rustix::fs::flock(file, FlockOperation::Unlock);
@@ -354,7 +353,7 @@ mod tests {
                 while !is_over.load(over) {
                     let _ = std::fs::remove_dir(state.join("locks"));
                     let _ = std::fs::remove_dir(&state);
-                    // Who looks does so once: it does not win against all tries of one lock.
+                    // `tarn plan` removes a folder only once: with this pause the thread does not beat all tries of one lock.
                     std::thread::sleep(std::time::Duration::from_micros(20));
                 }
             });
@@ -427,7 +426,7 @@ mod tests {
         let path = dir.path().join("w.lock");
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let holder = Holder::of(child.id()).unwrap();
-        // It has ended, asked for or not.
+        // It has ended, its status collected or not.
         while !holder.is_dead() {
             std::thread::sleep(Duration::from_millis(1));
         }

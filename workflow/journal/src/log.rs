@@ -15,14 +15,14 @@ pub struct LogReader {
     check: Sequence,
 }
 
-/// What makes a record the next one.
+/// The number and the time that the next record must continue.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sequence {
     seq: u64,
     now: Time,
 }
 
-/// Why a line, or what is to be one, is not the log's next record.
+/// Why a line, or a record to write, is not the log's next record.
 #[derive(Debug, thiserror::Error)]
 enum NotNext {
     #[error("it is not a record that this version of tarn knows ({0})")]
@@ -99,7 +99,7 @@ impl Iterator for LogReader {
     }
 }
 
-/// Reads a log that grows: each look continues where the one before has ended. What is only half there is waited for.
+/// Reads a log that grows: each look continues where the one before has ended. An incomplete record is left for a later look.
 pub struct LogFollower {
     path: PathBuf,
     /// Bytes and lines that have been read.
@@ -123,7 +123,7 @@ impl LogFollower {
     /// another node has written.
     ///
     /// # Errors
-    /// When the log cannot be read or is damaged; what came before has been handed over.
+    /// When the log cannot be read or is damaged; the records before that have been handed over.
     pub fn read(&mut self, mut each: impl FnMut(Record)) -> Result<(), LineError> {
         let lines = LineReader::open_behind(&self.path, FORMAT, self.good, self.lines)?;
         let mut reader = LogReader {
@@ -167,7 +167,7 @@ pub struct LogWriter {
 pub struct OpenedLog {
     /// To continue.
     pub writer: LogWriter,
-    /// What it holds.
+    /// Its records.
     pub records: Vec<Record>,
     /// Bytes of a torn tail that were cut off.
     pub cut: u64,

@@ -18,11 +18,11 @@ pub enum RunsError {
     /// The system refused something.
     #[error("cannot {doing} {}: {source}", .path.display())]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         doing: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// There are too many.
@@ -157,7 +157,7 @@ pub fn read(state: &StateDir, run: &str) -> Result<Vec<Record>, LineError> {
     LogReader::open(&state.log(run))?.collect()
 }
 
-/// What the log of a run says.
+/// The history of a run, from its log.
 ///
 /// # Errors
 /// When it cannot be read or is damaged.

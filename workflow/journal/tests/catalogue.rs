@@ -44,7 +44,7 @@ fn mid(run: &str) -> StoreKey {
     StoreKey(format!("{run}.s0.0"))
 }
 
-/// Everything that can be asked, as text.
+/// The results of all queries, as text.
 fn everything(catalogue: &Catalogue) -> String {
     let cluster = cluster(&["n0", "n1"], "/tier");
     format!(
@@ -170,7 +170,7 @@ fn prior_speaks_of_the_present_cluster() {
     );
 }
 
-/// A later run reuses what the first one made, drains it and evicts it from a node.
+/// A later run reuses the output of the first one, drains it and evicts it from a node.
 fn second_run(run: &str, prior: Vec<PriorInstance>) -> Vec<Record> {
     let mut start = start(run, WALL + 1000);
     start.prior = prior;
@@ -268,7 +268,7 @@ fn later_runs_and_people_change_what_is_there() {
     assert_eq!(
         rows,
         [
-            // What is pinned is the part, wherever it is stored.
+            // The pin is on the part, wherever it is stored.
             (mid.clone(), drained, None),
             (mid, node("n1"), None),
             (out, dest, None)
@@ -289,7 +289,7 @@ fn later_runs_and_people_change_what_is_there() {
     assert_eq!(make.outputs[0].data, DataId(1));
 }
 
-/// A later run takes over what an earlier one was asked to keep, and loses the node: nobody knows that it is gone.
+/// A later run takes over data that an earlier one had to keep, and loses the node: nobody knows that it is gone.
 #[test]
 fn what_a_lost_node_keeps_stays_listed() {
     let (_dir, state) = state();
@@ -434,7 +434,7 @@ fn a_change_outlives_a_torn_one() {
     fs::write(&log, bytes).unwrap();
     fs::remove_file(state.catalogue()).unwrap();
     let mut catalogue = Catalogue::open(&state).unwrap();
-    // The pin is whole, the removal was torn: it was never said to be done.
+    // The pin is whole, the removal was torn: nothing reported it as done.
     let rows = catalogue.replicas("w", None).unwrap();
     assert_eq!(rows.iter().filter(|r| r.key.0 == "w-1.s1.0").count(), 2);
     assert!(

@@ -1,4 +1,4 @@
-//! What the shared read model makes of a log.
+//! The history that the shared read model makes of a log.
 
 mod common;
 
@@ -142,7 +142,7 @@ fn what_is_noted_forever_is_bounded() {
 #[test]
 fn after_an_interruption_only_what_was_found_is_there() {
     let records = story("w-1", WALL);
-    // The second attempt runs, nothing is in flight but what is ordered then.
+    // The second attempt runs, only transfers that are ordered then are in flight.
     let mut h = replay(&records[..5]);
     let kept = (part(1, 1), Place::Node(spot(0)));
     let event = Event::Resumed {
@@ -224,7 +224,7 @@ fn reuse_takes_outputs_by_position_and_what_is_held() {
     assert_eq!(h.held(spot(1)), 50 + 4096);
 }
 
-/// Logs of other versions of tarn may say what makes no sense to this one.
+/// Logs of other versions of tarn may have records that make no sense to this one.
 #[test]
 fn nonsense_does_no_harm() {
     let records = story("w-1", WALL);
@@ -334,7 +334,7 @@ fn what_is_made_again_or_comes_to_a_lost_node_is_known() {
     assert_eq!(places(&h), [(1, n1)]);
     assert!(h.unreachable.is_empty(), "the older one is of no use");
     assert!(h.removed.contains_key(&(mid(), n0.clone())));
-    // What was committed on a node that had been lost before that was heard of may be there.
+    // A part whose commit is reported after the loss of its node may be there.
     h.apply(40 * SECOND, &made("late", 0), &[]);
     assert_eq!(places(&h), []);
     assert!(h.unreachable.contains_key(&(StoreKey("late".into()), n0)));
@@ -360,7 +360,7 @@ fn what_was_out_of_reach_counts_where_it_is_found() {
     );
     assert_eq!(h.replicas[&part(1, 1)][&n0].since, since);
     assert!(h.unreachable.is_empty() && !h.is_lost(NodeId(0)));
-    // Asked in vain it is gone, unless the node was not there to be asked.
+    // A replica that a resumed run does not find is gone, unless its node was not there for the check.
     missed.apply(
         30 * SECOND,
         &Event::Resumed {

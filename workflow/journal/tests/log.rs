@@ -1,4 +1,4 @@
-//! Crash images of the event log: whatever a crash or the medium does to it, what is read was written.
+//! Crash images of the event log: after any damage by a crash or the medium, only records that were written are read.
 
 mod common;
 
@@ -27,7 +27,7 @@ struct Written {
     path: PathBuf,
     records: Vec<Record>,
     bytes: Vec<u8>,
-    /// Where each line ends, the first (the format's) included.
+    /// The end of each line, the first (the format's) included.
     ends: Vec<usize>,
 }
 
@@ -104,7 +104,7 @@ fn a_log_that_grows_is_read_on_and_half_a_record_is_waited_for() {
         assert_eq!(seen.len(), whole.saturating_sub(1), "{n} bytes");
     }
     assert_eq!(seen, log.records);
-    // What has been read is not read again: it may be anything by now.
+    // The follower does not read bytes again: they may have changed by now.
     let (before, last) = log.bytes.split_at(log.ends[log.ends.len() - 2]);
     let mut follower = LogFollower::new(&path);
     fs::write(&path, before).unwrap();
@@ -124,7 +124,7 @@ fn who_reads_a_log_on_sees_what_is_cut_off_and_what_is_damaged() {
         let ended = follower.read(|r| seen.push(r));
         (seen, ended.map_err(|e| e.to_string()))
     };
-    // A torn tail, which who goes on with the run cuts off and writes over.
+    // A torn tail, which a process that resumes the run cuts off and writes over.
     fs::write(&log.path, &log.bytes[..log.ends[2] + 20]).unwrap();
     assert_eq!(read(&mut follower), (log.records[..2].to_vec(), Ok(())));
     fs::write(&log.path, &log.bytes[..log.ends[3]]).unwrap();
@@ -170,7 +170,7 @@ fn a_log_cut_at_any_byte_gives_what_was_whole_and_goes_on() {
         let intact = &records[..lines.saturating_sub(1)];
         let (got, error) = read(&image);
         assert!(error.is_none() && got == intact, "cut at {cut}: {error:?}");
-        // Syncing thousands of times would take long: going on is tried around the ends of lines and in between.
+        // Syncing thousands of times would take long: resuming is tried around the ends of lines and in between.
         let near = ends.iter().any(|end| end.abs_diff(cut) <= 2);
         if cut > 40 && !near && cut % 97 != 0 {
             continue;
@@ -208,7 +208,7 @@ fn a_flipped_byte_never_gives_wrong_records() {
         let line = ends.iter().filter(|end| **end <= at).count();
         let (got, error) = read(&image);
         assert_eq!(got, records[..line.saturating_sub(1)], "byte {at} ^ {flip}");
-        // What was durable is never dropped in silence: an append began after it.
+        // Durable records are never dropped in silence: an append began after them.
         assert_eq!(
             error.is_some(),
             at < last_append,

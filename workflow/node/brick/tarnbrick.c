@@ -1,11 +1,11 @@
 // tarnbrick: lets a brick of GlusterFS be an ordinary user's.
-// docs/internals/shared-namespace.md#bricks-of-an-ordinary-user tells why.
+// The reasons: docs/internals/shared-namespace.md#bricks-of-an-ordinary-user.
 //
-// GlusterFS keeps what it knows of a file in attributes `trusted.*`, which only
-// root of the machine may write. With this library before the others they are
+// GlusterFS keeps its facts of a file in attributes `trusted.*`, which only root
+// of the machine may write. With this library before the others they are
 // `user.tarn.*`. Files that cannot have such (symbolic links, pipes, sockets)
-// have them on a file of $TARN_BRICK_LINKS. What the file system makes for
-// itself, and would give to root, stays its user's.
+// have them on a file of $TARN_BRICK_LINKS. Files that the file system makes for
+// itself, and would give to root, stay its user's.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,10 +24,10 @@
 
 enum { INSIDE_LENGTH = sizeof INSIDE - 1, OUTSIDE_LENGTH = sizeof OUTSIDE - 1 };
 
-// What a file is, by its mode.
+// The kinds of files, by the mode.
 enum { KIND = 0170000, PLAIN = 0100000, FOLDER = 0040000 };
 
-// The longest name that the kernel takes, and what ours is longer.
+// The longest name that the kernel takes, and the additional length of ours.
 enum { NAME_LENGTH = 256 + OUTSIDE_LENGTH };
 
 static const char *outside(const char *name, char *buffer, size_t size) {
@@ -37,8 +37,8 @@ static const char *outside(const char *name, char *buffer, size_t size) {
     return buffer;
 }
 
-// Of a file that cannot have such attributes, the one that has them. A number
-// of an inode comes again: with the time at which it was made it does not.
+// The file that has the attributes of one that cannot have them. The number of
+// an inode comes again: with the time at which it was made it does not.
 static const char *holder(const char *path, char *buffer, size_t size, int make) {
     const char *folder = getenv("TARN_BRICK_LINKS");
     struct statx of;
@@ -59,7 +59,7 @@ static const char *holder(const char *path, char *buffer, size_t size, int make)
     return buffer;
 }
 
-// Where nothing was ever set there is no file.
+// If nothing was ever set, there is no file.
 static long none_of(long result, const char *asked, const char *held) {
     if (result < 0 && errno == ENOENT && asked != held)
         errno = ENODATA;
@@ -144,7 +144,7 @@ static ssize_t inside(char *list, ssize_t length) {
     return to - list;
 }
 
-// Who asks with no room is told what is enough.
+// A caller with an empty buffer gets the size that is enough.
 static ssize_t listed(char *list, size_t size, ssize_t length) {
     return size == 0 ? length : inside(list, length);
 }

@@ -1,8 +1,9 @@
 //! One attempt of a step on its nodes.
 //!
-//! Reading order: `step` (from the views to the commit), `team` and `member` (its nodes), `local_node` and `remote_node` (one of this
-//! world, one of another), `follower` (the other side of `remote_node`), `node_task`, `message`, `envelope_queue` and `relay` (what
-//! nodes say to each other), `prepare` and `commit` (before and after the command), `node_context` (what all attempts share).
+//! Reading order: `step` (from the views to the commit), `team` and `member` (its nodes), `local_node` and `remote_node` (one of
+//! this world, one of another), `follower` (the other side of `remote_node`), `node_task`, `message`, `envelope_queue` and
+//! `relay` (messages between nodes), `prepare` and `commit` (before and after the command), `node_context` (shared by all
+//! attempts).
 
 pub(crate) mod commit;
 pub(crate) mod env;

@@ -1,3 +1,3 @@
-//! Why this machine cannot do something: the ports' error, as a world says it to its run.
+//! Why this machine cannot do something: the ports' error, as a world reports it to its run.
 
 pub use tarn_ports::CapabilityError;

@@ -1,4 +1,4 @@
-//! What this machine offers: its tiers, how fast they are, and what it sees of other machines.
+//! The properties of this machine: its tiers, how fast they are, and its view of other machines.
 
 pub mod machine;
 pub mod sight;

@@ -1,9 +1,10 @@
 //! L3: the world of N nodes on one machine. Nodes are folders on tiers; steps are real processes, each step in
-//! namespaces of its own where the machine allows it. docs/internals/local-world.md tells how and what can go wrong.
+//! namespaces of its own where the machine allows it. How, and what can go wrong: docs/internals/local-world.md.
 //!
 //! Reading order: `world` (actions in, events out), `remote_tiers` (tiers that nodes export and attach), `attempt` (a step on its
 //! nodes), `staging` (transfers, sources, destinations), `helper` (the process that runs a step), `host` (what the machine offers),
-//! `storage` (tiers, their ledger, replicas). A folder imports only from those after it. Each says at its top what to read first.
+//! `storage` (tiers, their ledger, replicas). A folder imports only from those after it. Each names at its top the file to read
+//! first.
 
 mod attempt;
 mod capability;

@@ -1,8 +1,8 @@
 //! Processor sockets divided among steps, and threads kept near what they move.
 //!
 //! Only processors are bound. Memory follows: Linux takes a page from the node of the processor that touches it first. A
-//! policy of our own would say the same, and take from programs what they say themselves (`numactl`) and from the kernel
-//! the balancing between nodes.
+//! policy of our own would do the same, and take from programs their own settings (`numactl`) and from the kernel the balancing
+//! between nodes.
 
 use crate::topology::{allowed, socket_of};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -24,8 +24,8 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Those of the host that the own nodes are on, with the processors that this process may use. `None` where there is
-    /// nothing to choose from: then nothing is asked of the system.
+    /// Those of the host that the own nodes are on, with the processors that this process may use. `None` where there is nothing
+    /// to choose from: then the system is not queried.
     pub fn of(cluster: &Cluster, own: &OwnedNodes) -> Option<Self> {
         let nodes = (0..).map(NodeId).zip(&cluster.nodes);
         let hosts: BTreeSet<u32> = nodes
@@ -71,8 +71,8 @@ impl Sockets {
         Near::to(&self.all[self.with(tier)?].cpus)
     }
 
-    /// Processors for a step: of the socket that its tier is on, or else of the one with most free, if there are enough; of as
-    /// few sockets as can be otherwise, whole ones first. They are its own until the claim is dropped. Where too few are free
+    /// Processors for a step: of the socket that its tier is on, or else of the one with most free, if there are enough;
+    /// otherwise of as few sockets as can be, whole ones first. They are its own until the claim is dropped. If too few are free
     /// (they are taken by steps that the ledger does not count any more), it may use all.
     pub(crate) fn take(&self, cores: u32, tier: &str) -> CpuAllocation<'_> {
         let home = self.with(tier);
@@ -121,12 +121,12 @@ impl Sockets {
     }
 }
 
-/// What a step runs on.
+/// The processors of a step.
 #[derive(Debug)]
 pub(crate) struct CpuAllocation<'a> {
     sockets: &'a Sockets,
     pub(crate) cpus: Vec<u32>,
-    /// Of these, what nobody else runs on.
+    /// Those of them that no other step uses.
     own: Vec<u32>,
 }
 
@@ -170,7 +170,7 @@ impl Near {
 
 impl Drop for Near {
     fn drop(&mut self) {
-        // Where it may not go back, the kernel has taken processors away and chosen others.
+        // If it may not go back, the kernel has taken processors away and chosen others.
         let _ = sched_setaffinity(None, &self.before);
     }
 }

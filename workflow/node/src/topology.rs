@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tarn_types::cluster::Socket;
 
-/// Variables that make hwloc tell of another machine.
+/// Variables that make hwloc report another machine.
 const PRETENDING: [&str; 2] = ["HWLOC_SYNTHETIC", "HWLOC_XMLFILE"];
 /// Devices made of devices are followed so far down.
 const MAX_LAYERS: u32 = 8;
@@ -14,13 +14,13 @@ const MAX_LAYERS: u32 = 8;
 /// Why the sockets of this machine are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
-    /// libhwloc does not tell.
+    /// libhwloc gives no answer.
     #[error(transparent)]
     Hwloc(#[from] tarn_sys::hwloc::HwlocError),
-    /// What libhwloc tells cannot be read.
+    /// The output of libhwloc cannot be read.
     #[error("the output of libhwloc is not XML: {0}")]
     Xml(#[from] roxmltree::Error),
-    /// The kernel does not tell which processors there are for this process.
+    /// The kernel does not report which processors there are for this process.
     #[error(
         "the kernel does not report which processors may be used ({0}; more than {max} are not divided)",
         max = CpuSet::MAX_CPU
@@ -28,8 +28,8 @@ pub enum TopologyError {
     Processors(rustix::io::Errno),
 }
 
-/// The sockets of this machine with the processors that this process may use, if there are several of them. Where all memory is
-/// one NUMA node, nothing but that is looked at.
+/// The sockets of this machine with the processors that this process may use, if there are several of them. If all memory is one
+/// NUMA node, only that is looked at.
 ///
 /// # Errors
 /// Why they are not known; a sentence.
@@ -120,7 +120,7 @@ fn numa_of(folder: &Path) -> Option<u32> {
     }
 }
 
-/// Of the tmpfs with this device number: what its `mpol` names, if that is one node.
+/// Of the tmpfs with this device number: the node that its `mpol` names, if it is one.
 fn of_mount(mountinfo: &str, minor: u32) -> Option<u32> {
     let device = format!("0:{minor}");
     let line = mountinfo

@@ -72,29 +72,29 @@ pub struct Config {
     /// The nodes. Movement to and from the external store is held back where `external.emulated` is set, and by
     /// `external.latency`.
     pub cluster: Cluster,
-    /// What earlier runs left, as in [`tarn_types::event::Start::prior`].
+    /// The instances that earlier runs left, as in [`tarn_types::event::Start::prior`].
     pub prior: Vec<PriorInstance>,
     /// Datasets of other workflows, as in [`tarn_types::event::Start::prior_data`].
     pub prior_data: Vec<PriorData>,
     /// The state folder.
     pub state: StateDir,
-    /// What copies, hashes and removes trees.
+    /// Copies, hashes and removes trees.
     pub mover: Arc<dyn Mover>,
-    /// What wraps the keys of data; needed where a dataset is encrypted.
+    /// The keys that wrap the keys of data; needed where a dataset is encrypted.
     pub keys: Option<Wrapping>,
     /// The tarn binary, started again as the helper of each step.
     pub helper_exe: PathBuf,
-    /// Asked after an attempt that has failed, of a step that resumes from its checkpoints.
+    /// Called after an attempt that has failed, of a step that resumes from its checkpoints.
     pub checkpoints: CheckpointFinder,
     /// Makes the partitions of steps.
     pub partitions: MakePartition,
-    /// Asked before each attempt: a step whose script has changed since the run began is not what the log says.
+    /// Called before each attempt: a step whose script has changed since the run began does not match the log.
     pub changed_since: ChangedSince,
     /// The time at which this world begins: 0, or for a resumed run the last time in its log.
     pub epoch: Time,
-    /// What measures this machine while steps run on it.
+    /// The meter of this machine while steps run on it.
     pub meter: Option<Arc<dyn Meter>>,
-    /// What to use of namespaces.
+    /// The use of namespaces.
     pub namespaces: Namespaces,
     /// Whether SIGINT, SIGTERM and SIGHUP of this process become events.
     pub signals: bool,
@@ -106,7 +106,7 @@ pub struct Config {
     pub followers: Option<Arc<dyn Followers>>,
     /// By which names or addresses the nodes reach each other; none where all are this machine.
     pub addresses: BTreeMap<NodeId, String>,
-    /// The environment of who called tarn: what steps see of it.
+    /// The environment of tarn's caller, as far as steps see it.
     pub caller_env: Vec<(OsString, OsString)>,
 }
 
@@ -142,7 +142,7 @@ pub struct Local {
     idle: Option<Instant>,
     /// The run is over, and no step will continue.
     done: bool,
-    /// Replicas that somebody asked to keep before this run: others never remove them for space.
+    /// Replicas that were to be kept before this run: others never remove them for space.
     protected: BTreeSet<PathBuf>,
     /// Parts that the user has pinned.
     pinned: BTreeSet<StoreKey>,
@@ -214,7 +214,8 @@ impl Local {
         Waker(self.shared.deliveries.clone())
     }
 
-    /// What is exported to another node is in memory that the steps here use too: a node that stores more there than was exported may lose it.
+    /// Watches space in memory that was exported: steps here use that memory too, and a node that stores more than was exported
+    /// may lose it.
     pub fn watch_export(&self, exported: &ExportedPartition) {
         if let Some(writer) = exported.writer() {
             self.shared.writers.add_for_good(writer);
@@ -251,7 +252,8 @@ impl Local {
         folders.filter(|f| is_folder(f)).collect()
     }
 
-    /// A node is lost. Attempts that it takes part in end with kind `NodeLost`; what it leads here is ended and taken back.
+    /// A node is lost. Attempts that it takes part in end with kind `NodeLost`; attempts that it leads here are ended and taken
+    /// back.
     pub fn lose_node(&mut self, node: NodeId) {
         self.router.node_lost(node);
     }
@@ -349,7 +351,7 @@ impl Local {
             Place::Drained => self.shared.drained(key),
             Place::Source | Place::External(_) => return,
         };
-        // What an object store has was looked at, and makes way for nothing.
+        // An object store was looked at, and its parts make way for nothing.
         if !path.is_ok_and(|p| is_object(&p) || is_folder(&p)) {
             let at = at.clone();
             let gone = Event::Evicted { part, at };
@@ -370,7 +372,7 @@ impl Local {
         (self.now(), event)
     }
 
-    /// What has happened already; [`Event::Timer`] when it was woken.
+    /// An event that has happened already; [`Event::Timer`] when it was woken.
     fn ready(&mut self) -> Option<(Time, Event)> {
         self.look_at_ledgers();
         if let Some(event) = self.ahead.pop() {
@@ -426,13 +428,13 @@ impl Local {
         synced.map_err(|Failure { message, .. }| WorldError(message))
     }
 
-    /// What was kept at these places, where attempts have looked for it, is removed.
+    /// Removes the checkpoints at these places, where attempts have looked for them.
     fn forget(&self, at: &[TierRef], kept: impl Fn(TierRef) -> Result<CheckpointFolders, Failure>) {
         let own = at
             .iter()
             .filter(|tier_ref| self.shared.own.has(tier_ref.node));
         let kept = own.filter_map(|tier_ref| Some((*tier_ref, kept(*tier_ref).ok()?)));
-        // What follows may run there again.
+        // Later attempts may run there again.
         let aside = kept.filter_map(|(tier_ref, kept)| {
             checkpoint_folders::set_aside(&self.shared, &kept, tier_ref)
         });
@@ -458,8 +460,8 @@ impl Local {
         }
     }
 
-    /// For so many nanoseconds nothing has been under way in the whole run, of which this world has a part, and it waits for space;
-    /// or that is over. What holds the space of this world.
+    /// For so many nanoseconds nothing has been under way in the whole run, of which this world has a part, and it waits for
+    /// space; or that is over. Returns the holders of this world's space.
     pub fn waits(&self, idle: Option<u64>) -> SpaceWaitCause {
         let since = idle.and_then(|n| Instant::now().checked_sub(Duration::from_nanos(n)));
         self.shared.ledgers.idle(since)
@@ -494,7 +496,7 @@ fn watch_signals(
     running: &LedAttempts,
 ) -> std::io::Result<(SignalHandle, JoinHandle<()>)> {
     let mut watched = vec![SIGINT, SIGTERM];
-    // Who has started tarn with nohup wants it to outlive the terminal.
+    // A user who starts tarn with nohup wants it to outlive the terminal.
     if !tarn_sys::process::ignores(SIGHUP) {
         watched.push(SIGHUP);
     }
@@ -506,7 +508,7 @@ fn watch_signals(
         .spawn(move || {
             let mut before = false;
             for signal in signals.forever() {
-                // Told first: what it ends is not to be heard of before it.
+                // Delivered first: the events of the ends that it causes must not come before it.
                 shared.deliver(NodeLoopEvent::News(Event::Interrupted { signal }));
                 if before
                     && signal != SIGHUP

@@ -56,9 +56,9 @@ pub(crate) fn counts_of_steps(trace: &RunTrace) -> Vec<InstanceCounts> {
         }
         debug_assert_eq!(counts.instances(), known, "each instance is in one state");
         counts.unexpanded_steps = u64::from(expected.is_none());
-        // There may be more than are expected: a log may have more than its workflow says.
+        // There may be more than are expected: a log may have more than its workflow has.
         counts.waiting += expected.unwrap_or(0).saturating_sub(known);
-        // Nothing is on its way in a run that has ended: what has not run does not.
+        // Nothing is on its way in a run that has ended: waiting instances do not run any more.
         if trace.history.outcome.is_some() {
             counts.waiting += std::mem::take(&mut counts.staging);
             counts.waiting += std::mem::take(&mut counts.running);

@@ -44,9 +44,9 @@ pub enum EvidenceError {
     /// Something breaks a rule of the format.
     #[error("{experiment}: {what}")]
     Rule {
-        /// Whose.
+        /// The experiment.
         experiment: String,
-        /// Which.
+        /// The broken rule.
         what: String,
     },
 }
@@ -68,7 +68,7 @@ pub struct Results {
     pub experiments: Vec<Experiment>,
 }
 
-/// What one experiment found.
+/// The findings of one experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
     /// [`SCHEMA`].
@@ -82,13 +82,13 @@ pub struct Experiment {
     /// Why it has no results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_run: Option<String>,
-    /// What is emulated, at which rates.
+    /// The emulated devices and their rates.
     #[serde(default)]
     pub emulated: Vec<String>,
-    /// How its figures came about, where that is not by measuring what `emulated` tells of.
+    /// The origin of its figures, unless they were measured with the devices of `emulated`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how: Option<BTreeSet<FigureMethod>>,
-    /// What is otherwise than in the paper.
+    /// Differences from the paper.
     #[serde(default)]
     pub differs: Vec<String>,
     /// Repetitions that count.
@@ -103,7 +103,7 @@ pub struct Experiment {
     /// Pictures of them.
     #[serde(default)]
     pub plots: Vec<Plot>,
-    /// What the paper claims of it, and what is found here.
+    /// The paper's claims and the findings here.
     #[serde(default)]
     pub claims: Vec<PaperClaim>,
 }
@@ -133,7 +133,7 @@ impl FigureMethod {
 /// Figures in rows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvidenceTable {
-    /// What they are.
+    /// The title.
     pub title: String,
     /// Names of the columns, the first of the rows'.
     pub columns: Vec<String>,
@@ -175,7 +175,7 @@ pub struct MeasuredFigure {
 /// A picture.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plot {
-    /// What it shows.
+    /// The title.
     pub title: String,
     /// How.
     pub kind: ChartKind,
@@ -183,7 +183,7 @@ pub struct Plot {
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// What is drawn.
+    /// The drawn series.
     pub series: Vec<Series>,
     /// How these came about, where it is otherwise than in the rest of the experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -199,7 +199,7 @@ pub enum ChartKind {
     Lines,
     /// A group of bars for each name on the horizontal axis.
     Bars,
-    /// What a node does from when to when: points are node, from, to; time is the horizontal axis.
+    /// The phases of each node: points are node, from, to; time is the horizontal axis.
     Gantt,
 }
 
@@ -213,18 +213,18 @@ pub struct Axis {
     pub log: bool,
 }
 
-/// What belongs together in a picture.
+/// Points that belong together in a picture.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// Whose figures these are.
+    /// The owner of the figures.
     pub of: FigureOwner,
     /// The points, in the order of x.
     pub points: Vec<ChartPoint>,
 }
 
-/// Whose figures.
+/// The owner of figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FigureOwner {
@@ -241,13 +241,13 @@ pub enum FigureOwner {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Value>", into = "Vec<Value>")]
 pub struct ChartPoint {
-    /// Where on the horizontal axis; the node of a Gantt chart.
+    /// The position on the horizontal axis; the node of a Gantt chart.
     pub at: PointPosition,
     /// One to three numbers.
     pub numbers: Vec<f64>,
 }
 
-/// Where a point is.
+/// The position of a point.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PointPosition {
     /// At a number.
@@ -256,7 +256,7 @@ pub enum PointPosition {
     Name(String),
 }
 
-/// What is there instead of a point.
+/// A value in the place of a point that is none.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("a point is [x, y], [x, y, low, high] or [node, from, to], not {0}")]
 pub struct PointError(pub Value);
@@ -291,7 +291,7 @@ impl From<ChartPoint> for Vec<Value> {
     }
 }
 
-/// A claim of a paper, and what is found here.
+/// A claim of a paper, and the finding here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PaperClaim {
     /// The claim.
@@ -320,7 +320,7 @@ pub enum ClaimVerdict {
 }
 
 impl ClaimVerdict {
-    /// What does not hold comes first.
+    /// In the order of the page: failed claims come first.
     const BY_WEIGHT: [Self; 3] = [Self::Fails, Self::Unclear, Self::Holds];
 
     /// In words.
@@ -350,7 +350,7 @@ impl Results {
         Ok(results)
     }
 
-    /// How long all of it took, beside what is meant for a whole run.
+    /// How long all of it took, beside the time that is meant for a whole run.
     pub fn took(&self) -> String {
         let seconds: f64 = self.experiments.iter().map(|e| e.seconds).sum();
         let (how, meant) = if self.quick {
@@ -368,7 +368,7 @@ impl Results {
 }
 
 impl Experiment {
-    /// Reads what an experiment printed.
+    /// Reads the output of an experiment.
     ///
     /// # Errors
     /// As [`Results::parse`].
@@ -378,7 +378,8 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// How figures came about, in words: of something of it that says so itself, or else of all of it. Nothing if they were simply measured.
+    /// How figures came about, in words: of a part with its own entry, or else of all of it. Nothing if they were simply
+    /// measured.
     fn how(&self, own: Option<&BTreeSet<FigureMethod>>) -> Option<String> {
         let emulated = || {
             if self.emulated.is_empty() {
@@ -403,7 +404,7 @@ impl Experiment {
         })
     }
 
-    /// What the shape does not say.
+    /// Checks the rules that the types do not express.
     fn check(&self) -> Result<(), EvidenceError> {
         if self.schema != SCHEMA {
             return Err(EvidenceError::Version(self.schema));

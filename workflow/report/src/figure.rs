@@ -1,17 +1,17 @@
-//! Figures of a page: `page/plots.js` draws them as wide as the window lets them be; their data stand below them.
+//! Figures of a page: `page/plots.js` draws them as wide as the window lets them be; their data are below them.
 
 use crate::html::text::escape;
 use std::fmt::Write;
 
-/// What figures look like, on every page that has some.
+/// The style of figures, for every page that has some.
 pub(crate) const STYLE: &str = include_str!("../page/plots.css");
-/// What draws `plots`, a list that the page's script has made before.
+/// The script that draws `plots`, a list that the page's script has made before.
 pub(crate) const PLOTS: &str = include_str!("../page/plots.js");
-/// Where JavaScript is off.
+/// The notice for browsers without JavaScript.
 pub(crate) const NO_SCRIPT: &str = "<noscript><p class=\"fine\">The drawings need JavaScript, which this page \
     carries itself; the data are below each.</p></noscript>\n";
 
-/// A figure below its title; `number` is its place in `plots`, `data` what stands below it.
+/// A figure below its title; `number` is its place in `plots`, `data` the text below it.
 pub(crate) fn figure(page: &mut String, number: usize, title: &str, data: &str) {
     let _ = writeln!(
         page,

@@ -1,5 +1,5 @@
 //! The page that a run leaves behind: one file without any outside resource, for screen and paper.
-//! Totals are written by Rust; JavaScript draws what moves with the zoom (`page/*.js`).
+//! Totals are written by Rust; JavaScript draws the parts that move with the zoom (`page/*.js`).
 
 mod data;
 mod failures;
@@ -29,15 +29,15 @@ use text::{escape, json_in_script};
 pub const MAX_DRAWN: usize = 20_000;
 
 const CSS: &str = include_str!("../page/page.css");
-/// What only this page has.
+/// Styles of this page only.
 const RUN_CSS: &str = include_str!("../page/run.css");
-/// What the scripts of every page use.
+/// Functions for the scripts of every page.
 pub(crate) const TOOLS: &str = include_str!("../page/tools.js");
 /// Charts over time, once `run` is there.
 pub(crate) const ZOOM: &str = include_str!("../page/zoom.js");
 /// Lists of rows that JavaScript writes.
 pub(crate) const LISTS: &str = include_str!("../page/lists.js");
-/// What comes after all other scripts.
+/// The script after all others.
 pub(crate) const LAST: &str = include_str!("../page/last.js");
 const JS: [&str; 8] = [
     include_str!("../page/base.js"),
@@ -67,7 +67,7 @@ pub fn html(records: &[Record], links: &PageLinks) -> Result<String, ReportError
     sections::header(&mut page, &summary);
     page.push_str("<main>\n");
     sections::figures(&mut page, &trace, &summary);
-    // What ended the run comes first; what was overcome comes with the other stories of the way.
+    // The failures of a run that did not succeed come first; failures that a successful run overcame come further below.
     let overcome = summary.outcome == OutcomeName::Done;
     if !overcome {
         failures::failures(&mut page, &trace, &names, links, "Failures");

@@ -1,6 +1,6 @@
-//! What happened in a run, told from its log alone: totals ([`Summary`]), a page to look at ([`html()`]),
-//! answers to why ([`why()`]) and where a run stands ([`RunStatus`]). Nothing here is measured or guessed:
-//! every figure is a sum over logged records, and what is estimated says so. A log may be damaged, so sums of
+//! The story of a run, from its log alone: totals ([`Summary`]), a page to look at ([`html()`]),
+//! answers to why ([`why()`]) and the state of a run ([`RunStatus`]). Nothing here is measured or guessed:
+//! every figure is a sum over logged records, and estimates are marked. A log may be damaged, so sums of
 //! its figures saturate. docs/guide/report.md defines each figure.
 //!
 //! Reading order: [`trace`] (the fold), [`summary`] and [`summarize`] (totals), [`mod@why`], [`mod@status`], [`mod@html`].

@@ -9,7 +9,7 @@ use tarn_types::part::{Place, TransferKind};
 use tarn_types::reason::Reason;
 use tarn_types::units::Bytes;
 
-/// The partitions of an attempt: what each takes of which tier, as `field 1.00 MiB on n1/fast`.
+/// The partitions of an attempt: the bytes of each and its tier, as `field 1.00 MiB on n1/fast`.
 pub fn partition_texts(start: &Start, all: &[PartitionAssignment]) -> Vec<String> {
     let history = History::new();
     let names = RunNames::new(start, &history);

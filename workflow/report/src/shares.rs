@@ -1,4 +1,4 @@
-//! Where the time of attempts went: what their processes computed, and what is not known any closer.
+//! The division of attempts' time: the computing of their processes, and the rest that is not known any closer.
 
 use crate::summarize::cores_used;
 use crate::trace::RunTrace;

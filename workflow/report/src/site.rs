@@ -1,4 +1,4 @@
-//! A simulated site: what happened under each policy, as figures, JSON, a table and a page with charts. docs/guide/sim.md
+//! A simulated site: the results under each policy, as figures, JSON, a table and a page with charts. docs/guide/sim.md
 //! defines each figure.
 //!
 //! Reading order: [`summary`] (the figures), [`mod@table`] (for terminals), [`page()`] (for browsers), [`curves`] (comparisons of

@@ -1,4 +1,4 @@
-//! `tarn status`: where a run stands.
+//! `tarn status`: the state of a run.
 
 mod failed;
 mod meter;
@@ -28,7 +28,7 @@ use tarn_types::units::{Nanos, Time};
 /// Failures that [`RunStatus::failures`] lists.
 pub const MAX_FAILURES: usize = 100;
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunStatus {
     /// The version of this shape.
@@ -43,20 +43,20 @@ pub struct RunStatus {
     pub outcome: OutcomeName,
     /// Nanoseconds since its start, or until its end.
     pub elapsed_ns: Nanos,
-    /// What the external store is made to look like.
+    /// The emulated external store.
     pub emulated: Option<Emulated>,
     /// Instances by state.
     pub counts: InstanceCounts,
-    /// What runs.
+    /// The running attempts.
     pub running: Vec<RunningAttemptStatus>,
-    /// What moves.
+    /// The open transfers.
     pub transfers: Vec<ActiveTransferStatus>,
     /// The nodes.
     #[serde(default)]
     pub nodes: Vec<NodeNow>,
-    /// What is stored where.
+    /// The use of the tiers.
     pub tiers: Vec<TierFillStatus>,
-    /// What has moved so far, by kind.
+    /// The bytes moved so far, by kind.
     #[serde(default)]
     pub moved: Vec<TransferKindBytes>,
     /// Whether the run's process is there; `None` where nobody has looked.
@@ -71,7 +71,7 @@ pub struct RunStatus {
     /// Datasets with `on_failure = "drain"` that were not copied out completely when the run ended early.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_rescued: Vec<NotRescued>,
-    /// The first [`MAX_FAILURES`] of what has failed for good or at its last attempt.
+    /// The first [`MAX_FAILURES`] of the failures for good or at the last attempt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<FailedNow>,
     /// How many more have failed.
@@ -93,7 +93,7 @@ pub struct RunningAttemptStatus {
     pub nodes: Vec<String>,
     /// The attempt, from 1.
     pub attempt: u32,
-    /// `preparing`, `running` or `committing`; known while the run says it.
+    /// `preparing`, `running` or `committing`; known from the live status.
     #[serde(default)]
     pub phase: Option<String>,
     /// Since it was started.
@@ -101,10 +101,10 @@ pub struct RunningAttemptStatus {
     /// Of a step that continues from its checkpoints: from which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<String>,
-    /// Its partitions: what each takes of which tier.
+    /// Its partitions: the bytes of each and its tier.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<String>,
-    /// What has become of images of its processes, if any were to be taken.
+    /// The state of the images of its processes, if any were to be taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images: Option<String>,
 }
@@ -118,14 +118,14 @@ pub struct ActiveTransferStatus {
     pub data: String,
     /// Its kind.
     pub kind: String,
-    /// Where it comes from; of several places the first, and how many more.
+    /// The source; of several sources the first, and how many more.
     #[serde(default)]
     pub from: String,
-    /// Where it goes.
+    /// The destination.
     pub to: String,
     /// Bytes of its parts.
     pub bytes: u64,
-    /// Bytes that are there; known while it moves and the run says it, like the next two.
+    /// Bytes that are there; known while it moves, from the live status, like the next two.
     #[serde(default)]
     pub done: Option<u64>,
     /// Bytes a second over the last 5 s, or since it began to move.
@@ -138,7 +138,7 @@ pub struct ActiveTransferStatus {
     pub elapsed_ns: Nanos,
 }
 
-/// What a tier holds.
+/// The use of a tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierFillStatus {
     /// The node.
@@ -175,7 +175,7 @@ pub struct TransferKindBytes {
     pub bytes: u64,
     /// Bytes a second over the whole run.
     pub mean: u64,
-    /// Bytes a second over the last 5 s; known while somebody watches and the run says it.
+    /// Bytes a second over the last 5 s; known while somebody watches, from the live status.
     pub rate: Option<u64>,
 }
 
@@ -193,7 +193,7 @@ pub struct FailedNow {
 pub struct LastFailure {
     /// When, in nanoseconds since the start.
     pub when: Time,
-    /// What failed.
+    /// The failed attempt, step or dataset.
     pub what: String,
     /// Why, as reported.
     pub message: String,
@@ -205,7 +205,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Where a run stands at `now` (nanoseconds since its start; the last record's time if that is later).
+/// The state of a run at `now` (nanoseconds since its start; the last record's time if that is later).
 ///
 /// # Errors
 /// When the log has no beginning.
@@ -214,7 +214,7 @@ pub fn status(records: &[Record], now: Time) -> Result<RunStatus, ReportError> {
     Ok(status_of(&trace, now, None, &mut Meters::default()))
 }
 
-/// Where a run stands, as its log grows and it says more of itself.
+/// The state of a run, as its log grows and its live status changes.
 #[derive(Debug, Default)]
 pub struct LiveStatus {
     trace: Option<RunTrace>,
@@ -230,7 +230,7 @@ impl LiveStatus {
         }
     }
 
-    /// As [`status()`], with what the run says of itself. The log is the truth: what it does not know to be under way is
+    /// As [`status()`], with the run's live status. The log is the truth: an activity that it does not have under way is
     /// not shown.
     ///
     /// # Errors

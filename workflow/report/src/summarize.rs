@@ -266,7 +266,7 @@ fn add_attempt(sum: &mut StepSummary, trace: &RunTrace, key: AttemptKey, attempt
     sum.estimate.compute_ns = sum.estimate.compute_ns.saturating_add(estimate.compute_ns);
 }
 
-/// As [`EQUATION_5`] says. Time in the kernel is not counted as computing: in a step that moves data it is
+/// As in [`EQUATION_5`]. Time in the kernel is not counted as computing: in a step that moves data it is
 /// mostly the copying itself. Cores used are taken from CPU time, not from the declaration: a serial program
 /// in a step of four cores would else seem to wait three quarters of its time.
 pub(crate) fn equation_5(usage: &Usage) -> Estimate {
@@ -288,7 +288,7 @@ pub(crate) fn cores_used(usage: &Usage) -> u64 {
     cpu.div_ceil(usage.wall.max(1)).max(1)
 }
 
-/// Where each node's time went, in one pass over the attempts.
+/// The division of each node's time, in one pass over the attempts.
 fn nodes(trace: &RunTrace) -> Vec<NodeSummary> {
     let mut spans: Vec<Vec<(Time, Time)>> = vec![Vec::new(); trace.start.cluster.nodes.len()];
     let mut core_busy = vec![0u64; spans.len()];
@@ -348,7 +348,7 @@ fn union(mut spans: Vec<(Time, Time)>) -> Nanos {
 }
 
 /// A step curve with at most `most` points (and at least 2): every slice of time keeps its maximum; the last
-/// point stays, so that what a tier holds at the end is right.
+/// point stays, so that the bytes of a tier at the end are right.
 fn thin(points: &[(Time, u64)], end: Time, most: usize) -> Vec<(Time, u64)> {
     if points.len() <= most {
         return points.to_vec();

@@ -1,4 +1,4 @@
-//! The totals of a run: what `--json` prints and the page shows. docs/guide/report.md defines every figure.
+//! The totals of a run: for `--json` and the page. docs/guide/report.md defines every figure.
 //! Times are nanoseconds, sizes bytes.
 
 use crate::count::unexpanded_text;
@@ -11,7 +11,7 @@ use tarn_types::units::Nanos;
 /// The version of this shape.
 pub const SCHEMA: u32 = 1;
 
-/// Points of one tier's fill curve: some for each pixel of a wide screen; what is between keeps its maximum.
+/// Points of one tier's fill curve: some for each pixel of a wide screen; points between keep their maximum.
 pub const MAX_FILL_POINTS: usize = 1000;
 
 /// Steps of [`Summary::not_run`] that the text names.
@@ -43,12 +43,11 @@ pub struct Summary {
     pub makespan_ns: Nanos,
     /// How often it was resumed.
     pub resumed: u64,
-    /// What the external store is made to look like; absent when it is as found.
+    /// The emulated external store; absent when it is used as found.
     pub emulated: Option<Emulated>,
     /// Bytes that moved, by kind, and bytes that did not have to.
     pub bytes: Traffic,
-    /// What the external store would have carried if every instance read its inputs from it and wrote its
-    /// outputs to it.
+    /// The bytes over the external store's link if every instance read its inputs from it and wrote its outputs to it.
     pub stage_through: ExternalStoreBytes,
     /// How many instances ended how.
     pub instances: InstanceEndCounts,
@@ -69,7 +68,7 @@ pub struct Summary {
     /// Datasets with `on_failure = "drain"` that were not copied out completely when the run ended early.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_rescued: Vec<NotRescued>,
-    /// What its attempts drew.
+    /// The energy of its attempts.
     #[serde(default)]
     pub energy: EnergyTotal,
     /// How [`StepSummary::estimate`] is made.
@@ -88,7 +87,7 @@ pub enum OutcomeName {
     Done,
     /// A step or a transfer failed for good.
     Failed,
-    /// The machine can never hold what it needs: nothing was started.
+    /// The machine can never hold its data: nothing was started.
     Refused,
     /// A signal ended it.
     Interrupted,
@@ -121,7 +120,7 @@ pub struct Emulated {
 }
 
 impl Emulated {
-    /// What a link to the external store is made to look like; `None` when it is as it is.
+    /// The emulation on a link to the external store; `None` if there is none.
     pub fn of(link: &Link) -> Option<Self> {
         let imposed = |rate| if link.emulated { rate } else { 0 };
         (link.emulated || link.latency > 0).then_some(Self {
@@ -146,7 +145,7 @@ pub struct ExternalStoreBytes {
 pub struct SkippedStep {
     /// The step.
     pub step: String,
-    /// Why: what failed, of all that it needs.
+    /// Why: the failure among all that it needs.
     pub why: String,
 }
 
@@ -169,7 +168,7 @@ pub struct NotRescued {
 }
 
 impl NotRescued {
-    /// What became of it, in words.
+    /// The result of the rescue, in words.
     pub(crate) fn what(&self) -> &'static str {
         if self.in_part {
             "was rescued only in part"
@@ -252,7 +251,7 @@ impl std::fmt::Display for LostNode {
     }
 }
 
-/// A step: sums over all attempts of its instances that have ended, unless said otherwise.
+/// A step: sums over all attempts of its instances that have ended, unless noted otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepSummary {
     /// Its name.
@@ -287,17 +286,17 @@ pub struct StepSummary {
     pub retained: u64,
     /// Bytes that committed instances made.
     pub output: u64,
-    /// What they drew.
+    /// The energy of its attempts.
     #[serde(default)]
     pub energy: EnergyTotal,
-    /// What has become of images of their processes.
+    /// The results of taking images of their processes.
     #[serde(default)]
     pub images: AttemptImages,
     /// Equation 5, as an estimate.
     pub estimate: Estimate,
 }
 
-/// What attempts that have ended drew.
+/// The energy of attempts that have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct EnergyTotal {
     /// Of those of which it is known, together; none if that is none of them.
@@ -345,7 +344,7 @@ impl std::fmt::Display for EnergyTotal {
     }
 }
 
-/// Weiland's equation 5, estimated as [`EQUATION_5`] says. `io_ns + compute_ns` is the whole.
+/// Weiland's equation 5, estimated as in [`EQUATION_5`]. `io_ns + compute_ns` is the whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Estimate {
     /// T_I/O.
@@ -374,11 +373,11 @@ pub struct NodeSummary {
 pub struct TierSummary {
     /// Its name.
     pub name: String,
-    /// What the run could use of it: (time, bytes from then on).
+    /// The capacity that the run could use: (time, bytes from then on).
     pub capacity: Vec<(Nanos, u64)>,
     /// The most it held.
     pub peak: u64,
-    /// What it held: (time, bytes from then on), thinned to [`MAX_FILL_POINTS`].
+    /// The bytes that it held: (time, bytes from then on), thinned to [`MAX_FILL_POINTS`].
     pub fill: Vec<(Nanos, u64)>,
 }
 

@@ -14,14 +14,14 @@ use tarn_types::units::Time;
 /// An attempt: its instance and its position in [`tarn_types::history::InstanceHistory::attempts`].
 pub(crate) type AttemptKey = (InstanceId, usize);
 
-/// What an attempt was given to read.
+/// The inputs of an attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Inputs {
     /// When the last of its replicas was there.
     pub(crate) there: Time,
-    /// Bytes of all replicas in its views: what it would read from the external store if every step did.
+    /// Bytes of all replicas in its views: the bytes that it would read from the external store if every step did.
     pub(crate) read: u64,
-    /// Of these, bytes that were stored there already. Known once it has committed; 0 for what did not.
+    /// Of these, bytes that were stored there already. Known once it has committed; 0 if it has not.
     pub(crate) retained: u64,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct RunTrace {
     pub(crate) written: BTreeMap<AttemptKey, u64>,
     /// For each resumption, the time of the record before it: nothing is known to have run after that.
     alive_until: BTreeMap<Time, Time>,
-    /// Of each open attempt, what of its views a transfer had brought: (arrival, bytes).
+    /// Of each open attempt, the replicas in its views that a transfer had brought: (arrival, bytes).
     open: BTreeMap<InstanceId, Vec<(u64, u64)>>,
     /// Replicas that are where a transfer brought them, with the number of that arrival.
     arrivals: BTreeMap<(PartRef, TierRef), u64>,
@@ -147,7 +147,7 @@ impl RunTrace {
         }
     }
 
-    /// What a step has just made did not come by a transfer, even if an earlier make of the same part did.
+    /// A part that a step has just made did not come by a transfer, even if an earlier make of the same part did.
     fn made_here(&mut self, instance: InstanceId, outputs: &[Output]) {
         for output in outputs {
             for (info, _) in &output.parts {
@@ -215,7 +215,7 @@ impl RunTrace {
         self.history.outcome.map_or(self.history.now, |o| o.0)
     }
 
-    /// When the run's process was last known to live, for what ended by its death at `resumed`.
+    /// When the run's process was last known to live, for activities that ended by its death at `resumed`.
     fn died(&self, resumed: Time) -> Time {
         self.alive_until.get(&resumed).copied().unwrap_or(resumed)
     }

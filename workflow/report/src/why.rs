@@ -1,4 +1,4 @@
-//! `tarn why`: what was decided or failed, when, and the reason as it was logged. Nothing is inferred.
+//! `tarn why`: decisions and failures, their times, and the reason as it was logged. Nothing is inferred.
 
 mod teller;
 mod topic;
@@ -17,16 +17,16 @@ use tarn_types::units::{Elapsed, Time};
 use teller::ReasonRenderer;
 use topic::{Topic, all_names, topic};
 
-/// A decision or a failure, and its logged reason. What was said again at once is told once.
+/// A decision or a failure, and its logged reason. Immediate repetitions are one entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedReason {
     /// When, in nanoseconds since the run's start.
     pub when: Time,
-    /// What was done, noted, or failed.
+    /// The action, note or failure.
     pub what: String,
     /// The reason, as logged.
     pub why: String,
-    /// How often it was said in a row.
+    /// How often it was logged in a row.
     pub times: u64,
     /// Of a failed attempt: the last lines of its log.
     pub log_tail: Option<String>,
@@ -41,7 +41,7 @@ pub enum WhyError {
     /// Nothing has this name.
     #[error("`{query}` is no step, dataset, node, tier or transfer of this run{}", did_you_mean(.near))]
     Unknown {
-        /// What was asked for.
+        /// The name in question.
         query: String,
         /// Names like it.
         near: Vec<String>,
@@ -85,7 +85,7 @@ pub fn why(records: &[Record], query: &str) -> Result<Vec<LoggedReason>, WhyErro
     Ok(teller.finish())
 }
 
-/// The decisions that a reader of the report would ask about: what waited, was retried, made space, was given up.
+/// The decisions that a reader of the report would look for: waits, retries, space that was made, and work that was given up.
 pub(crate) fn notes(
     trace: &RunTrace,
     names: &RunNames<'_>,
@@ -132,7 +132,7 @@ fn is_notable(action: &Action) -> bool {
     what || why || matches!(action.what, Do::Finish { .. })
 }
 
-/// Answers as text: a column of times, what, and below it why.
+/// Answers as text: a column of times, the action, and below it the reason.
 pub fn render(answers: &[LoggedReason]) -> String {
     let mut out = String::new();
     for a in answers {

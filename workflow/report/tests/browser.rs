@@ -1,4 +1,4 @@
-//! The page in a real browser: what it shows is what the log says, and its scripts run to their end.
+//! The page in a real browser: it shows the log's content, and its scripts run to their end.
 
 #[path = "common/chromium.rs"]
 mod chromium;
@@ -12,7 +12,7 @@ use looked::is_readable;
 use tarn_ports::Record;
 use tarn_report::{PageLinks, Summary, html};
 
-/// What a browser makes of the report.
+/// The document that a browser makes of the report.
 fn dom(browser: &str, records: &[Record]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("report.html");

@@ -7,7 +7,7 @@ use common::mosaic::mosaic;
 use tarn_report::evidence::{self, Results};
 use tarn_report::{PageLinks, html};
 
-/// The least distance in CIE Lab at which two colours of a legend are told apart without effort.
+/// The least distance in CIE Lab at which two colours of a legend are distinguished without effort.
 const APART: f64 = 14.0;
 const TRANSFERS: [&str; 6] = ["ext-in", "ext-out", "peer", "promote", "demote", "retained"];
 
@@ -29,7 +29,7 @@ fn colours(page: &str, name: &str) -> Vec<[f64; 3]> {
     .collect()
 }
 
-/// What is seen without the cones for red or green (Viénot, Brettel and Mollon 1999).
+/// The colour that is seen without the cones for red or green (Viénot, Brettel and Mollon 1999).
 fn seen(rgb: [f64; 3], without: Option<char>) -> [f64; 3] {
     let [r, g, b] = rgb;
     match without {

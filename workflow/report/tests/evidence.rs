@@ -1,4 +1,4 @@
-//! Results of experiments: what is read, what is refused, what the page shows.
+//! Results of experiments: accepted and refused files, and the page.
 
 use serde_json::{Value, json};
 use tarn_report::evidence::{
@@ -62,7 +62,7 @@ fn the_page_has_all_of_it_and_nothing_from_outside() {
     }
     assert!(!page.contains("NaN"));
     assert!(!page.contains("src=") && !page.contains("url(http"));
-    // What is drawn is in the page once more.
+    // The page also carries the drawn results as JSON.
     let json = page.split("id=\"tarn-results\">").nth(1).unwrap();
     let json = json.split("</script>").next().unwrap();
     assert_eq!(Results::parse(json.as_bytes()).unwrap(), results);
@@ -180,7 +180,7 @@ fn what_does_not_hold_stands_first() {
     let places: Vec<usize> = order.iter().map(|text| at(text)).collect();
     assert!(places.is_sorted(), "{places:?}");
     assert!(page.contains("<a href=\"kept.json\">kept.json</a>"));
-    // Beside a page the terminal says only that.
+    // Beside a page the terminal shows only these lines.
     let counts = "3 claims: 1 do not hold, 1 undecided, 1 hold; 1 experiment not run";
     assert_eq!(
         brief(&results),

@@ -1,4 +1,4 @@
-//! A node that is lost, and what came of it, in every view of a run.
+//! A node that is lost, and the consequences, in every view of a run.
 
 mod common;
 
@@ -15,7 +15,7 @@ use tarn_types::id::{NodeId, TierId};
 use tarn_types::part::{PartClass, Place};
 use tarn_types::reason::Reason;
 
-/// What the one output takes on its tier.
+/// The bytes of the one output on its tier.
 const STORED: u64 = 3 * MIB + 4096;
 
 fn run(index: u32, node: u32) -> Do {

@@ -1,4 +1,4 @@
-//! The page holds what the log says, and nothing of it can break out.
+//! The page holds the log's content, and nothing of it can break out.
 
 mod common;
 
@@ -10,7 +10,7 @@ use tarn_types::action::{Action, Do, Outcome};
 use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind};
 use tarn_types::reason::Reason;
 
-/// What stands between `<script ... id="ID">` and `</script>`.
+/// The text between `<script ... id="ID">` and `</script>`.
 fn script<'a>(page: &'a str, id: &str) -> &'a str {
     let (_, rest) = page
         .split_once(&format!("id=\"{id}\">"))
@@ -112,7 +112,7 @@ fn the_workflow_its_commands_results_and_logs_are_there() {
     assert!(page.contains("href=\"mosaic/.tarn/runs/mosaic-3/steps/project-7.1.log\""));
 }
 
-/// The mosaic, stopped while it runs: what runs then is ended by that.
+/// The mosaic, stopped while it runs: running attempts end with it.
 fn cancelled() -> Vec<Record> {
     let mut records = mosaic(3, 9, 2, 1);
     let is_end = |r: &Record| matches!(&r.event, Event::Ended { .. });

@@ -285,7 +285,7 @@ fn the_table_has_a_column_for_each_policy() {
     assert!(text.contains("workflow w"), "{text}");
     assert!(text.contains("4m 40s (1.00x)"), "{text}");
     assert!(text.contains("12.35 MJ"), "{text}");
-    // Where no node's power is known, nothing is said of energy.
+    // If no node's power is known, the table does not mention energy.
     let dark = SiteResult {
         energy: 0.0,
         ..aware.clone()

@@ -1,4 +1,4 @@
-//! What `tarn why` and `tarn status` say, word by word.
+//! The output of `tarn why` and `tarn status`, word by word.
 
 mod common;
 
@@ -339,7 +339,7 @@ fn status_of_a_run_that_says_where_it_is() {
     for words in ["PHASE", "committing", "DONE", "LEFT", "4.00 s"] {
         assert!(text.contains(words), "{words}: {text}");
     }
-    // Two more seconds bring 4 MiB; then it stands still.
+    // Two more seconds bring 4 MiB; then nothing moves.
     (live.now, live.transfers[1].elapsed) = (4000 * MS, 3000 * MS);
     live.transfers[1].done = 6 * MIB;
     let now = live_status
@@ -352,7 +352,7 @@ fn status_of_a_run_that_says_where_it_is() {
         .status(live.now, Some(&live))
         .expect("it has begun");
     assert_eq!(of(&now.transfers[0]), (Some(6 * MIB), Some(0), None));
-    // It says nothing any more.
+    // There is no live status any more.
     let now = live_status.status(live.now, None).expect("it has begun");
     assert_eq!(of(&now.transfers[0]), (None, None, None));
     assert_eq!((now.moved[0].bytes, now.moved[0].rate), (10 * MIB, None));

@@ -224,7 +224,7 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
     log.records()
 }
 
-/// What the totals should be, by looking back through the whole log for every question.
+/// The expected totals, by looking back through the whole log for every question.
 struct Naive<'a>(&'a [Record]);
 
 impl Naive<'_> {
@@ -281,7 +281,7 @@ impl Naive<'_> {
         self.0[..=at].iter().rev().find_map(known).unwrap_or(0)
     }
 
-    /// The record in which the replica that lies there at record `at` came by a transfer.
+    /// The record in which the replica that is there at record `at` came by a transfer.
     fn arrival(&self, part: PartRef, spot: TierRef, at: usize) -> Option<usize> {
         let place = Place::Node(spot);
         for (n, record) in self.0[..=at].iter().enumerate().rev() {

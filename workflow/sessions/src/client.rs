@@ -183,7 +183,7 @@ impl NodeSession {
         start("tarn-hears", move || {
             let why = receive(incoming, &reader, &notifications, timeouts);
             reader.end(why);
-            // Whoever hears of the end can ask why.
+            // A receiver of the end can ask for its reason.
             drop(notifications);
         })?;
         Ok(Self {
@@ -194,7 +194,7 @@ impl NodeSession {
         })
     }
 
-    /// What the node told of itself at the start.
+    /// The node's description of itself, sent at the start.
     pub fn about(&self) -> &[u8] {
         &self.about
     }
@@ -230,7 +230,7 @@ impl NodeSession {
     fn expect_reply(&self, number: u64) -> Result<Receiver<Vec<u8>>, CallError> {
         let (sender, answer) = sync_channel(1);
         self.shared.waiting().insert(number, sender);
-        // Whoever ends the session clears the list after that is known: nobody waits in it for ever.
+        // The thread that ends the session clears the list after the end is known: no call waits in it for ever.
         if self.shared.over.get().is_some() {
             self.shared.waiting().remove(&number);
             return Err(self.shared.lost());
@@ -318,7 +318,7 @@ fn open(
     }
 }
 
-/// What an error of a connection that was to be opened means.
+/// The meaning of an error in opening a connection.
 fn not_opened(error: &io::Error) -> Failed {
     match error.kind() {
         ErrorKind::ConnectionRefused => Failed::Unreachable(
@@ -439,8 +439,8 @@ fn receive(
     }
 }
 
-/// What the end of a session by an error means, after so long without a message. Where the two ends cannot hear each other, the other
-/// one may have been first to give up and to close.
+/// The reason of a session's end by an error, after so long without a message. If the two ends cannot reach each other, the other one
+/// may have been first to give up and to close.
 fn cut(error: &io::Error, silent: Duration, lost: Duration) -> String {
     match error.kind() {
         ErrorKind::InvalidData => format!("it sent what is no message ({error})"),

@@ -10,7 +10,7 @@ const PIECE: usize = 1 << 20;
 /// Bytes of a frame: of one with a name, or a piece.
 pub(crate) const MAX_FRAME: usize = PIECE + 64;
 
-/// What frames there are, by their first byte.
+/// The frames, by their first byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// The client's first word: `u16` lowest and highest version, `u16` length of the run's name, the names of the run and of the node.

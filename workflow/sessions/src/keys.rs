@@ -11,7 +11,7 @@ use tarn_types::stream::{RUN_BYTES, RunId};
 #[error("the key of the run cannot be made: {0}")]
 pub struct RunKeyError(#[from] std::io::Error);
 
-/// What both ends of every session of a run have, and nobody else. New for each run, passed to its nodes through a pipe, never
+/// The secret of both ends of every session of a run. New for each run, passed to its nodes through a pipe, never
 /// written to a file.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct RunKeys {

@@ -1,7 +1,7 @@
 //! L3: sessions between `tarn run` and the tarnd of each of its nodes: calls with deadlines, what is told, news, heartbeats, on a
 //! sealed stream whose key only one run has. docs/internals/streams.md, "Sessions of a run".
 //!
-//! What is said is bytes here; `tarn_proto::node` gives them a meaning. Of each session each end has a thread that reads and one that
+//! Messages are bytes here; `tarn_proto::node` gives them a meaning. Of each session each end has a thread that reads and one that
 //! writes.
 
 mod client;
@@ -73,9 +73,9 @@ pub enum ControlError {
     /// The system refused something.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What it said.
+        /// Its error.
         source: std::io::Error,
     },
     /// The other end cannot be reached, or is not of this run.
@@ -83,7 +83,7 @@ pub enum ControlError {
     Unreachable {
         /// Where.
         address: String,
-        /// What was found.
+        /// The finding.
         why: String,
     },
     /// The other end refused.
@@ -91,7 +91,7 @@ pub enum ControlError {
     Refused {
         /// Where.
         address: String,
-        /// What it said.
+        /// Its error.
         why: String,
     },
 }

@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[error("{0}")]
 pub struct SessionOpenError(pub String);
 
-/// Who takes sessions.
+/// The owner of a server's sessions.
 pub trait SessionHandler: Send + Sync + 'static {
     /// A client of this run has come and calls this node `node`: what it is told of the node at once, and who talks with it.
     /// `news` reaches it until it goes. A session that it takes the place of is over only after this, and before anything is said

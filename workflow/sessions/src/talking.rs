@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tarn_stream::Wait;
 
-/// What ends a session from elsewhere, and its calls.
+/// Ends a session and its calls from another thread.
 pub(crate) struct SessionCloser {
     socket: Arc<TcpStream>,
     state: Mutex<SessionCallState>,
@@ -45,7 +45,7 @@ impl SessionCallState {
     }
 }
 
-/// What happens with a request that has come.
+/// The handling of a request that has arrived.
 #[derive(Debug, PartialEq, Eq)]
 enum CallAdmission {
     /// It is answered now, by a thread that begins with it.
@@ -120,7 +120,7 @@ impl SessionCloser {
     }
 }
 
-/// Who talks, and a mark of being there.
+/// The handler of a session, counted while it lives.
 struct SessionServiceGuard {
     talk: Box<dyn Talk>,
     /// Dropped after `talk`.

@@ -17,7 +17,7 @@ const HASTE: SessionTimeouts = SessionTimeouts {
     connect: Duration::from_secs(10),
 };
 
-/// What a busy machine may take.
+/// The time that a busy machine may take.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Answers with what it was asked; `sleep` takes until it is woken, to be told `block` too.
@@ -412,7 +412,7 @@ fn attack_a_session_opens_and_goes_on_while_two_thousand_strangers_are_silent() 
         opened
     });
     assert_eq!(during.over(), None);
-    // What strangers hold on this side is bounded: of all their connections few are still open there.
+    // Strangers' connections on this side are bounded: few of all of them are still open.
     let ports = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
     let own = format!(":{:04X}", server.address().port());
     let established = |line: &&str| {
@@ -532,7 +532,7 @@ fn one_that_is_slow_to_hear_holds_up_who_tells_and_nobody_else() {
     until("not all was heard", || {
         echo.told.lock().unwrap().len() == 2_001
     });
-    // Who waits to tell is let go when the session ends.
+    // A sender that waits is released when the session ends.
     *echo.awake.lock().unwrap() = false;
     session.send_command(b"block".to_vec()).unwrap();
     std::thread::scope(|s| {

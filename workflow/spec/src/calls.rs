@@ -4,13 +4,13 @@
 use crate::variable_read::{VariableRead, is_of_name, without_comment};
 use std::collections::BTreeSet;
 
-/// How the calls begin up to the quoted name, and what ends one that has no default.
+/// How the calls begin up to the quoted name, and the character that ends one without a default.
 const READS: &[(&str, char)] = &[("environ[", ']'), ("environ.get(", ')'), ("getenv(", ')')];
 /// Calls that give a variable its value, up to the quoted name; `environ[` does with a `=` behind it.
 const SETS: &[&str] = &["environ.setdefault(", "putenv("];
-/// What stands before a call that only asks whether the variable is there.
+/// The words before a call that only checks whether the variable is there.
 const TESTS: &[&str] = &["if", "elif", "while", "not", "and", "nzchar(", "bool("];
-/// What stands behind one, or gives another value.
+/// The text behind such a call, or text that gives another value.
 const CASES: &[&str] = &[
     "or ",
     "is None",
@@ -25,7 +25,7 @@ const ENDINGS: &[&str] = &["py", "R", "r"];
 /// Programs that run them.
 const PROGRAMS: &[&str] = &["python", "Rscript"];
 
-/// Whether a text is a program in Python or R: its first line says so, or else its name.
+/// Whether a text is a program in Python or R: by its first line, or else by its name.
 pub(crate) fn is_program(name: &str, text: &str) -> bool {
     if let Some(line) = text.strip_prefix("#!") {
         let mut words = line.lines().next().unwrap_or_default().split_whitespace();
@@ -92,7 +92,7 @@ pub(crate) fn set_by_calls(text: &str) -> BTreeSet<&str> {
     found
 }
 
-/// What may be a file's name in such a program: its quoted texts, the words in them, and what it imports.
+/// The possible file names in such a program: its quoted texts, the words in them, and its imports.
 pub(crate) fn file_names(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -118,7 +118,7 @@ pub(crate) fn file_names(text: &str) -> Vec<String> {
 
 /// The calls that begin so and have a quoted name, outside of comments: where each begins, the name, what is behind its quote.
 fn quoted<'s>(text: &'s str, call: &'s str) -> impl Iterator<Item = (usize, &'s str, &'s str)> {
-    // Where the code of the line ends, and where the line does: a line may be long and have many calls.
+    // The end of the line's code, and of the line: a line may be long and have many calls.
     let (mut code_end, mut line_end) = (0, 0);
     text.match_indices(call).filter_map(move |(at, _)| {
         if at >= line_end {

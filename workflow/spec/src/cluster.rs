@@ -1,4 +1,4 @@
-//! What the machine must have, checked before anything starts.
+//! The requirements on the machine, checked before anything starts.
 
 use crate::diag::{Finding, FindingCode, Findings, Rejected, quoted};
 use crate::elsewhere::no_site;
@@ -21,13 +21,13 @@ use tarn_types::workflow::{CheckpointMethod, Role, Step};
 pub struct Inability(String);
 
 impl Inability {
-    /// What is missing.
+    /// An inability, with its reason.
     pub fn new(why: impl Display) -> Self {
         Self(why.to_string())
     }
 }
 
-/// What a way of running can do.
+/// The abilities of a way of running.
 #[derive(Debug, Clone)]
 pub struct Abilities {
     /// Whether a step can run on several nodes; if not, why not.
@@ -117,7 +117,7 @@ pub fn check_cluster(
         }
     }
     let rooms = Rooms::new(parsed, cluster);
-    // Most steps of a large workflow ask for the same: what is known to fit is not tried again.
+    // Most steps of a large workflow need the same: resources that are known to fit are not tried again.
     let mut fitting = BTreeSet::new();
     for (step, spans) in parsed.workflow.steps.iter().zip(&parsed.spans.steps) {
         let shape = (step.nodes, step.cores, step.memory, step.gpus, &step.tier);
@@ -141,11 +141,11 @@ pub fn check_cluster(
     }
 }
 
-/// Checks that the jobs of a site can have what the script of one of them asks for, by what the script alone
-/// says.
+/// Checks that the jobs of a site can have the resources in the script of one of them, by the script
+/// alone.
 ///
 /// # Errors
-/// All that a site cannot do yet: each with its place, and what to do.
+/// All that a site cannot do yet: each with its place, and a remedy.
 pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
     let mut out = Findings::new(parsed.source.clone());
     if let (true, Some(span)) = (parsed.workflow.erase, parsed.spans.erase) {
@@ -178,7 +178,7 @@ pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
     }
 }
 
-/// Why what a job makes of a dataset cannot be encrypted.
+/// Why a job's output of a dataset cannot be encrypted.
 const NO_SIZE: &str = "a job writes it to memory, and its size is not stated";
 const SAY_SIZE: &str = "add `size`, the most that its job writes";
 
@@ -220,7 +220,7 @@ const LOWER: &str = "lower it, or run on nodes that offer more; `tarn nodes` lis
 const MORE_MEMORY: &str = "lower it, or give the nodes more memory: in a Slurm job ask for more (`#SBATCH --mem`); a tier in \
                            memory takes its size from the node's memory; `tarn nodes` lists both";
 
-/// What to do where one machine is divided into more nodes than its cores allow for this step.
+/// The hint if one machine is divided into more nodes than its cores allow for this step.
 fn fewer_nodes(cluster: &Cluster, step: &Step) -> Option<String> {
     let [host] = cluster.hosts.as_slice() else {
         return None;
@@ -239,7 +239,7 @@ fn fewer_nodes(cluster: &Cluster, step: &Step) -> Option<String> {
 struct Want<'s> {
     code: FindingCode,
     span: Option<SourceSpan>,
-    /// What is wanted, in words.
+    /// The wanted resource, in words.
     text: String,
     /// The most that a node has, in words.
     most: String,
@@ -292,7 +292,7 @@ fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'
     wants
 }
 
-/// Whether enough nodes have what a step wants.
+/// Whether enough nodes have the resource that a step wants.
 fn check_step(
     out: &mut Findings,
     step: &Step,
@@ -460,7 +460,7 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
     }
 }
 
-/// What several nodes change in one namespace lies in that: it is opened into no step's own memory.
+/// Several nodes cannot share an encrypted dataset in one namespace: each node opens it for itself.
 fn check_one_namespace(out: &mut Findings, parsed: &Parsed, step: &Step, spans: &StepSpans) {
     let uses = step.uses.iter().zip(&spans.uses).filter(|_| step.nodes > 1);
     let mut encrypted = uses.filter(|(used, _)| parsed.workflow.dataset(used.data).encrypt);
@@ -481,7 +481,7 @@ fn check_one_namespace(out: &mut Findings, parsed: &Parsed, step: &Step, spans: 
     }
 }
 
-/// Checkpoints are not sealed: what an encrypted dataset holds would lie on the tier in them.
+/// Checkpoints are not encrypted: in them the content of an encrypted dataset would be in clear on the tier.
 fn check_checkpoints(out: &mut Findings, parsed: &Parsed, step: &Step, spans: &StepSpans) {
     let mut uses = step.uses.iter().zip(&spans.uses);
     let encrypted = uses.find(|(used, _)| parsed.workflow.dataset(used.data).encrypt);

@@ -1,4 +1,4 @@
-//! What makes a step the same step: the part of its identity that the workflow file and its scripts decide.
+//! The code part of a step's identity: the workflow file and its scripts decide it.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -10,7 +10,7 @@ use tarn_types::workflow::{
 /// Quotes in quotes that are looked into: `sh -c "ssh host 'a.sh'"` has two.
 const MAX_NESTING: u32 = 4;
 
-/// The workflow's folder before a path. A closing quote may stand between the variable and the path: these come first.
+/// The workflow's folder before a path. A closing quote may be between the variable and the path: these come first.
 const SPELLINGS: [&str; 4] = [
     "\"${TARN_WORKFLOW_DIR}\"/",
     "\"$TARN_WORKFLOW_DIR\"/",
@@ -18,9 +18,9 @@ const SPELLINGS: [&str; 4] = [
     "$TARN_WORKFLOW_DIR/",
 ];
 
-/// The hash of everything in a step, beside its inputs, that decides its result: `run`, `prelude`, a `shell` that is said, the bytes of the
-/// files of the workflow's folder that their words name, `env`, `nodes`, `tasks`, the kind of its `foreach`, and its
-/// uses with distribution, rule and division. `read_script` gives the bytes of a regular file or `None`.
+/// The hash of everything in a step, beside its inputs, that decides its result: `run`, `prelude`, a given `shell`, the
+/// bytes of the files of the workflow's folder that their words name, `env`, `nodes`, `tasks`, the kind of its `foreach`,
+/// and its uses with distribution, rule and division. `read_script` gives the bytes of a regular file or `None`.
 pub fn code_hash(
     workflow: &Workflow,
     step: &Step,
@@ -64,7 +64,7 @@ fn hash(
     script: &mut dyn FnMut(&Path) -> Option<Hash>,
 ) -> Hash {
     let mut h = Hasher::new();
-    // The second: commands end at their first failing line, so what earlier ones have made is made again.
+    // The second: commands end at their first failing line, so outputs by the first version are made again.
     h.field(b"tarn step code 2").field(step.run.as_bytes());
     h.field(if step.prelude.is_some() {
         b"prelude"
@@ -126,7 +126,7 @@ fn add_use(h: &mut Hasher, workflow: &Workflow, used: &DatasetUse) {
         b"whole"
     });
     h.field(used.entry.as_deref().unwrap_or_default().as_bytes());
-    // What it makes is stored by parts: divided otherwise, it is not the same output.
+    // Its output is stored by parts: divided otherwise, it is not the same output.
     let partition = used.makes.map(|_| data.partition);
     h.field(match partition {
         None => b"read",
@@ -186,11 +186,11 @@ pub(crate) fn is_inside(word: &str) -> bool {
 }
 
 /// Splits as a shell does, near enough to find file names: quotes, escapes, comments, operators; the text of
-/// `name=text` and what stands in quotes is looked at again. What output is redirected to is written, not read. A word
-/// too many does no harm: it names no file.
+/// `name=text` and quoted text are split again. The target of a redirection is written, not read. A word too many does no
+/// harm: it names no file.
 fn split(text: &str, depth: u32, found: &mut Vec<String>) {
     let mut word = String::new();
-    // The next word is what a `>` writes to.
+    // The next word is the target of a `>`.
     let mut written = false;
     let mut letters = text.chars().peekable();
     while let Some(c) = letters.next() {
@@ -230,7 +230,7 @@ fn is_operator(c: char) -> bool {
     matches!(c, ';' | '|' | '&' | '(' | ')' | '<' | '>' | '`' | '{' | '}')
 }
 
-/// What stands up to the closing quote, or to the end when it is missing.
+/// The text up to the closing quote, or to the end when it is missing.
 fn quote(letters: &mut std::iter::Peekable<std::str::Chars<'_>>, close: char) -> String {
     let mut inner = String::new();
     while let Some(c) = letters.next() {

@@ -133,7 +133,7 @@ fn dataset(
     let what = format!("dataset {}", quoted(name.value));
     let section = Section::new(out, table, name.span, what, "a dataset", KEYS);
     let source = section.place(out, "source", folder);
-    // A source that cannot be read is still a source: do not say that nobody makes the dataset.
+    // A source that cannot be read is still a source: there is no report that nobody makes the dataset.
     out.uses_broken |= source.is_none() && section.get("source").is_some();
     RawDataset {
         name: Located::new(name.value.to_owned(), name.span),
@@ -158,7 +158,7 @@ fn encrypt(out: &mut Findings, section: &Section<'_>) -> Option<Located<bool>> {
 
 fn scatter(out: &mut Findings, section: &Section<'_>) -> Option<Located<ScatterRule>> {
     let text = section.string(out, "scatter", "\"processor{rank}\"");
-    // A rule that cannot be read is still a rule: do not say that there is none.
+    // A rule that cannot be read is still a rule: there is no report that there is none.
     out.uses_broken |= text.is_none() && section.get("scatter").is_some();
     let text = text?;
     match ScatterRule::new(&text.value) {

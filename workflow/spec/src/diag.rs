@@ -1,4 +1,4 @@
-//! What is wrong with a file, or worth knowing about it: with code, place, cause and hint.
+//! The problems of a file, and notes on it: with code, place, cause and hint.
 
 use crate::text::SourceFiles;
 use miette::{Diagnostic, LabeledSpan, Severity, SourceCode, SourceSpan};
@@ -12,7 +12,7 @@ const MAX_QUOTED: usize = 80;
 
 macro_rules! codes {
     ($($name:ident = $text:literal,)*) => {
-        /// The stable code of a finding; docs/reference/workflow-file.md says what each means.
+        /// The stable code of a finding; docs/reference/workflow-file.md has their meanings.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         #[allow(missing_docs)] // each is documented in docs/reference/workflow-file.md, and a test sees to it
         pub enum FindingCode { $($name,)* }
@@ -145,12 +145,12 @@ impl Finding {
         self.code
     }
 
-    /// What is wrong, in one sentence.
+    /// The problem, in one sentence.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What to do about it.
+    /// The remedy.
     pub fn hint(&self) -> Option<&str> {
         self.help.as_deref()
     }
@@ -272,9 +272,9 @@ pub(crate) struct Findings {
     source: SourceText,
     problems: Vec<Finding>,
     dropped: usize,
-    /// It could not be read what datasets there are: nothing can be said about their names.
+    /// The list of datasets could not be read: their names cannot be checked.
     pub(crate) data_broken: bool,
-    /// It could not be read who uses what: nothing can be said about versions and order.
+    /// The uses could not be read: versions and order cannot be checked.
     pub(crate) uses_broken: bool,
 }
 
@@ -297,7 +297,7 @@ impl Findings {
         self.problems.push(finding.marked(&self.source));
     }
 
-    /// Adds a problem that leaves it open who uses what.
+    /// Adds a problem that leaves the uses of datasets open.
     pub(crate) fn add_breaking(&mut self, finding: Finding) {
         self.uses_broken = true;
         self.add(finding);

@@ -8,11 +8,11 @@ use tarn_types::workflow::Dataset;
 /// Which dataset of the site it is.
 pub(crate) struct Elsewhere {
     pub(crate) named: NamedDataset,
-    /// It is a project's, which its members change; what `of` names is only read.
+    /// It is a project's, which its members change; a dataset that `of` names is only read.
     pub(crate) is_ours: bool,
 }
 
-/// Keys that say nothing of a dataset that somebody else makes.
+/// Keys that make no sense for a dataset that somebody else makes.
 const MAKERS: [&str; 10] = [
     "project",
     "source",
@@ -73,7 +73,7 @@ pub(crate) fn read(
 
 fn of(out: &mut Findings, section: &Section<'_>) -> Option<Located<Elsewhere>> {
     let text = section.string(out, "of", "\"alice/foam/mesh\"");
-    // One that cannot be read is still one: do not say that nobody makes the dataset.
+    // One that cannot be read is still one: there is no report that nobody makes the dataset.
     out.uses_broken |= text.is_none();
     let text = text?;
     for key in MAKERS {
@@ -142,7 +142,7 @@ pub(crate) fn no_workflow(dataset: &Dataset, at: Option<miette::SourceSpan>) -> 
     )))
 }
 
-/// What is somebody else's is made and changed by them.
+/// The refusal of a step that makes somebody else's dataset.
 pub(crate) fn made_elsewhere(step: &str, item: &str, at: miette::SourceSpan) -> Finding {
     Finding::error(
         FindingCode::SourceAsOutput,
@@ -156,7 +156,7 @@ pub(crate) fn made_elsewhere(step: &str, item: &str, at: miette::SourceSpan) -> 
     .help("give the step's output another name; a project's dataset is changed by `project = \"GROUP\"`")
 }
 
-/// Where it is refused: where there is no site. One's own are read there too.
+/// The refusal of others' datasets where there is no site. One's own are read there too.
 pub(crate) fn no_site(
     dataset: &str,
     named: &NamedDataset,

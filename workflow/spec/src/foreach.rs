@@ -1,4 +1,4 @@
-//! Reading `foreach`, and what a step with one may not have.
+//! Reading `foreach`, and the restrictions on a step with one.
 
 use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::item::ITEM;

@@ -1,4 +1,4 @@
-//! What a step with `foreach` may not have.
+//! The restrictions on a step with `foreach`.
 
 use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::foreach::RawForeach;
@@ -7,7 +7,7 @@ use crate::section::Located;
 use crate::step::RawStep;
 use tarn_types::workflow::Role;
 
-/// Checks what goes together with `foreach`: nodes, `inout`, `max`, `{item}`.
+/// Checks the settings that go together with `foreach`: nodes, `inout`, `max`, `{item}`.
 pub(crate) fn check(out: &mut Findings, step: &RawStep) {
     let what = format!("step {}", quoted(&step.name.value));
     let Some(foreach) = &step.foreach else {

@@ -12,7 +12,7 @@ use tarn_types::id::{DataId, StepId};
 pub(crate) struct StepDependency {
     /// The step waited for.
     pub(crate) on: StepId,
-    /// Where the file says so.
+    /// The place in the file.
     pub(crate) span: SourceSpan,
     /// Why.
     pub(crate) why: DependencyReason,
@@ -21,9 +21,9 @@ pub(crate) struct StepDependency {
 /// Why a step waits for another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum DependencyReason {
-    /// It reads what the other makes.
+    /// It reads an output of the other.
     Reads(DataId),
-    /// It is told to, by `after`.
+    /// Its `after` names the other.
     After,
 }
 

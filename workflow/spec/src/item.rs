@@ -6,7 +6,7 @@ use crate::suggest::did_you_mean;
 use miette::SourceSpan;
 use tarn_types::workflow::Role;
 
-/// What `{item}` is written as.
+/// The placeholder of an instance's element.
 pub(crate) const ITEM: &str = "{item}";
 /// Bytes of one component of a path (Linux NAME_MAX).
 const MAX_ENTRY_BYTES: usize = 255;
@@ -132,7 +132,7 @@ fn check_entry(name: &str, entry: &str, role: Role, span: SourceSpan) -> Result<
     }
 }
 
-/// What keeps a text from naming one top-level entry of a dataset: a label and a hint.
+/// The reason why a text names no top-level entry of a dataset: a label and a hint.
 pub(crate) fn entry_problem(entry: &str) -> Option<(&'static str, &'static str)> {
     if entry.is_empty() || entry == "." || entry == ".." {
         Some((

@@ -1,6 +1,6 @@
-//! The jobs of a workflow on a site: a script of sbatch for each step. What each says in its `#TARN` lines is
-//! the step and its datasets as the workflow file has them, so that [`parse_job`](crate::parse_job) reads
-//! them back. docs/guide/on-a-site.md, "Workflow files as jobs".
+//! The jobs of a workflow on a site: a script of sbatch for each step. Its `#TARN` lines describe the step and its
+//! datasets as the workflow file does, so that [`parse_job`](crate::parse_job) reads them back.
+//! docs/guide/on-a-site.md, "Workflow files as jobs".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -27,7 +27,7 @@ pub struct StepJob {
 /// The steps of a workflow as jobs of a site: sbatch scripts with `#TARN` lines, in the order of submission.
 ///
 /// # Errors
-/// The parts of the workflow that jobs of a site cannot do, each with what to do instead.
+/// The parts of the workflow that jobs of a site cannot do, each with an alternative.
 ///
 /// # Examples
 /// ```
@@ -78,7 +78,7 @@ pub fn step_jobs(workflow: &Workflow) -> Result<Vec<StepJob>, Vec<String>> {
 /// the next one, and else as in the file. `None` if there is none.
 fn order(workflow: &Workflow) -> Option<Vec<usize>> {
     let steps = &workflow.steps;
-    // By dataset and version: who makes it, and who only reads it.
+    // By dataset and version: the steps that make it, and those that only read it.
     let mut makers: BTreeMap<(DataId, u32), usize> = BTreeMap::new();
     let mut readers: BTreeMap<(DataId, u32), Vec<usize>> = BTreeMap::new();
     for (at, step) in steps.iter().enumerate() {
@@ -127,7 +127,7 @@ fn order(workflow: &Workflow) -> Option<Vec<usize>> {
     (order.len() == steps.len()).then_some(order)
 }
 
-/// What jobs cannot do of a step.
+/// The settings of a step that jobs cannot have.
 fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> {
     let mut all = Vec::new();
     let mut say = |what: &str, instead: &str| {
@@ -192,7 +192,7 @@ fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> 
     all
 }
 
-/// What a step uses, with the dataset whose entries it goes through.
+/// The datasets that a step uses, with the one whose entries it goes through.
 fn uses(step: &Step) -> Vec<DatasetUse> {
     let mut all = step.uses.clone();
     if let Some(Foreach::Entries { data, version, .. }) = &step.foreach
@@ -228,7 +228,7 @@ fn script(workflow: &Workflow, (id, step): (StepId, &Step)) -> String {
     slurm("ntasks", step.tasks.to_string());
     let each = step.tasks.div_ceil(step.nodes.max(1)).max(1);
     if step.nodes > 1 {
-        // Else Slurm fills the first node as far as the others keep one: ranks lie in blocks, as what is scattered.
+        // Else Slurm fills the first node as far as the others keep one: ranks are in blocks, as scattered data is.
         slurm("ntasks-per-node", each.to_string());
     }
     slurm("cpus-per-task", step.cores.div_ceil(each).to_string());
@@ -249,7 +249,7 @@ fn script(workflow: &Workflow, (id, step): (StepId, &Step)) -> String {
     text + &body(workflow, step)
 }
 
-/// What is said to tarn, each key on a line of its own.
+/// The keys for tarn, each on a line of its own.
 fn directives(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> {
     let mut lines = vec![format!("name = {}", quoted(&workflow.name))];
     if let Some(external) = &workflow.external {
@@ -311,7 +311,7 @@ fn item(workflow: &Workflow, step: &Step, used: &DatasetUse) -> String {
     format!("{name}:{word}")
 }
 
-/// What a job says of a dataset: what concerns the version that it reads, or makes.
+/// The keys for a dataset in a job: those that concern the version that it reads, or makes.
 fn about(workflow: &Workflow, step: &Step, data: &Dataset, used: &DatasetUse) -> Vec<String> {
     let mut keys = Vec::new();
     let mut say =
@@ -365,7 +365,7 @@ fn about(workflow: &Workflow, step: &Step, data: &Dataset, used: &DatasetUse) ->
     keys
 }
 
-/// What is run, as `tarn run` runs it: in an empty folder that goes with the job, the workflow's own first in
+/// The commands, as `tarn run` runs them: in an empty folder that is removed with the job, the workflow's own first in
 /// `PATH`.
 fn body(workflow: &Workflow, step: &Step) -> String {
     let mut text = String::from(
@@ -425,7 +425,7 @@ fn body(workflow: &Workflow, step: &Step) -> String {
     text
 }
 
-/// A command that says the elements of a `foreach`, each ended by a NUL; more than it may have is an error.
+/// A command that prints the elements of a `foreach`, each ended by a NUL; more than it may have is an error.
 fn elements(workflow: &Workflow, foreach: &Foreach) -> String {
     match foreach {
         Foreach::Values(values) => {
@@ -440,7 +440,7 @@ fn elements(workflow: &Workflow, foreach: &Foreach) -> String {
             ..
         } => {
             let name = &workflow.dataset(*data).name;
-            // Only `*` means something; what find(1) knows beside it is itself.
+            // Only `*` means something; other patterns of find(1) stand for themselves.
             let mut literal = String::new();
             for letter in pattern.as_str().chars() {
                 if matches!(letter, '\\' | '?' | '[' | ']') {

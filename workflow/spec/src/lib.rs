@@ -31,9 +31,9 @@
 //! ```
 //! Reading order: `parsed` (the stages of a check), `section` and `namerule` (typed reading of a table),
 //! `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`, `parts` and `graph`
-//! (what they mean together), `partition` (partitions, and which steps use them), `cluster`, `room` and
-//! `lent` (what the machine must have), `code` (what makes a step the same step), `script` (what sbatch
-//! scripts say), `variables`, `calls` and `unset` (what scripts read and nobody sets), `diag`, `text`,
+//! (how they fit together), `partition` (partitions, and which steps use them), `cluster`, `room` and
+//! `lent` (requirements on the machine), `code` (the identity of a step), `script` (sbatch
+//! scripts), `variables`, `calls` and `unset` (variables that scripts read and nobody sets), `diag`, `text`,
 //! `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files of a simulated site.
 
 mod calls;

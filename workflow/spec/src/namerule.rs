@@ -6,7 +6,7 @@ use tarn_types::bounds;
 
 /// Which characters a name has.
 pub(crate) struct NameRule {
-    /// What is named, such as "step".
+    /// The named object, such as "step".
     pub(crate) noun: &'static str,
     /// The characters, in words.
     pub(crate) words: &'static str,
@@ -17,7 +17,7 @@ pub(crate) struct NameRule {
 }
 
 impl NameRule {
-    /// Checks a name and reports what is wrong with it.
+    /// Checks a name and reports its errors.
     pub(crate) fn check(&self, out: &mut Findings, text: &str, span: SourceSpan) -> bool {
         let label = if text.is_empty() {
             "empty".to_owned()

@@ -1,4 +1,4 @@
-//! What is worth knowing about a workflow that is accepted.
+//! The notes on a workflow that is accepted.
 
 use crate::diag::{Finding, FindingCode, quoted};
 use crate::spans::Spans;

@@ -1,4 +1,4 @@
-//! The stages of a check, and what comes of it.
+//! The stages of a check, and its result.
 
 use crate::code;
 use crate::data::{self, RawDataset};
@@ -23,26 +23,26 @@ use tarn_types::id::StepId;
 use tarn_types::workflow::{Dataset, OnFailure, Step, VersionPartitioning, Workflow};
 use toml::de::DeTable;
 
-/// A workflow file that makes sense; whether a machine can run it, [`crate::check_cluster`] says.
+/// A workflow file that makes sense; [`crate::check_cluster`] checks whether a machine can run it.
 #[derive(Debug, Clone)]
 pub struct Parsed {
     /// The workflow. [`Step::code`] is 0 until [`Parsed::finish_codes`].
     pub workflow: Workflow,
-    /// What is worth knowing about it.
+    /// The notes on it.
     pub notes: Vec<Note>,
     pub(crate) source: SourceText,
     pub(crate) spans: Spans,
 }
 
 impl Parsed {
-    /// Adds notes on what it was read from.
+    /// Adds notes on its source.
     pub(crate) fn add_notes(&mut self, notes: impl IntoIterator<Item = Finding>) {
         let source = &self.source;
         let notes = notes.into_iter().map(|note| note.marked(source));
         self.notes.extend(notes);
     }
 
-    /// The files and folders that a step watches beside what its command names: its `files`, as absolute
+    /// The files and folders that a step watches beside those that its command names: its `files`, as absolute
     /// paths.
     pub fn watched(&self, step: StepId) -> &[PathBuf] {
         let spans = self.spans.steps.get(step.at());
@@ -212,7 +212,7 @@ pub(crate) fn too_large(name: &str, bytes: usize) -> Rejected {
     out.into_rejected()
 }
 
-/// What is wrong with a text that begins at `start`.
+/// The syntax error of a text that begins at `start`.
 pub(crate) fn syntax(error: &toml::de::Error, start: usize) -> Finding {
     let span = error.span().unwrap_or(0..0);
     Finding::error(

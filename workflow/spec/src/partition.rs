@@ -16,11 +16,11 @@ use toml::de::DeTable;
 const KEYS: &[&str] = &["size", "unit", "tier", "spread", "keep"];
 /// Bytes of a unit (docs/guide/direct-access.md).
 const UNITS: std::ops::RangeInclusive<u64> = 512..=16 << 10;
-/// A block is a multiple of this, in bytes: whole pages lie on one node.
+/// A block is a multiple of this, in bytes: whole pages are on one node.
 const PAGE: u64 = 4096;
-/// Bytes of a block: more lies on one node as if nothing were spread.
+/// Bytes of a block: a larger one is on one node as if nothing were spread.
 const MAX_BLOCK: u64 = 1 << 30;
-/// Bytes of a partition: what its header can say (docs/reference/formats.md).
+/// Bytes of a partition: the most that its header can hold (docs/reference/formats.md).
 const MAX_SIZE: u64 = 1 << 50;
 
 const NAME: NameRule = NameRule {
@@ -30,7 +30,7 @@ const NAME: NameRule = NameRule {
     rest: |c| c.is_ascii_alphanumeric() || c == '_',
 };
 
-/// A partition as written. What could not be read has its default.
+/// A partition as written. A value that could not be read has its default.
 pub(crate) struct RawPartition {
     pub(crate) name: Located<String>,
     size: Option<Located<u64>>,
@@ -38,7 +38,7 @@ pub(crate) struct RawPartition {
     tier: Option<Located<String>>,
     spread: Option<Located<u64>>,
     keep: Option<Located<KeepPartition>>,
-    /// The steps that use it, and where they say so.
+    /// The steps that use it, and the places of these uses.
     steps: Vec<Located<StepId>>,
 }
 
@@ -285,7 +285,7 @@ fn check_pieces(out: &mut Findings, partition: &RawPartition, steps: &[RawStep])
     }
 }
 
-/// What is kept lies on the nodes of the first step that uses it, where the others then run.
+/// A partition with `keep` is stored on the nodes of the first step that uses it, and the other steps run there.
 fn check_nodes(out: &mut Findings, partition: &RawPartition, steps: &[RawStep]) {
     if partition.keep() != KeepPartition::Workflow {
         return;

@@ -33,7 +33,7 @@ pub(crate) fn check_partition(
         let largest = largest(cluster, partition.tier.as_deref().or(step.tier.as_deref()));
         let room = largest.get(nodes - 1).copied().unwrap_or(0);
         let takes = partition.takes(nodes);
-        // Too few nodes is said of the step.
+        // A lack of nodes is reported for the step.
         if takes > room && nodes <= largest.len() {
             let name = quoted(&step.name);
             let message = format!(
@@ -53,7 +53,7 @@ pub(crate) fn check_partition(
     }
 }
 
-/// The names of the pieces of one that is spread stand in one variable, with commas between them; on one machine they are paths.
+/// The names of the pieces of one that is spread are in one variable, with commas between them; on one machine they are paths.
 pub(crate) fn check_names(
     out: &mut Findings,
     parsed: &Parsed,
@@ -99,7 +99,7 @@ pub(crate) fn check_names(
     }
 }
 
-/// The largest tier of each node, of those of this name if one is said; largest first.
+/// The largest tier of each node, of those of this name if one is given; largest first.
 fn largest(cluster: &Cluster, tier: Option<&str>) -> Vec<u64> {
     let of = |node: &Node| {
         let named = node.tiers.iter();
@@ -111,7 +111,7 @@ fn largest(cluster: &Cluster, tier: Option<&str>) -> Vec<u64> {
     largest
 }
 
-/// What a job of a site cannot have.
+/// The restrictions on the partitions of a site's job.
 pub(crate) fn check_site_partition(out: &mut Findings, (partition, spans): PartitionWithSpans<'_>) {
     if let (KeepPartition::Workflow, Some(span)) = (partition.keep, spans.keep) {
         out.add(
@@ -121,7 +121,7 @@ pub(crate) fn check_site_partition(out: &mut Findings, (partition, spans): Parti
     }
 }
 
-/// Partitions are not sealed: what an encrypted dataset holds would lie on the tier in them.
+/// Partitions are not encrypted: in them the content of an encrypted dataset would be in clear on the tier.
 pub(crate) fn check_clear(
     out: &mut Findings,
     parsed: &Parsed,

@@ -1,4 +1,4 @@
-//! Paths that get in each other's way: what is written must not hold, or lie in, what is read or written otherwise.
+//! Paths that get in each other's way: a path that is written must not hold, or be in, one that is read or written otherwise.
 
 use crate::data::RawDataset;
 use crate::diag::{Finding, FindingCode, Findings};
@@ -6,7 +6,7 @@ use crate::section::Located;
 use miette::SourceSpan;
 use std::path::{Component, Path, PathBuf};
 
-/// What a path is for. The order is that of entries with the same path: a later one is checked against an earlier.
+/// The purpose of a path. The order is that of entries with the same path: a later one is checked against an earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum PathPurpose {
     Source,
@@ -23,7 +23,7 @@ struct PathEntry {
     span: Option<SourceSpan>,
 }
 
-/// Reports every path that lies in, holds or is another one that it must not.
+/// Reports every path that is in, holds or is another one that it must not.
 pub(crate) fn check(
     out: &mut Findings,
     data: &[RawDataset],
@@ -31,7 +31,7 @@ pub(crate) fn check(
     folder: &Path,
 ) {
     let mut entries = collect(data, external, folder);
-    // Components compare one by one: what lies in a folder follows it directly.
+    // Components compare one by one: the content of a folder follows it directly.
     entries.sort_by(|a, b| (&a.path, a.purpose).cmp(&(&b.path, b.purpose)));
     let mut open: Vec<EnclosingPath> = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
@@ -62,7 +62,7 @@ pub(crate) fn check(
     }
 }
 
-/// A folder that the entries being looked at lie in, with the innermost source and dest around it, itself included.
+/// A folder around the current entries, with the innermost source and dest around it, itself included.
 struct EnclosingPath {
     entry: usize,
     source: Option<usize>,
@@ -105,7 +105,7 @@ fn collect(
     entries
 }
 
-/// Without `.` and, as far as names alone tell, without `..`.
+/// Without `.` and, as far as names alone show, without `..`.
 fn normal(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for c in path.components() {

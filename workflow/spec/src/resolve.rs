@@ -1,4 +1,4 @@
-//! From names to numbers: datasets, versions, distributions, parts, and who waits for whom.
+//! From names to numbers: datasets, versions, distributions, parts, and dependencies of steps.
 
 use crate::data::RawDataset;
 use crate::diag::{Finding, FindingCode, Findings, quoted};

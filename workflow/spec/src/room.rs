@@ -1,5 +1,5 @@
-//! Refuses a dataset of a stated size where it certainly cannot lie as a step needs it. The size is that of one version;
-//! what else lies there, pre-images and second copies, is not reckoned: it may be moved away.
+//! Refuses a dataset of a stated size that certainly cannot be stored as a step needs it. The size is that of one version;
+//! other data there, pre-images and second copies, is not counted: it may be moved away.
 
 use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::parsed::Parsed;
@@ -12,9 +12,9 @@ use tarn_types::workflow::{
     Dataset, DatasetUse, Distribution, Foreach, Role, Step, VersionPartitioning, Workflow,
 };
 
-/// What the nodes can hold, largest first.
+/// The capacities of the nodes, largest first.
 pub(crate) struct Rooms<'p> {
-    /// By the tier that a dataset asks for (none: any): the largest tier of each node, and all its tiers together.
+    /// By the tier that a dataset names (none: any): the largest tier of each node, and all its tiers together.
     by_tier: BTreeMap<Option<&'p str>, (Vec<u64>, Vec<u64>)>,
     /// Versions that consist of the parts of several instances.
     by_instances: BTreeSet<(DataId, u32)>,
@@ -37,8 +37,8 @@ impl<'p> Rooms<'p> {
         }
     }
 
-    /// The most bytes of a dataset that can lie as a use needs it, and how that is, in words; `None` when it need not
-    /// all lie there at once.
+    /// The most bytes of a dataset that can be stored as a use needs it, and how, in words; `None` when it need not
+    /// all be there at once.
     fn most(
         &self,
         step: &Step,
@@ -58,7 +58,7 @@ impl<'p> Rooms<'p> {
         let nodes = step.nodes as usize;
         Some(match used.distribution {
             Distribution::Single if one_part => (of(0), "in one piece on a tier of a node"),
-            // Before it is spread, what is read lies on the first node.
+            // Before it is spread, its input is on the first node.
             Distribution::Shared if used.role == Role::In => (of(0), "whole on a node"),
             Distribution::Single => (of(0), "whole on a node"),
             // Every node holds it: the smallest of the largest `nodes` decides.

@@ -1,6 +1,6 @@
 //! Variables of schedulers, and those of Slurm that tarn sets itself.
 
-/// What tarn sets itself: docs/guide/sbatch-scripts.md, "Without Slurm".
+/// The variables that tarn sets itself: docs/guide/sbatch-scripts.md, "Without Slurm".
 pub(crate) const SET: &[&str] = &[
     "SLURM_JOB_ID",
     "SLURM_JOBID",
@@ -25,7 +25,7 @@ pub(crate) const SET: &[&str] = &[
     "SLURM_JOB_USER",
     "SLURM_TMPDIR",
 ];
-/// Variables of schedulers, and what these are called.
+/// Variables of schedulers, and the names of these.
 pub(crate) const SCHEDULERS: [(&str, &str); 5] = [
     ("SLURM_", "Slurm"),
     ("SLURMD_", "Slurm"),
@@ -46,7 +46,7 @@ pub(crate) fn is_of_scheduler(name: &str) -> bool {
         .any(|(prefix, _)| name.starts_with(prefix))
 }
 
-/// What to do about a variable that nobody sets; `is_call`: it is read by a call.
+/// The remedy for a variable that nobody sets; `is_call`: it is read by a call.
 pub(crate) fn remedy(name: &str, is_call: bool) -> String {
     match is_call {
         true => format!(

@@ -1,6 +1,6 @@
-//! A workflow that sbatch scripts say: each script is a step. What their `#TARN` lines hold is put together
-//! to one document, with what their `#SBATCH` lines say of the job in the same keys, and checked as any
-//! workflow file is. docs/guide/sbatch-scripts.md.
+//! A workflow from sbatch scripts: each script is a step. The content of their `#TARN` lines is put together to one
+//! document, with the options of their `#SBATCH` lines in the same keys, and checked as any workflow file is.
+//! docs/guide/sbatch-scripts.md.
 
 mod sbatch;
 pub(crate) mod variables;
@@ -19,9 +19,9 @@ use tarn_types::bounds;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What a line of ours begins with.
+/// The beginning of a line for tarn.
 const WORD: &str = "#TARN";
-/// Keys of a step that the job says, and what says them there.
+/// Keys of a step that the job has by other means, and these means.
 const SAID: &[(&str, &str)] = &[
     ("run", "the script itself is what is run"),
     ("prelude", "write it into the script"),
@@ -133,14 +133,14 @@ pub fn parse_scripts(scripts: &[SbatchScript<'_>], folder: &Path) -> Result<Pars
 /// A job's script by itself.
 #[derive(Debug, Clone)]
 pub struct JobScript {
-    /// What it says: a workflow of one step. A dataset without a source that it only reads is another job's.
+    /// A workflow of one step. A dataset without a source that it only reads is another job's.
     pub parsed: Parsed,
-    /// It says no `name`: it is a workflow by itself.
+    /// It has no `name`: it is a workflow by itself.
     pub is_alone: bool,
 }
 
 /// Reads and checks the script of one job of a site. Its workflow may have other jobs: the script need not
-/// say what they make, or how they divide it. `folder` is where it was submitted. `None` when it has no
+/// describe their outputs, or how they divide these. `folder` is where it was submitted. `None` when it has no
 /// `#TARN` line; a job that is `chained` is a part of a workflow in any case.
 ///
 /// # Errors
@@ -219,12 +219,12 @@ pub fn parse_job(
 /// All elements of an array.
 const ALL: usize = bounds::MAX_INSTANCES as usize;
 
-/// What stands for the source, and for the rule, of a dataset that another job makes. No file can be called
-/// so.
+/// The placeholders for the source and for the rule of a dataset that another job makes. No file can have this
+/// name.
 const OTHERS: &str = "/dev/null/made by another job";
 const OTHERS_RULE: &str = "made by another job {rank}";
 
-/// Says of each dataset that the step uses, and that the script says nothing of, that another job does.
+/// Gives the placeholders to each dataset of the step for which the script has no source or no rule.
 fn open(document: &mut DeTable<'_>, job: &SbatchJob) {
     let used = used_by(document);
     let spanned = |value| Spanned::new(job.place.clone(), value);
@@ -243,7 +243,7 @@ fn open(document: &mut DeTable<'_>, job: &SbatchJob) {
             continue;
         };
         let text = |value: &str| spanned(DeValue::String(Cow::Owned(value.to_owned())));
-        // What is not the workflow's own is there, and divided by nobody.
+        // Another workflow's or a project's dataset is there, and nobody divides it.
         if about.contains_key("of") || about.contains_key("project") {
             continue;
         }
@@ -280,7 +280,7 @@ fn used_by(document: &DeTable<'_>) -> Vec<(String, bool, bool)> {
     names.collect()
 }
 
-/// A script without its `#SBATCH` and `#TARN` lines: what its shell runs. A change of those lines alone, such
+/// A script without its `#SBATCH` and `#TARN` lines: the commands for its shell. A change of those lines alone, such
 /// as more time, therefore does not change the step.
 ///
 /// # Examples
@@ -300,7 +300,7 @@ pub fn without_directives(script: &[u8]) -> Vec<u8> {
     (shell + rest).into_bytes()
 }
 
-/// Where the lines before the first command end: what Slurm reads.
+/// The end of the lines before the first command: Slurm reads these.
 fn head(text: &str) -> usize {
     let lines = text.split_inclusive('\n');
     let before =
@@ -314,7 +314,7 @@ fn is_ours(line: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
-/// The script with spaces for all that is not said to tarn: every place is where it was.
+/// The script with spaces for all that is not for tarn: every place is where it was.
 fn directives(text: &str) -> String {
     let lines = text[..head(text)].split_inclusive('\n');
     let ours = lines.map(|line| match is_ours(line) {
@@ -410,7 +410,7 @@ fn moved_value(value: Spanned<DeValue<'_>>, by: usize) -> Spanned<DeValue<'_>> {
     Spanned::new(span, value)
 }
 
-/// Adds what the job says to the script's step; makes the step where there is none.
+/// Adds the job's keys to the script's step; makes the step where there is none.
 fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &SbatchJob, said: &'d str) {
     if let Some(shell) = document.get("shell") {
         out.add(
@@ -432,7 +432,7 @@ fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &SbatchJob, sai
         )
     });
     let where_it_is = place(steps);
-    // What is no list of tables is refused when the document is checked.
+    // A value that is no list of tables is refused when the document is checked.
     let DeValue::Array(steps) = steps.get_mut() else {
         return;
     };
@@ -473,7 +473,7 @@ fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &SbatchJob, sai
     }
 }
 
-/// A workflow of one job is called as its step is, unless it says otherwise.
+/// A workflow of one job has the name of its step, unless it has its own.
 fn name(document: &mut DeTable<'_>, job: &SbatchJob) {
     let step = match document.get("step").map(Spanned::get_ref) {
         Some(DeValue::Array(steps)) => steps.iter().next().map(Spanned::get_ref),
@@ -493,14 +493,14 @@ fn name(document: &mut DeTable<'_>, job: &SbatchJob) {
     document.entry(key).or_insert(value);
 }
 
-/// Whether two scripts say the same.
+/// Whether two scripts have the same values.
 fn is_same(one: &DeValue<'_>, other: &DeValue<'_>) -> bool {
     let text = |value: &DeValue<'_>| value.as_str().map(str::to_owned);
     (text(one).is_some() && text(one) == text(other))
         || (integer(one).is_some() && integer(one) == integer(other))
 }
 
-/// Adds what another script says: its steps, and what was not said before. What was is said alike.
+/// Adds another script: its steps, and new keys. Keys that are there already must have the same values.
 fn join<'d>(out: &mut Findings, whole: &mut DeTable<'d>, part: DeTable<'d>) {
     for (key, value) in part {
         match whole.get_mut(key.get_ref().as_ref()) {

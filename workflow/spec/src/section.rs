@@ -12,7 +12,7 @@ use tarn_types::units::{Nanos, UnitError, parse_size, parse_time};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A value and where it stands.
+/// A value and its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Located<T> {
     pub(crate) value: T,
@@ -35,16 +35,16 @@ pub(crate) struct Section<'d> {
     table: &'d DeTable<'d>,
     /// Names the table in messages, such as "step `solve`".
     pub(crate) what: String,
-    /// Where it begins.
+    /// The place of the table.
     pub(crate) span: SourceSpan,
 }
 
-/// Where a value stands.
+/// The place of a value.
 pub(crate) fn place<T>(spanned: &Spanned<T>) -> SourceSpan {
     spanned.span().into()
 }
 
-/// "a string", "an integer": what a value is, for messages.
+/// The kind of a value for messages: "a string", "an integer".
 pub(crate) fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",
@@ -127,7 +127,7 @@ impl<'d> Section<'d> {
         self.table.get(key)
     }
 
-    /// Reports that `value` is not what `key` wants.
+    /// Reports that `value` does not suit `key`.
     pub(crate) fn wrong_type(
         &self,
         out: &mut Findings,

@@ -1,9 +1,9 @@
-//! The files of a simulated site: the machine (docs/reference/cluster-file.md) and what is submitted to it
+//! The files of a simulated site: the machine (docs/reference/cluster-file.md) and the jobs that are submitted to it
 //! (docs/reference/workload-file.md).
 //!
-//! Reading order: `machine`, `read` (which file is what), `reader` (their files), `mix`, `jobs` and `connect` (workload.toml), `swf` with `model`
-//! (traces of batch jobs), `wfformat`, `instance` and `files` (recorded workflows), `steps` (workflow files of tarn), `draft` and
-//! `ways` (a workflow before it is submitted).
+//! Reading order: `machine`, `read` (kinds of files), `reader` (their files), `mix`, `jobs` and `connect` (workload.toml),
+//! `swf` with `model` (traces of batch jobs), `wfformat`, `instance` and `files` (recorded workflows), `steps` (workflow
+//! files of tarn), `draft` and `ways` (a workflow before it is submitted).
 
 mod alone;
 mod connect;

@@ -1,9 +1,9 @@
-//! Where a workflow file states what.
+//! The places of a workflow file's statements.
 
 use miette::SourceSpan;
 use std::path::PathBuf;
 
-/// Where the file says what a machine must have.
+/// The places of requirements on a machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Spans {
     pub(crate) erase: Option<SourceSpan>,
@@ -28,7 +28,7 @@ pub(crate) struct PartitionSpans {
     pub(crate) tier: Option<SourceSpan>,
     pub(crate) spread: Option<SourceSpan>,
     pub(crate) keep: Option<SourceSpan>,
-    /// Where each step names it that uses it.
+    /// The place in each step that uses it.
     pub(crate) steps: Vec<SourceSpan>,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct StepSpans {
     pub(crate) memory: Option<SourceSpan>,
     pub(crate) gpus: Option<SourceSpan>,
     pub(crate) tier: Option<SourceSpan>,
-    /// Of each use, and whether it asks for `shared`.
+    /// Of each use, and whether it is `shared`.
     pub(crate) uses: Vec<(SourceSpan, bool)>,
-    /// What it watches beside what its command names.
+    /// The watched files beside those that its command names.
     pub(crate) files: Vec<PathBuf>,
 }

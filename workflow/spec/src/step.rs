@@ -50,7 +50,7 @@ const MAX_CORES: u32 = 65_536;
 /// GPUs of one node.
 const MAX_GPUS: u32 = 1024;
 
-/// An example of what runs a command.
+/// An example of a shell for a command.
 const SHELL: &str = "\"bash -e\"";
 
 const NAME: NameRule = NameRule {
@@ -60,7 +60,7 @@ const NAME: NameRule = NameRule {
     rest: |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'),
 };
 
-/// A step as written. What could not be read has its default.
+/// A step as written. A value that could not be read has its default.
 pub(crate) struct RawStep {
     pub(crate) name: Located<String>,
     pub(crate) run: String,
@@ -261,8 +261,8 @@ fn files(out: &mut Findings, section: &Section<'_>) -> Vec<Located<String>> {
     all
 }
 
-/// How long after an image the next is taken where nothing is said, in nanoseconds: at a failure a day it costs 5 minutes of work on
-/// average, and an image of 10 s less than 2 % of the time.
+/// How long after an image the next is taken if the step has no value, in nanoseconds: at a failure a day it costs 5
+/// minutes of work on average, and an image of 10 s less than 2 % of the time.
 const IMAGES_EVERY: Nanos = 600_000_000_000;
 
 fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
@@ -323,7 +323,7 @@ fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
     })
 }
 
-/// Keys that say how a step is restarted, where it is not.
+/// Keys about the restart of a step, in a step without one.
 fn refuse_without_restart(
     out: &mut Findings,
     section: &Section<'_>,
@@ -360,7 +360,7 @@ fn without_restart(
     }
 }
 
-/// What an image of a step's processes cannot hold is refused.
+/// Refuses the settings that an image of a step's processes cannot hold.
 fn check_image(out: &mut Findings, section: &Section<'_>, step: &RawStep) {
     if step
         .restart

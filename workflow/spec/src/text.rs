@@ -16,7 +16,7 @@ pub(crate) struct SourceFiles {
     /// The name of each file, and the line that it begins with.
     files: Vec<(String, usize)>,
     text: String,
-    /// Where each line begins.
+    /// The beginnings of the lines.
     lines: Vec<usize>,
 }
 
@@ -89,7 +89,7 @@ impl SourceFiles {
         (name, line - lines.start + 1, self.column(start) + 1)
     }
 
-    /// The span within the text, on one line and not too long: what can be marked.
+    /// The span within the text, on one line and not too long: a span that can be marked.
     pub(crate) fn mark(&self, span: SourceSpan) -> SourceSpan {
         let start = self.text.floor_char_boundary(span.offset());
         let line = self.text[start..self.line_end(self.line(start))].trim_end_matches(['\n', '\r']);

@@ -13,7 +13,7 @@ use tarn_types::id::StepId;
 use tarn_types::shell::{BASH, OWN_JOB};
 use tarn_types::workflow::{Step, Workflow};
 
-/// What all variables of tarn begin with.
+/// The prefix of all variables of tarn.
 const OURS: &str = "TARN_";
 /// Those that every step has, or may have.
 const OF_EACH_STEP: &[&str] = &[
@@ -41,12 +41,12 @@ pub struct StepText {
     shown: String,
     text: String,
     by_shell: bool,
-    /// An sbatch script, of which the variables of Slurm have been told already.
+    /// An sbatch script, whose variables of Slurm have been reported already.
     is_job: bool,
 }
 
 impl StepText {
-    /// What stands in the workflow file.
+    /// The texts of the workflow file.
     pub fn of_step(step: &Step) -> Vec<Self> {
         let shell = step.shell.as_deref().unwrap_or(BASH);
         let program = shell.split_whitespace().next().unwrap_or_default();
@@ -82,7 +82,7 @@ impl StepText {
             (true, _) => code::file_names(&self.text),
             _ => Vec::new(),
         };
-        // `$HERE/lib.sh`: whatever folder that is.
+        // `$HERE/lib.sh`: any folder.
         let below = |name: String| match name.starts_with(['$', '/']) {
             true => name.split_once('/').map(|(_, rest)| rest.to_owned()),
             false => Some(name),
@@ -120,19 +120,19 @@ pub struct UnsetVariable {
     pub scheduler: Option<&'static str>,
     /// Python or R reads it by a call.
     pub is_call: bool,
-    /// What may be meant.
+    /// A variable of a similar name.
     pub hint: Option<String>,
 }
 
 impl UnsetVariable {
-    /// What to do about it, for one of a scheduler.
+    /// The remedy, for a variable of a scheduler.
     pub fn remedy(&self) -> String {
         remedy(&self.name, self.is_call)
     }
 }
 
 /// The variables that a step reads without a default, and that are not set: each once in each text. `is_set`
-/// says whether the environment of the run has a variable.
+/// returns whether the environment of the run has a variable.
 ///
 /// # Examples
 /// ```
@@ -167,7 +167,7 @@ pub fn unset(
 ) -> Vec<UnsetVariable> {
     let step = workflow.step(id);
     let ours = variables_of(workflow, id, step);
-    // What the others set is of no such name.
+    // The other texts set no variable of such a name.
     let texts: Vec<&StepText> = texts.iter().filter(|text| text.may_matter()).collect();
     let set = texts.iter().flat_map(|t| set_in(&t.shown, &t.text));
     let set: BTreeSet<&str> = set.collect();
@@ -213,7 +213,7 @@ pub fn unset(
 }
 
 /// Whether a step is to have the variables of a job where there is no Slurm: a text reads one of those that
-/// tarn can set, and says nothing for the case that it is empty. What it writes or starts may read it too.
+/// tarn can set, without a value for the case that it is empty. A program that it writes or starts may read it too.
 pub fn needs_job(texts: &[StepText]) -> bool {
     let is_open =
         |read: &VariableRead<'_>| !read.has_default && !read.is_test && SET.contains(&read.name);
@@ -308,8 +308,8 @@ mod tests {
         }
     }
 
-    /// What takes time with the square of a text's lines, of a line's length or of its variables takes
-    /// minutes of each of these.
+    /// A search that takes time with the square of a text's lines, of a line's length or of its variables takes
+    /// minutes for each of these.
     #[test]
     fn large_texts_are_looked_into_once() {
         let of = |line: &str| line.repeat((1 << 19) / line.len());

@@ -1,16 +1,17 @@
-//! A variable that a text reads, and what tells names and comments in any text.
+//! A variable that a text reads, and the rules for names and comments in any text.
 
 /// A variable that is read as `$NAME` or `${NAME...}`, or by a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VariableRead<'s> {
     pub(crate) name: &'s str,
-    /// Where, in bytes: `$NAME`, `${NAME`, `"NAME`.
+    /// The place in bytes: `$NAME`, `${NAME`, `"NAME`.
     pub(crate) at: usize,
-    /// What is to be done if it is not set is said there: `${NAME:-...}`, `${NAME+...}`, `${NAME:?...}`.
+    /// There is a value or a message for the case that it is not set: `${NAME:-...}`, `${NAME+...}`, `${NAME:?...}`.
     pub(crate) has_default: bool,
-    /// It is only asked whether it is empty or there: `-n "$NAME"`, `-z "$NAME"`, `if os.getenv("NAME")`.
+    /// The text only checks whether it is empty or there: `-n "$NAME"`, `-z "$NAME"`, `if os.getenv("NAME")`.
     pub(crate) is_test: bool,
-    /// Not read by this script, but perhaps by what it starts or writes: `\$NAME`, or a here-document with a quoted delimiter.
+    /// Not read by this script, but perhaps by a script that it starts or writes: `\$NAME`, or a here-document with a
+    /// quoted delimiter.
     pub(crate) is_literal: bool,
     /// By a call of a program in Python or R, not by a `$`.
     pub(crate) is_call: bool,
@@ -24,7 +25,7 @@ impl VariableRead<'_> {
     }
 }
 
-/// Whether a letter may stand in the name of a variable.
+/// Whether a letter may be in the name of a variable.
 pub(crate) fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }

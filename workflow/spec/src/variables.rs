@@ -1,5 +1,5 @@
-//! Variables that the text of a script reads, found as a shell would find them, near enough: no shell is imitated. What is looked at,
-//! and what is not: docs/reference/workflow-file.md, "Variables that nobody sets".
+//! Variables that the text of a script reads, found as a shell would find them, near enough: no shell is imitated. The limits of
+//! the search: docs/reference/workflow-file.md, "Variables that nobody sets".
 
 use crate::calls::{calls, is_program, set_by_calls};
 use crate::variable_read::{VariableRead, is_of_name, without_comment};
@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 const SHELLS: &[&str] = &[
     "sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "csh", "tcsh", "busybox",
 ];
-/// How names of shell scripts end that do not say what runs them.
+/// How names of shell scripts end without a first line that names their shell.
 const ENDINGS: &[&str] = &[
     "sh", "bash", "dash", "ksh", "zsh", "env", "sbatch", "slurm", "job",
 ];
@@ -49,7 +49,7 @@ pub(crate) fn set_in<'s>(name: &str, text: &'s str) -> BTreeSet<&'s str> {
     found
 }
 
-/// Names that stand in a text by themselves, not behind a `$`: `NAME=value`, `read NAME`, `for NAME in`. The script sets them.
+/// Names that are in a text by themselves, not behind a `$`: `NAME=value`, `read NAME`, `for NAME in`. The script sets them.
 fn set_by(text: &str) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
     each_line(text, |_, line, _| {
@@ -74,7 +74,7 @@ fn set_by(text: &str) -> BTreeSet<&str> {
     found
 }
 
-/// Whether a text is read by a shell: its first line says so, or else its name.
+/// Whether a text is read by a shell: by its first line, or else by its name.
 pub(crate) fn is_shell(name: &str, text: &str) -> bool {
     if let Some(line) = text.strip_prefix("#!") {
         let words = line.lines().next().unwrap_or_default().split_whitespace();
@@ -90,7 +90,7 @@ pub(crate) fn is_shell(name: &str, text: &str) -> bool {
     }
 }
 
-/// The name behind a `$`, whether it stands in braces, and what follows it.
+/// The name behind a `$`, whether it is in braces, and the text behind it.
 fn variable(text: &str) -> Option<(&str, bool, &str)> {
     let rest = text.strip_prefix('$')?;
     let braced = rest.strip_prefix('{');
@@ -101,7 +101,7 @@ fn variable(text: &str) -> Option<(&str, bool, &str)> {
     is_name.then_some((name, braced.is_some(), behind))
 }
 
-/// Whether `${NAME` goes on with something for the case that it is not set; `${NAME:2}` is a part of it.
+/// Whether `${NAME` continues with something for the case that it is not set; `${NAME:2}` is a part of it.
 fn has_default(behind: &str) -> bool {
     let behind = behind.strip_prefix(':').unwrap_or(behind);
     behind.starts_with(['-', '+', '=', '?'])
@@ -171,10 +171,10 @@ impl<'s> HereDocument<'s> {
     }
 }
 
-/// Where lines that may end here-documents stand last. A `<<` is a shift in other languages: searching the rest of the text for the end
+/// The last lines that may end here-documents. A `<<` is a shift in other languages: searching the rest of the text for the end
 /// of each takes time with the square of its lines.
 struct HereDocumentIndex<'s> {
-    /// The last line of each word that stands alone in one, in bytes from the begin.
+    /// The last line of each word that is alone in one, in bytes from the begin.
     plain: HashMap<&'s str, usize>,
     /// The same with tabs before the word.
     indented: HashMap<&'s str, usize>,
@@ -236,7 +236,7 @@ mod tests {
         );
         let text = "cat <<'END' > x\n$A\nEND\ncat <<-\"E\"\n\t$B\n\tE\ncat <<E\n# $C\nE\n$D <<< 'x'\n((1<<n))\n# $E\n";
         assert_eq!(plain(text), ["C", "D"]);
-        // What begins like a here-document and has no end behind it is none.
+        // The beginning of a here-document without an end behind it is none.
         let text = "E\ncat <<E # x\n# $A\n$B <<-'F'\n\tF x\n# $C\n";
         assert_eq!(plain(text), ["B"]);
         let text = "cat <<E\n\tE\n# $A\nE\ncat <<-E\n# $B\n\tE\n# $C";

@@ -1,4 +1,4 @@
-//! Versions: who makes them, which one a step reads, and who waits for whom.
+//! Versions: the steps that make them, the one that a step reads, and dependencies of steps.
 
 use crate::data::RawDataset;
 use crate::diag::{Finding, FindingCode, Findings, quoted};
@@ -14,17 +14,17 @@ use tarn_types::bounds;
 use tarn_types::id::{DataId, StepId};
 use tarn_types::workflow::{DatasetUse, Distribution, Foreach, Role};
 
-/// What a step's items and `after` mean.
+/// The resolved items and `after` of a step.
 pub(crate) struct Resolved {
     pub(crate) uses: Vec<DatasetUse>,
     pub(crate) after: Vec<(StepId, SourceSpan)>,
     pub(crate) foreach: Option<Foreach>,
 }
 
-/// Who makes the versions of a dataset.
+/// The makers of a dataset's versions.
 #[derive(Default)]
 pub(crate) struct Makers {
-    /// The version that the first of `changers` reads: 0 of a source and of what others make, 1 otherwise.
+    /// The version that the first of `changers` reads: 0 of a source and of others' datasets, 1 otherwise.
     first: u32,
     /// The step with the dataset in `out`, and where.
     producer: Option<(StepId, SourceSpan)>,
@@ -77,7 +77,7 @@ pub(crate) fn makers(
     all
 }
 
-/// Whether it is made by others than those who name it here.
+/// Whether it is somebody else's.
 fn is_elses(data: &RawDataset) -> bool {
     let elsewhere = data.elsewhere.as_ref();
     elsewhere.is_some_and(|elsewhere| !elsewhere.value.is_ours)
@@ -106,7 +106,7 @@ fn two_producers(item: &RawStepItem, first: SourceSpan) -> Finding {
         .help("to change what is there, use `inout`; for something new, use another name; for parts, use one `foreach` step")
 }
 
-/// Where each dataset is used first.
+/// The first use of each dataset.
 fn first_uses(
     data: &[RawDataset],
     steps: &[RawStep],
@@ -159,7 +159,7 @@ fn check_makers(
     }
 }
 
-/// Numbers what each step reads and makes, in the order of the file.
+/// Numbers the versions that each step reads and makes, in the order of the file.
 pub(crate) fn versions(
     out: &mut Findings,
     data: &[RawDataset],
@@ -169,7 +169,7 @@ pub(crate) fn versions(
     after: Vec<Vec<(StepId, SourceSpan)>>,
     makers: &[Makers],
 ) -> Vec<Resolved> {
-    // What an `in` reads at this place of the file; and how many `inout`s came before.
+    // The version that an `in` reads at this place of the file; and how many `inout`s came before.
     let mut latest: Vec<u32> = makers.iter().map(|m| m.first).collect();
     let mut changed: Vec<u32> = latest.clone();
     let mut all = Vec::with_capacity(steps.len());

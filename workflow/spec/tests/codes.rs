@@ -1,4 +1,4 @@
-//! What makes a step the same step, and what `stage-through` needs.
+//! The code part of a step's identity, and the needs of `stage-through`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ fn what_decides_the_result_changes_the_code() {
         assert_ne!(changed, BASE, "{from}");
         assert_ne!(code(&changed, &none), base, "{from} -> {to}");
     }
-    // Another reader that selects entries divides what the step makes.
+    // Another reader that selects entries divides the step's output.
     let reader = "[[step]]\nname = \"b\"\nrun = \"b\"\nin = [\"y/one\"]\n";
     assert_ne!(code(&format!("{BASE}{reader}"), &none), base);
     // Whether there is a foreach counts.

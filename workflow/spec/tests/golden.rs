@@ -1,5 +1,5 @@
 //! Every key and every error, as a person sees it. `TARN_BLESS=1 cargo test -p tarn-spec` writes the expected output
-//! anew: read the difference before you keep it.
+//! again: read the difference before you keep it.
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme};
 use std::collections::BTreeMap;
@@ -186,7 +186,7 @@ fn golden_files() {
     assert!(wrong.is_empty(), "{wrong}\nrun with TARN_BLESS=1 to accept");
 }
 
-/// What a golden file is about is what it shows: `key_*` and `note_*` are accepted, `cluster_*` parse, and every other
+/// A golden file shows the subject of its name: `key_*` and `note_*` are accepted, `cluster_*` parse, and every other
 /// file that is named after a code is refused with that code.
 #[test]
 fn golden_files_show_what_they_are_named_after() {

@@ -117,7 +117,7 @@ fn datasets_of_others_and_of_projects_are_named() {
             (None, Some("@climate/forcing".to_owned())),
         ]
     );
-    // By itself too, where nothing is said of other jobs.
+    // By itself too, if it names no other job.
     let alone = "#!/bin/sh\n#TARN data.forcing.project = \"climate\"\n#TARN data.mesh.of = \"@climate/mesh\"\n#TARN [[step]]\n#TARN in = [\"forcing\", \"mesh\"]\ntrue\n";
     assert!(parse(alone).unwrap().unwrap().is_alone);
     for (bad, code) in [
@@ -212,7 +212,7 @@ fn a_job_cannot_ask_a_site_to_overwrite() {
     assert!(check_site(&kept.unwrap().parsed).is_ok());
 }
 
-/// Slurm has the array, and asks inside slurmctld.
+/// Slurm has the array, and calls tarn from slurmctld.
 #[test]
 fn of_a_long_array_one_element_is_enough() {
     let text = "#!/bin/sh\n#SBATCH --array=1-1000000\n#TARN data.x.source = \"/x\"\n#TARN [[step]]\n#TARN in = [\"x\"]\ntrue\n";

@@ -19,7 +19,7 @@ fn jobs(text: &str) -> Result<Vec<StepJob>, Vec<String>> {
     step_jobs(&workflow(text))
 }
 
-/// What a step does with which dataset. Entries are asked for as the whole dataset.
+/// The uses of datasets by a step. Entries count as the whole dataset.
 fn uses(workflow: &Workflow, step: &Step) -> BTreeSet<(String, String, String)> {
     let named = step.uses.iter().map(|used| {
         let name = workflow.dataset(used.data).name.clone();
@@ -32,7 +32,7 @@ fn uses(workflow: &Workflow, step: &Step) -> BTreeSet<(String, String, String)> 
     named.collect()
 }
 
-/// A job's own lines say what the file says of its step.
+/// A job's own lines give the step that the file describes.
 fn is_read_back(workflow: &Workflow, job: &StepJob) {
     let script = SbatchScript {
         name: "job",
@@ -140,7 +140,7 @@ fn jobs_are_submitted_after_what_they_need_and_before_what_changes_it() {
     let names: Vec<&str> = jobs.iter().map(|job| &*job.name).collect();
     assert_eq!(names, ["make", "read", "change", "last"]);
     assert_eq!(jobs[3].after, [2]);
-    // Only who makes the last version takes it out.
+    // Only the step that makes the last version takes it out.
     let with_dest: Vec<bool> = jobs.iter().map(|j| j.script.contains("dest")).collect();
     assert_eq!(with_dest, [false, true, false, false]);
 }
@@ -196,7 +196,7 @@ fn partitions_become_the_jobs_own_and_what_a_job_cannot_have_is_refused() {
     }
 }
 
-/// What a job runs by itself is what `tarn run` runs.
+/// A job runs a step's command in the step's shell, as `tarn run` does.
 #[test]
 fn a_job_has_the_shell_of_its_step() {
     let text = r##"name = "w"

@@ -1,4 +1,4 @@
-//! Whatever the text, the parser answers; and what it makes of a valid file is what a simple model says.
+//! The parser answers to every text; and its result for a valid file is that of a simple model.
 
 use miette::{GraphicalReportHandler, GraphicalTheme};
 use proptest::prelude::*;
@@ -183,7 +183,7 @@ struct ModelData {
     rule: bool,
 }
 
-/// What a step of the generator does: to each dataset at most one thing.
+/// The uses of a step of the generator: of each dataset at most one.
 #[derive(Debug, Clone)]
 struct ModelStep {
     nodes: u32,
@@ -238,7 +238,7 @@ fn model() -> impl Strategy<Value = (Vec<ModelData>, Vec<ModelStep>)> {
     })
 }
 
-/// What the model says of a use: dataset, role, distribution, entry, versions.
+/// A use by the model: dataset, role, distribution, entry, versions.
 type Expected = (
     u32,
     Role,

@@ -1,4 +1,4 @@
-//! Machines and workloads from files: what they become.
+//! The machines and workloads that files become.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,5 +1,5 @@
 //! Every key and every error of cluster and workload files, as a person sees it. `tests/site/*.cases` hold inputs, each
-//! below a line `=== NAME`; `*.txt` what they give. `TARN_BLESS=1 cargo test -p tarn-spec` writes the expected output anew:
+//! below a line `=== NAME`; `*.txt` their output. `TARN_BLESS=1 cargo test -p tarn-spec` writes the expected output again:
 //! read the difference before you keep it.
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme};
@@ -76,7 +76,7 @@ fn target() -> Machine {
     parse_machine("cluster.toml", text).expect("a machine")
 }
 
-/// Reads a workload beside which some small files lie.
+/// Reads a workload with some small files beside it.
 fn read(input: &str) -> Result<Loaded, Rejected> {
     let line = |status: i32| format!("1 0 -1 60 2 -1 -1 2 300 -1 {status} 1 1 -1 -1 -1 -1 -1\n");
     let flow = "name = 'f'\n[data.d]\nsize = '8 B'\n[[step]]\nname = 'a'\nrun = 'x'\ntime = '2s'\nout = 'd'\n[[step]]\nname = 'b'\nrun = 'x'\nin = 'd'\ntime = '4s'\n";
@@ -201,7 +201,7 @@ fn golden_files() {
     }
 }
 
-/// What a case is about is what it shows: `key ...` is accepted, `error CODE ...` is refused with that code.
+/// A case shows the subject of its name: `key ...` is accepted, `error CODE ...` is refused with that code.
 #[test]
 fn cases_show_what_they_are_named_after() {
     for file in ["cluster", "workload"] {

@@ -1,4 +1,4 @@
-//! Whatever a file of a site holds: it is read or refused, never a panic, and nothing is lost or counted twice.
+//! Any file of a site is read or refused, without a panic, and nothing is lost or counted twice.
 
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ fn with_data(way: SubmitWay) -> ReadOptions {
     options
 }
 
-/// What everybody who takes a workload relies on.
+/// The properties on which all users of a workload rely.
 fn check(workload: &Workload) -> Result<(), TestCaseError> {
     let mut writers = BTreeMap::new();
     for (at, work) in workload.jobs.iter().enumerate() {
@@ -185,7 +185,7 @@ proptest! {
         }
     }
 
-    /// The sizes are powers of two, so that a sum tells which files are in it.
+    /// The sizes are powers of two, so that a sum shows which files are in it.
     #[test]
     fn items_hold_every_file_once(recorded in recorded()) {
         let (text, uses) = document(&recorded);

@@ -1,4 +1,4 @@
-//! Copies of what is staged in the memory of another node, written there and read back, by TCP and by libfabric, in turns; beside the bare
+//! Copies of staged data in the memory of another node, written there and read back, by TCP and by libfabric, in turns; beside the bare
 //! way: a stream, or a loop that posts to libfabric and does nothing else.
 
 use super::ranks::{self, StagedShare, TIMEOUT, fill, items, restored};
@@ -28,13 +28,12 @@ const WRITE: u64 = 256 << 10;
 const READ: u64 = 512 << 10;
 const AHEAD: u64 = 3;
 
-/// What a rank does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct BuddyRankSpec {
     rank: ranks::BenchRankSpec,
     /// Of libfabric; none: TCP.
     provider: Option<String>,
-    /// It restarts, or commits what is restored then.
+    /// It restarts, or commits the restored data.
     restarts: bool,
 }
 
@@ -43,7 +42,7 @@ pub(super) struct BuddyRankSpec {
 struct BuddyTimes {
     /// Without the wait for the version before to be de-staged.
     commits: Vec<f64>,
-    /// Until what was staged is in the arena.
+    /// Until the staged data is in the arena.
     begin: f64,
 }
 
@@ -103,7 +102,7 @@ pub(super) fn rank(does: &BuddyRankSpec) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Rates of one way, by round: of commits and of begin, and of what is bare.
+/// Rates of one way, by round: of commits and of begin, and of the bare way.
 #[derive(Default)]
 struct BuddyRates {
     commits: Vec<f64>,
@@ -199,7 +198,7 @@ struct BuddyBench<'a> {
 }
 
 impl BuddyBench<'_> {
-    /// Commits, the loss, and what comes back; and the bare way.
+    /// Commits, the loss, and the recovery; and the bare way.
     fn round(&self, peer: &mut PeerProcess) -> anyhow::Result<BuddyRates> {
         let does = ranks::BenchRankSpec {
             dir: self.dir.to_owned(),
@@ -231,7 +230,7 @@ impl BuddyBench<'_> {
         Ok(rates)
     }
 
-    /// Runs both ranks; what the one found that has lost something.
+    /// Runs both ranks; returns the times of the one that has lost something.
     fn run(
         &self,
         does: &ranks::BenchRankSpec,
@@ -241,7 +240,7 @@ impl BuddyBench<'_> {
         let command = |rank| {
             let does = ranks::BenchRankSpec {
                 rank,
-                // What another node does for its own rank takes none of this one's processors.
+                // The other node's work for its own rank must take no processors from this one.
                 bytes: if rank == LOST { self.bytes } else { MIB },
                 ..does.clone()
             };

@@ -43,7 +43,7 @@ pub(super) fn copy(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
                 Ok(())
             })?,
             {
-                // What is looked at in the end is what came back by this.
+                // The check at the end looks at the bytes that this brings back.
                 memory.iter_mut().for_each(|m| m.fill(0));
                 together(&mut windows, &mut memory, |window, memory| {
                     load(window, memory)
@@ -81,7 +81,7 @@ pub(super) fn copy(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     ])
 }
 
-/// What the memory of a thread is full of.
+/// The byte that fills a thread's memory.
 fn filled(thread: usize) -> u8 {
     (thread % 255) as u8 + 1
 }

@@ -1,6 +1,6 @@
 //! The proxies of simulations (examples/checkpoints), as their users run them: the same work with checkpoints and without, by turns. A
 //! rank is on one processor, and its helper on another. It is alone: two that share a processor would compute while the other waits for
-//! the tier, and hide what checkpoints cost.
+//! the tier, and hide the cost of checkpoints.
 
 use super::ranks::{self, GTC, LEARN, WARM, emulated_profile, memory_rate};
 use super::{Args, MIB};
@@ -15,12 +15,12 @@ use tarn_types::units::SECOND;
 
 /// The file of parameters, beside the programs.
 const PARAMETERS: &str = "proxies.conf";
-/// The tier takes this part of what memory takes.
+/// The tier takes this part of memory's rate.
 const PART: u32 = 4;
 /// Cycles of a run that are measured.
 const CYCLES: u32 = 4;
 
-/// How checkpoints are made: what proxies call it, and how it reads.
+/// The ways of checkpoints, as proxies name them.
 const NONE: &str = "none";
 const NAIVE: &str = "nvr";
 const STAGED: &str = "phx";
@@ -105,7 +105,7 @@ impl<'a> Proxy<'a> {
         value(&text, &format!("{}.{key}", self.name))
     }
 
-    /// Runs it so many cycles: what it says.
+    /// Runs it so many cycles; returns its output.
     fn start(
         &self,
         checkpoints: &str,
@@ -197,7 +197,7 @@ impl CycleTimes {
     }
 }
 
-/// Does something on a processor, and with it whatever is started there.
+/// Does something on a processor, with all threads that it starts.
 fn on<T>(processor: usize, what: impl FnOnce() -> T) -> anyhow::Result<T> {
     let before = sched_getaffinity(None)?;
     let mut set = CpuSet::new();
@@ -222,7 +222,7 @@ fn medians(all: &[CycleTimes], of: fn(&CycleTimes) -> f64) -> f64 {
     median(&all.iter().map(of).collect::<Vec<_>>())
 }
 
-/// What computing of CM1's pattern loses to what runs beside it.
+/// The time that computing of CM1's pattern loses to concurrent work.
 pub(super) fn slowdown(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let proxy = Proxy::new(args, "cm1")?;
     let rounds = proxy.rounds()?;
@@ -240,7 +240,7 @@ pub(super) fn slowdown(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     Ok(WAYS.iter().zip(&rounds).skip(1).map(figure).collect())
 }
 
-/// Cycles of GTC's pattern with their checkpoints, beside computing alone and the copies that nobody can avoid: of what is written late.
+/// Cycles of GTC's pattern with their checkpoints, beside computing alone and the inevitable copies: those of late writes.
 pub(super) fn run_whole(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let proxy = Proxy::new(args, "gtc")?;
     let arrays = proxy.parameter("arrays_2d")? + proxy.parameter("arrays_3d")?;

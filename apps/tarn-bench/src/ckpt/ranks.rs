@@ -33,22 +33,22 @@ pub(super) const WARM: u32 = 3;
 const OBJECTS: usize = 47;
 /// A large page.
 const LARGE: usize = 2 << 20;
-/// Bytes that a rank of GTC writes in a checkpoint, and what a checkpoint that copies all at once takes of its time of computing
-/// (Fernando 2016, section III).
+/// Bytes that a rank of GTC writes in a checkpoint, and the share of its computing time that a checkpoint takes which copies all at
+/// once (Fernando 2016, section III).
 pub(super) const GTC: (u64, f64) = (235_000_000, 0.37);
 /// The same of CM1; it writes all until the checkpoint.
 const CM1: f64 = 0.07;
 /// The part of GTC's bytes that is written early in a cycle. The paper does not say. Its figures are a checkpoint twice as fast when half
 /// is staged, and twelve times with copies ahead: 2 / (1 - share) = 12.
 const EARLY: f64 = 5.0 / 6.0;
-/// What is written early is written until this part of a cycle; the rest until its end (examples/checkpoints/proxies.conf).
+/// Early bytes are written until this part of a cycle; the rest until its end (examples/checkpoints/proxies.conf).
 const EARLY_UNTIL: f64 = 0.25;
-/// Cycles before precopies are measured: it must have been learned what is written when.
+/// Cycles before precopies are measured: they learn when each page is written.
 pub(super) const LEARN: u32 = 6;
 /// A key that guards nothing.
 const KEY: [u8; 32] = [0x2a; 32];
 
-/// What a rank does.
+/// The work of a rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct BenchRankSpec {
     pub(super) dir: PathBuf,
@@ -72,7 +72,6 @@ pub(super) struct BenchRankSpec {
     pub(super) encrypt: bool,
 }
 
-/// What is staged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum StagedShare {
     Nothing,
@@ -80,7 +79,7 @@ pub(super) enum StagedShare {
     All,
 }
 
-/// What a rank computes between two commits.
+/// A rank's computing between two commits.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct ComputeCycle {
     nanos: u64,
@@ -89,7 +88,7 @@ pub(super) struct ComputeCycle {
     ahead: bool,
 }
 
-/// What a rank found, in seconds.
+/// A rank's times, in seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct RankTimes {
     memcpy: Vec<f64>,
@@ -263,7 +262,7 @@ impl BenchRankSpec {
     }
 }
 
-/// Seconds of a restart, without what comes before it.
+/// Seconds of a restart, without the preparation.
 fn restart(
     does: &BenchRankSpec,
     memory: &mut [u8],
@@ -339,7 +338,7 @@ pub(super) fn fill(memory: &mut [u8], rank: u32, round: u32) {
 }
 
 /// A cycle: the early objects are written in its first part, one after the other, the others in each quarter, as by gtc.f90 among the
-/// proxies. Between two writes it does what takes no memory, as if it computed elsewhere.
+/// proxies. Between two writes it sleeps, as if it computed elsewhere.
 fn compute(memory: &mut [u8], cycle: ComputeCycle, round: u32) {
     let began = Instant::now();
     let length = Duration::from_nanos(cycle.nanos);
@@ -371,7 +370,7 @@ fn touch(memory: &mut [u8], value: u32) {
     }
 }
 
-/// Runs all ranks; what they found, each value that of the slowest.
+/// Runs all ranks; returns their times, each that of the slowest.
 fn run(args: &Args, does: &BenchRankSpec) -> anyhow::Result<RankTimes> {
     let scratch = ScratchFolder::new(&args.dir)?;
     let outputs = processes::outputs((0..does.ranks).map(|rank| {
@@ -497,12 +496,12 @@ fn sealing() -> anyhow::Result<Arc<RankSealer>> {
     )?))
 }
 
-/// An NVRAM that takes a part of what memory takes.
+/// An NVRAM with a part of memory's rate.
 pub(super) fn emulated_profile(memcpy: f64, part: u32) -> String {
     format!("device={}B/s", (memcpy * 1e9 / f64::from(part)) as u64)
 }
 
-/// What two processes copy together by memcpy, GB/s.
+/// The rate at which two processes copy together by memcpy, in GB/s.
 pub(super) fn memory_rate(args: &Args, does: &BenchRankSpec) -> anyhow::Result<f64> {
     let took = run(args, does)?;
     Ok(rate(does.all(), &took.memcpy))

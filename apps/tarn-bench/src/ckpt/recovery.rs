@@ -1,5 +1,5 @@
-//! What is lost with a node comes from another: two ranks, each on a node of its own, with a link between them. The other node is a
-//! network namespace; what comes from there is held to the link's rate.
+//! A rank gets data lost with its node from another one: two ranks, each on a node of its own, with a link between them. The other
+//! node is a network namespace; data from there is held to the link's rate.
 
 use super::ranks::{self, StagedShare, TIMEOUT, fill, items, restored};
 use super::{Args, MIB, RankRole};
@@ -21,32 +21,30 @@ use tarn_types::units::Bytes;
 
 /// MiB of a rank, at most: two nodes with their arenas and copies are in one memory.
 pub(super) const MOST: u64 = 512;
-/// Where rank 0 listens: nobody else does in its namespace.
+/// Rank 0's port: nobody else listens there in its namespace.
 pub(super) const PORT: u16 = 7111;
 /// The rank whose node loses something: on this end of the link.
 pub(super) const LOST: u32 = 1;
 
-/// What a node loses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
     /// All that it has: another takes its place.
     Node,
-    /// What was staged.
+    /// The staged data.
     Memory,
 }
 
-/// What a rank does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct RecoveryRankSpec {
     rank: ranks::BenchRankSpec,
-    /// It restarts, or commits what is restored then.
+    /// It restarts, or commits the restored data.
     restarts: bool,
 }
 
 /// Seconds.
 #[derive(Debug, Serialize, Deserialize)]
 struct RecoveryTimes {
-    /// Until it is known what there is, and what was staged is in the arena.
+    /// Until the versions are known, and the staged data is in the arena.
     begin: f64,
     restart: f64,
 }
@@ -139,7 +137,7 @@ impl RecoveryBench<'_> {
         let (mut link, mut copies, mut took) = (Vec::new(), Vec::new(), Vec::new());
         // The first is for warming up.
         for round in 0..=self.args.rounds {
-            // A restart leaves what was staged de-staged, and copies as they are.
+            // A restart leaves staged data de-staged, and copies as they are.
             if round == 0 || loss == Loss::Memory {
                 self.run(&does, false)?;
             }
@@ -210,14 +208,14 @@ impl RecoveryBench<'_> {
         }
     }
 
-    /// Runs both ranks; what the one found that has lost something, if it restarts.
+    /// Runs both ranks; returns the times of the one that has lost something, if it restarts.
     fn run(
         &self,
         does: &ranks::BenchRankSpec,
         restarts: bool,
     ) -> anyhow::Result<Option<RecoveryTimes>> {
         let command = |rank| {
-            // What another node does for its own rank takes none of this one's processors.
+            // The other node's work for its own rank must take no processors from this one.
             let bytes = if rank == LOST { does.bytes } else { MIB };
             let helpers = if restarts {
                 self.args.helpers
@@ -234,7 +232,7 @@ impl RecoveryBench<'_> {
                 rank: does,
                 restarts,
             });
-            // The other node's are where what it sends is limited.
+            // The other node's are where its traffic is limited.
             let network = (rank != LOST).then(|| self.peer.process());
             role.command(network)
         };

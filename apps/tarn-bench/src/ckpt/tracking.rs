@@ -1,4 +1,4 @@
-//! What it costs to track which pages are written, in both ways, beside memcpy of the same bytes.
+//! The cost to track which pages are written, in both ways, beside memcpy of the same bytes.
 
 use super::{Args, MIB};
 use crate::figure::{BenchFigure, median};
@@ -15,7 +15,7 @@ const WAYS: [(&str, TrackerFactory); 2] = [
     ("userfaultfd", Tracker::probe),
     ("mprotect", Tracker::by_mprotect),
 ];
-/// What is measured, in milliseconds; the second is of a page, in microseconds.
+/// The measured times, in milliseconds; the second is of a page, in microseconds.
 const WHAT: [&str; 6] = [
     "to protect it",
     "a first write to each page, of a page",

@@ -9,7 +9,7 @@ use std::path::Path;
 /// Bytes of one send or receive: they stay in the second-level cache, as for tarn.
 const BLOCK: usize = 256 << 10;
 
-/// Sends each connection as many bytes as it asks for, until the process ends.
+/// Sends each connection as many bytes as it requests, until the process ends.
 pub(super) fn send_all(listener: &TcpListener) {
     for stream in listener.incoming().flatten() {
         std::thread::spawn(move || {

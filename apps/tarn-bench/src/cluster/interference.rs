@@ -1,5 +1,5 @@
 //! How much transfers in the background slow programs down that use all cores: one that waits for memory, one that computes.
-//! Both ends of the transfers are on this machine, so it bears twice what a node does.
+//! Both ends of the transfers are on this machine, so it bears the load of two nodes.
 
 use super::Args;
 use super::transfer::{TransferBench, TreeShape};

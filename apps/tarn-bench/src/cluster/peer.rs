@@ -21,7 +21,7 @@ use tarn_partitions::{PartitionFolder, Serving};
 use tarn_ports::{Control, PeerTree};
 use tarn_proto::storage::Offer;
 
-/// The run, and a key that guards nothing: what is served is random bytes.
+/// The run, and a key that guards nothing: the served bytes are random.
 const RUN: RunId = *b"tarn-bench-peer!";
 const KEY: Key = Key([0x2a; 32]);
 /// Bytes that a limited link lets through at once: some milliseconds at 1 Gbit/s.
@@ -65,9 +65,9 @@ pub(crate) struct PeerProcess {
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     client: Arc<DataClient>,
-    /// Where its bare sender listens.
+    /// The address of its bare sender.
     pub(crate) bare: SocketAddr,
-    /// What is between, for people.
+    /// The link between, for people.
     pub(crate) link: String,
 }
 
@@ -128,7 +128,7 @@ impl PeerProcess {
         bare.map_err(anyhow::Error::msg)
     }
 
-    /// It does nothing but what its bare window needs, or does not do that.
+    /// It does only the work of its bare window, or rests.
     pub(crate) fn work(&mut self, on: bool) -> anyhow::Result<()> {
         let done = self.ask(if on { "work" } else { "rest" })?;
         ensure!(done == "done", "the peer has no window");
@@ -241,7 +241,7 @@ impl PeerProcess {
         Ok(self.ask("cpu")?.parse()?)
     }
 
-    /// What it serves.
+    /// The tree that it serves.
     pub(super) fn tree(&self) -> Arc<dyn PeerTree> {
         Arc::new(self.client.tree(served()))
     }
@@ -284,7 +284,7 @@ fn client(address: SocketAddr, way: ContentTransport) -> DataClient {
     }
 }
 
-/// What a peer serves: a folder, and the partitions in it.
+/// A folder that a peer serves, and the partitions in it.
 struct ServedFolder {
     replica_registry: ReplicaRegistry,
     folder: PathBuf,
@@ -313,7 +313,7 @@ impl Registry for ServedFolder {
     }
 }
 
-/// A bare window, and what has it work.
+/// A bare window, and the thread for it.
 struct BareWindowWorker {
     window: Arc<BareWindow>,
     rests: Arc<AtomicBool>,
@@ -357,7 +357,7 @@ fn tool(program: &str, args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What makes a process a peer.
+/// The first argument that makes a process a peer.
 pub(crate) const ARGUMENT: &str = "__peer";
 /// The process `tarn-bench __peer`.
 pub(crate) fn main() -> ExitCode {

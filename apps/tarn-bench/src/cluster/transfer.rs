@@ -18,7 +18,7 @@ use tarn_types::part::Verify;
 
 /// Streams of the bare contenders: the best of these counts stands beside tarn.
 const BARE_STREAMS: [usize; 3] = [1, 2, 4];
-/// What they receive into.
+/// Labels of the bare contenders: they receive into nothing, or into files.
 const INTO: [&str; 2] = ["bare TCP", "bare TCP into files"];
 const GB: f64 = 1e9;
 
@@ -57,7 +57,7 @@ pub(super) struct TransferBench {
     mover: Trees,
 }
 
-/// What all rounds took.
+/// Times of all rounds.
 #[derive(Default)]
 struct TransferRounds {
     ours: Vec<TransferTimes>,
@@ -236,7 +236,7 @@ impl TransferBench {
         self.dir.path().join("to")
     }
 
-    /// Takes what was fetched away, also what of it had arrived of a fetch that was cancelled.
+    /// Removes the fetched tree, also the files that a cancelled fetch has left.
     pub(super) fn remove(&self) -> anyhow::Result<()> {
         let dest = self.dest();
         Trees::new().remove(&staging(&dest))?;

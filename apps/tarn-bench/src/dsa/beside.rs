@@ -1,4 +1,4 @@
-//! Queue pairs beside fio's engines, which are asked in turns with them.
+//! Queue pairs beside fio's engines, measured in turns.
 
 use super::{
     Args, BenchFigure, DsaCase, Ground, LOCAL, MIB, MemoryQueueLoad, fio, median, name, places,

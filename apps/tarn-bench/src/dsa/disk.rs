@@ -13,7 +13,7 @@ use tarn_types::units::Bytes;
 
 /// Requests at the same time.
 const DEPTH: u32 = 32;
-/// Where the data of a partition begins in its file.
+/// The offset of a partition's data in its file.
 const DATA: u64 = 2 * MIB;
 const UNIT: u32 = 4096;
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-//! The paper's dsa_bench: a phase of writes, then one of reads. For each is said in which order, pure or mixed, how large, how aligned
-//! in memory and on the partition, how deep, how often signalled, and whether what is read is looked at.
+//! The paper's dsa_bench: a phase of writes, then one of reads. Options give each one's order, pure or mixed, size, alignment in
+//! memory and on the partition, depth, how often it is signalled, and whether the data read is checked.
 
 use super::{Args, BenchFigure, Ground, LOCAL, MIB, PairedLoad, in_turns, median, populated};
 use anyhow::{Context, ensure};
@@ -13,9 +13,9 @@ use tarn_partitions::{
 use tarn_types::random::{Random, mix};
 use tarn_types::units::{Bytes, parse_size};
 
-/// Until what was posted has ended.
+/// Until posted requests have ended.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of a thread's own memory: what is under way at a time.
+/// Bytes of a thread's own memory: of its requests under way.
 const MAX_MEMORY: u64 = 4 << 30;
 
 /// Options of the case `phases`.
@@ -55,10 +55,10 @@ pub(super) struct Phases {
     /// Writes are persistent when they complete, as far as the medium can
     #[arg(long)]
     persistent: bool,
-    /// What is read is compared with what was written, and all of the partition at the end of each round; that is not measured
+    /// Compare the data read with the data written, and all of the partition at the end of each round; that is not measured
     #[arg(long)]
     verify: bool,
-    /// What is written
+    /// The content that is written
     #[arg(long, value_enum, default_value_t = Pattern::Random)]
     pattern: Pattern,
     /// Instead of a new partition, the first --mib of this one, whose content is lost; several are used as one, block by block
@@ -81,7 +81,7 @@ enum Pattern {
     Zeros,
     /// Each 8 bytes count on
     Counting,
-    /// What no medium can make smaller
+    /// Content that no medium can make smaller
     Random,
 }
 
@@ -114,7 +114,7 @@ fn alignment(text: &str) -> anyhow::Result<u64> {
     }
 }
 
-/// Where requests of a size may begin, aligned as asked for: at `shift` and every `stride` bytes.
+/// Offsets at which requests of a size may begin, aligned as requested: at `shift` and every `stride` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Spacing {
     stride: u64,
@@ -153,7 +153,7 @@ struct DsaPhase {
 }
 
 impl DsaPhase {
-    /// What the request of this number does.
+    /// The operation of the request with this number.
     fn op(self, number: u64) -> Op {
         match (self.mixed && number % 2 == 1, self.op) {
             (false, op) => op,
@@ -164,7 +164,7 @@ impl DsaPhase {
 }
 
 /// # Errors
-/// When there is no space, a request fails, or what is read is not what was written.
+/// When there is no space, a request fails, or the data read is not the data written.
 pub(super) fn measure(args: &Args, ground: &Ground<'_>) -> anyhow::Result<Vec<BenchFigure>> {
     let options = &args.phases;
     let given = match &options.partitions[..] {
@@ -238,10 +238,10 @@ struct PhaseWorker<'a> {
     memory: QueueRegionId,
     storage: QueueRegionId,
     cells: &'static [Cell<u8>],
-    /// Where requests begin in `cells`.
+    /// Offsets in `cells` at which requests begin.
     here: Spacing,
     places: Vec<u64>,
-    /// What the partition should hold, where that is looked at.
+    /// The expected content of the partition, where that is checked.
     shadow: Option<Vec<u8>>,
     round: u64,
     window: MappedPart<'a>,
@@ -362,7 +362,7 @@ impl<'a> PhaseWorker<'a> {
         &self.cells[at..at + self.phase.bytes as usize]
     }
 
-    /// Puts what is written into memory.
+    /// Puts the bytes to write into memory.
     fn fill(&self, group: &[u64]) {
         for (number, place) in (0..).zip(group) {
             if self.phase.op(number) == Op::Write {
@@ -373,7 +373,7 @@ impl<'a> PhaseWorker<'a> {
         }
     }
 
-    /// Looks at what was read, and keeps in mind what was written. Where both were under way at once, either is right.
+    /// Checks the bytes read, and records the bytes written. Where both were under way at the same time, either content is right.
     fn check(&mut self, group: &[u64]) -> anyhow::Result<()> {
         let Some(mut shadow) = self.shadow.take() else {
             return Ok(());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tarn_media::{MappedFile, MappedPart};
 use tarn_ports::Medium;
 
-/// What one thread does.
+/// The work of one thread.
 pub(super) trait PairedLoad {
     /// A round by a queue pair, and how long it took.
     fn ours(&mut self) -> anyhow::Result<Duration>;
@@ -15,7 +15,7 @@ pub(super) trait PairedLoad {
 }
 
 /// Millions of requests a second of each round, by queue pairs and without, of all threads together. Each thread has so many bytes of
-/// its own, from the place that `make` is told, and as much plain memory.
+/// its own, from the offset that `make` gets, and as much plain memory.
 pub(super) fn in_turns<'m, P: PairedLoad>(
     args: &Args,
     threads: u32,
@@ -29,7 +29,7 @@ pub(super) fn in_turns<'m, P: PairedLoad>(
     let barrier = Barrier::new(threads as usize);
     let windows = plain.windows(&parts)?;
     let of_one = |start: u64, window: MappedPart<'m>| -> anyhow::Result<[Vec<f64>; 2]> {
-        // Who fails early still comes to all meetings.
+        // A thread that fails early still comes to all barriers.
         let (mut pair, mut failed) = match make(start, window) {
             Ok(pair) => (Some(pair), None),
             Err(why) => (None, Some(why)),
@@ -68,7 +68,7 @@ pub(super) fn in_turns<'m, P: PairedLoad>(
         });
         ended.collect()
     });
-    // What all have done together.
+    // The rates of all threads together.
     let mut sums = [0, 1].map(|_| vec![0.0; args.rounds as usize]);
     for one in rates? {
         for (sums, rates) in sums.iter_mut().zip(one) {

@@ -1,4 +1,4 @@
-//! What came of a policy with a seed, and medians over seeds.
+//! Results of a policy with a seed, and medians over seeds.
 
 use crate::figure::{BenchFigure, median};
 use crate::trial::aligned;
@@ -21,7 +21,7 @@ pub(super) struct MixedOutcome {
     flow_median_s: f64,
 }
 
-/// A figure that is compared: how it is called, and what it is.
+/// A figure that is compared: its name, its unit, and its value.
 type Measure = (&'static str, &'static str, fn(&MixedOutcome) -> f64);
 
 const MEASURES: [Measure; 4] = [

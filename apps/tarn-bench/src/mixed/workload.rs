@@ -1,4 +1,4 @@
-//! A trace and workflows on one machine, from a seed: as the workload file that says so (docs/reference/workload-file.md).
+//! A trace and workflows on one machine, from a seed: as a workload file (docs/reference/workload-file.md).
 
 use super::Args;
 use crate::error::{CliError, CliResult};
@@ -11,7 +11,7 @@ use tarn_types::codes::Exit;
 use tarn_types::site::{Machine, Submit};
 use tarn_types::units::Nanos;
 
-/// Where the workload file would be.
+/// The path that the workload file would have.
 const FILE: &str = "mixed.toml";
 
 /// How long the trace lasts: from its first submission to its last.
@@ -27,7 +27,7 @@ pub(super) fn span(args: &Args, machine: &Machine, files: &FileReadCache) -> Cli
     Ok(submitted.max().unwrap_or(0))
 }
 
-/// The trace with data, and each workflow as often as asked for while it lasts (`span`).
+/// The trace with data, and each workflow as often as requested while it lasts (`span`).
 ///
 /// # Errors
 /// When a file cannot be used.

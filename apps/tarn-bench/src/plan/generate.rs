@@ -9,12 +9,12 @@ use tarn_types::site::{
 use tarn_types::units::{Nanos, SECOND, Time};
 
 const GB: u64 = 1_000_000_000;
-/// Node-time that jobs bring, as a share of what the machine has.
+/// Node-time that jobs bring, as a share of the machine's.
 const LOAD: f64 = 0.9;
 /// Run times.
 const SHORTEST: f64 = 60.0;
 const LONGEST: f64 = 12.0 * 3600.0;
-/// Users ask for up to so many times what they need.
+/// Users request up to so many times their need.
 const MOST_REQUESTED: f64 = 5.0;
 /// A job of whole nodes takes at most one of so many parts of the machine.
 const LARGEST_PART: u32 = 16;
@@ -200,7 +200,7 @@ impl WorkloadGenerator {
     ) {
         let run = log_uniform(&mut self.random, SHORTEST, LONGEST);
         let factor = 1.0 + self.random.unit() * (MOST_REQUESTED - 1.0);
-        // The time to read and write is part of what a user asks for.
+        // The time to read and write is part of a user's request.
         let moving = if reads.is_empty() { 0.0 } else { 2.0 * MOST_IO };
         let reads = reads.iter().map(|item| Input {
             item: *item,

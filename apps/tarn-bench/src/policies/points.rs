@@ -1,4 +1,4 @@
-//! What was measured, as ratios, medians, a table and figures.
+//! Measured values, as ratios, medians, a table and figures.
 
 use crate::figure::{BenchFigure, median};
 use crate::trial::aligned;
@@ -15,7 +15,7 @@ pub(super) enum ShareOf {
     NodeTime,
 }
 
-/// What a makespan is compared with that no policy can beat.
+/// The name of the bound on the makespan that no policy can beat.
 const BOUND: &str = "bound";
 
 /// Shares of I/O under `easy`, by both definitions.
@@ -54,7 +54,7 @@ pub(super) struct BandwidthPoint {
     pub(super) external_rate: u64,
     /// Of one node, read and written, bytes a second: those of the machine, or in proportion (0: no limit).
     pub(super) client_rates: [u64; 2],
-    /// In the order asked for, at least one.
+    /// In the requested order, at least one.
     pub(super) runs: Vec<PolicyRun>,
     pub(super) lower_bound_s: f64,
     pub(super) unavoidable_bytes: u64,
@@ -62,7 +62,7 @@ pub(super) struct BandwidthPoint {
 }
 
 impl BandwidthPoint {
-    /// The makespan of the last policy over those of the others and over the bound, by what it is compared with.
+    /// The makespan of the last policy over those of the others and over the bound, by their names.
     pub(super) fn ratios(&self) -> Vec<(String, f64)> {
         let Some((subject, others)) = self.runs.split_last() else {
             return Vec::new();
@@ -87,7 +87,7 @@ pub(super) struct FamilyMedian {
     pub(super) family: String,
     pub(super) wanted_share: f64,
     pub(super) instances: usize,
-    /// By what is compared with, in the order of the policies.
+    /// By the name of the other, in the order of the policies.
     pub(super) ratios: Vec<(String, f64)>,
 }
 
@@ -129,7 +129,7 @@ pub(super) fn medians(group: &[&BandwidthPoint]) -> Vec<(String, f64)> {
     each.map(|(name, values)| (name, median(&values))).collect()
 }
 
-/// Where the last policy stands worst against each: the ratio, the instance and the share.
+/// The worst result of the last policy against each other one: the ratio, the instance and the share.
 pub(super) fn worst(points: &[BandwidthPoint]) -> Vec<(String, f64, &BandwidthPoint)> {
     let mut worst: Vec<(String, f64, &BandwidthPoint)> = Vec::new();
     for point in points {

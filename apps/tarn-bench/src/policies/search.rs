@@ -16,9 +16,9 @@ use tarn_types::units::SECOND;
 
 /// A share so close to the wanted one is taken.
 const CLOSE: f64 = 0.002;
-/// A share farther from the wanted one than this is none: what one node gets is varied too, then it is reported.
+/// A share farther from the wanted one than this is none: the bandwidth of one node is varied too, then it is reported.
 const FAR: f64 = 0.03;
-/// Bandwidths that are tried. Each halves what is left of eight powers of ten, so the last steps are 0.02 %.
+/// Bandwidths that are tried. Each halves the rest of eight powers of ten, so the last steps are 0.02 %.
 const MAX_TRIALS: u32 = 16;
 /// How many times more and less than "all bytes in the time without I/O" the bandwidth may be.
 const RANGE: f64 = 1e4;
@@ -205,7 +205,7 @@ fn family(name: &str) -> String {
     name.split('-').next().unwrap_or(name).to_owned()
 }
 
-/// What crosses to and from outside if every job reads and writes there.
+/// Bytes to and from outside if every job reads and writes there.
 fn through(workload: &Workload) -> u64 {
     let bytes = |item: usize| workload.items.get(item).map_or(0, |i| i.bytes);
     let of_job = |job: &tarn_types::site::Job| {
@@ -223,7 +223,7 @@ fn through(workload: &Workload) -> u64 {
     jobs.fold(0, u64::saturating_add)
 }
 
-/// What crosses under every policy: each item from outside that is read, once, and each that is kept.
+/// Bytes to and from outside under every policy: each item from outside that is read, once, and each that is kept.
 fn unavoidable(workload: &Workload) -> u64 {
     let mut read = vec![false; workload.items.len()];
     for input in workload.jobs.iter().flat_map(|w| &w.job.reads) {

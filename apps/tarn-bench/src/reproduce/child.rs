@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// How it ended.
 pub(super) enum ChildOutcome {
-    /// Well, having said this.
+    /// Well, with this output.
     Said(Vec<u8>),
     /// Otherwise; why.
     Failed(String),
@@ -73,7 +73,7 @@ impl Child {
     /// When it cannot be started.
     pub(super) fn start(program: &Path, words: &[OsString]) -> anyhow::Result<Self> {
         let mut process = Command::new(program)
-            // What a run leaves as cache must not spare the next one what is measured.
+            // Cache that a run leaves must not spare the next one the measured work.
             .env("TARN_CACHE", "0")
             .args(words)
             .stdin(Stdio::null())
@@ -86,7 +86,7 @@ impl Child {
         let output = std::thread::spawn(move || {
             let mut bytes = Vec::new();
             if let Some(mut stdout) = stdout {
-                // One more than there may be tells that there are too many; the rest is read so that it can end.
+                // One byte more than allowed shows that there are too many; the rest is read so that it can end.
                 let _ = stdout.by_ref().take(MAX_RESULT + 1).read_to_end(&mut bytes);
                 let _ = std::io::copy(&mut stdout, &mut std::io::sink());
             }
@@ -121,7 +121,7 @@ impl Child {
             }
             std::thread::sleep(PAUSE);
         };
-        // What it has left running holds its output open, and measures nothing any more.
+        // Processes that it has left running hold its output open, and measure nothing any more.
         self.send(Signal::KILL);
         let output = self.output.join().unwrap_or_default();
         let last = self.last.join().unwrap_or_default();
@@ -142,7 +142,7 @@ impl Child {
             .ok()
             .and_then(Pid::from_raw)
         {
-            // Who has ended already needs none.
+            // A process that has ended already needs none.
             let _ = kill_process_group(group, signal);
         }
     }

@@ -17,10 +17,10 @@ use tarn_types::codes::Exit;
 const MAX_FOLDERS: u32 = 100;
 /// How their names begin: the process follows, and a number.
 const NAME: &str = "tarn-block-";
-/// What nbdkit makes in its folder.
+/// The files that nbdkit creates in its folder.
 const FILES: [&str; 2] = ["pid", "socket"];
 
-/// A folder of this user alone, for what nbdkit makes.
+/// A folder of this user alone, for nbdkit's files.
 pub(super) struct NbdkitFolder {
     path: PathBuf,
     /// Locked as long as the server lives: by its process number alone it would seem dead from another PID namespace.
@@ -90,7 +90,7 @@ const FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// Removes the folders of this user's servers that were killed. What cannot be removed stays for the next start.
+/// Removes the folders of this user's killed servers. A folder that cannot be removed stays for the next start.
 fn remove_leftovers(parent: &Path) {
     let flags = FOLDER.difference(OFlags::NOFOLLOW);
     let holder = open(parent, flags, Mode::empty());

@@ -1,4 +1,4 @@
-//! `tarn ckpt destage`: what programs that died have left in memory goes to their arenas on the tier, once. `tarnd --checkpoints` does
+//! `tarn ckpt destage`: brings the data that dead programs have left in memory to their arenas on the tier, once. `tarnd --checkpoints` does
 //! it again and again.
 
 use super::version_catalog::TierVersionCatalog;
@@ -22,7 +22,7 @@ pub(crate) struct DestageArgs {
     place: CheckpointLocation,
 }
 
-/// What was found, for the exit code.
+/// The findings, for the exit code.
 #[derive(Default)]
 struct DestageTally {
     brought: usize,

@@ -1,5 +1,5 @@
-//! `tarn ckpt drain`: a version of a program that has ended goes to an external store, from what this node has of it. Arenas and what is
-//! staged stay as they are. Nodes may do it one after the other: the store itself says which parts are there.
+//! `tarn ckpt drain`: a version of a program that has ended goes to an external store, from this node's parts of it. Arenas and
+//! staged data stay as they are. Nodes may do it one after the other: the store itself says which parts are there.
 
 use super::version_catalog::{PrintableName, ReadableArena, RunCheckpoints, TierVersionCatalog};
 use super::{CheckpointLocation, named, no_version, numbers, printable, version};
@@ -108,7 +108,7 @@ pub(super) fn drain(globals: &Globals, args: &DrainArgs) -> CliResult {
     Ok(Exit::Success)
 }
 
-/// What this node has of a program that has ended; says which arenas cannot be read.
+/// The arenas that this node has of a program that has ended. Prints a warning for each arena that cannot be read.
 fn arenas_of_ended(run: &RunCheckpoints<'_>) -> CliResult<Vec<ReadableArena>> {
     let mut arenas = Vec::new();
     for held in run.arenas() {
@@ -151,7 +151,7 @@ fn print_drained(
     )
 }
 
-/// What `--json` says of a version that is on the store now.
+/// The `--json` line of a version that is on the store now.
 fn version_json(
     run: &RunCheckpoints<'_>,
     there: &Flushed,
@@ -172,7 +172,7 @@ fn version_json(
     })
 }
 
-/// The store has what is asked for, or what is newer.
+/// The store has the requested version, or a newer one.
 fn report_nothing_to_drain(
     globals: &Globals,
     args: &DrainArgs,
@@ -208,11 +208,11 @@ fn local_versions(arenas: &[ReadableArena]) -> BTreeMap<Exact, LocalVersion<'_>>
                 ranks: header.ranks,
                 parts: BTreeMap::new(),
             });
-            // What a rank has written itself comes before copies of it.
+            // A rank's own arena precedes copies of its versions.
             here.parts.entry(header.rank).or_insert((held, version));
         }
     }
-    // What some of the ranks here lack is no version that all have.
+    // A version counts only if every rank of this node has it.
     let mut ranks: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     let own = arenas.iter().filter(|held| held.is_own());
     for header in own.map(|held| held.arena.header()) {
@@ -223,8 +223,8 @@ fn local_versions(arenas: &[ReadableArena]) -> BTreeMap<Exact, LocalVersion<'_>>
     all
 }
 
-/// The newest version that is complete there with what is here, so that nodes which have ended with other versions come to one that all
-/// have; else the newest.
+/// The newest version that is complete there with the parts here, so that nodes which have ended with other versions come to one
+/// that all have; else the newest.
 fn choose<'a, 'h>(
     here: &'a BTreeMap<Exact, LocalVersion<'h>>,
     there: &[Flushed],
@@ -242,7 +242,7 @@ fn choose<'a, 'h>(
     chosen.map(|(exact, here)| (*exact, here))
 }
 
-/// Writes a rank's part. What is staged comes from whichever file in memory has it whole.
+/// Writes a rank's part. Staged data is read from any file in memory that has all of it.
 fn write(
     store: &ExternalFolder,
     args: &DrainArgs,

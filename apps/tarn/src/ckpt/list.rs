@@ -131,7 +131,7 @@ fn print(
     )
 }
 
-/// Why not all ranks can be restored from what is here, or outside.
+/// Why not all ranks can be restored from the versions here, or outside.
 fn why_not(place: &CheckpointLocation, found: &CatalogVersion) -> Option<String> {
     if found.level == PersistenceLevel::Flushed {
         return None;

@@ -1,4 +1,4 @@
-//! `tarn ckpt model`: the loss, interval and energy models, and what they advise. docs/internals/checkpoint-models.md has the formulas.
+//! `tarn ckpt model`: the loss, interval and energy models, and their advice. docs/internals/checkpoint-models.md has the formulas.
 
 use crate::argument::{ArgumentError, above_zero};
 use crate::error::CliResult;
@@ -17,11 +17,10 @@ use tarn_console::simulated::positive;
 use tarn_types::codes::Exit;
 use tarn_types::units::{Bytes, Elapsed, SECOND, UnitError, parse_rate, parse_size, parse_time};
 
-/// What an expected interval is compared with.
+/// The intervals to compare, as multiples of Daly's optimum.
 const FACTORS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
 /// DRAM to NVRAM.
 const RATIOS: [u64; 3] = [2, 4, 8];
-/// What replicas of what is staged mean, and copies of all of a version.
 /// Parts of a checkpoint between which a curve is drawn.
 const CURVE: u32 = 60;
 
@@ -178,7 +177,7 @@ impl ModelArgs {
         }
     }
 
-    /// Copies that there are nodes for: what is staged, and its replicas.
+    /// Copies that there are nodes for: the staged data, and its replicas.
     fn copies(&self) -> RangeInclusive<u32> {
         1..=self.job().replicas().count() as u32
     }
@@ -222,7 +221,7 @@ impl ModelArgs {
         self.power.unwrap_or(energy::calibrated().power)
     }
 
-    /// The two networks at three ratios and one or two switches away, and what was given.
+    /// The two networks at three ratios and one or two switches away, and the given one.
     fn cases(&self) -> Vec<EnergyRow> {
         let case = |persistent, link, switches| CheckpointEnergy {
             bytes: self.bytes,
@@ -487,7 +486,7 @@ fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 
-/// A way of keeping versions on other nodes, as the library is told it.
+/// A way of keeping versions on other nodes, as an option of the library.
 fn way(how: Replicate) -> String {
     match how {
         Replicate::None => "copies = 0".into(),
@@ -505,7 +504,7 @@ fn numbers(how: Replicate) -> (usize, usize) {
     }
 }
 
-/// Intervals around Daly's optimum, and the one that was asked for: how long, what is wasted, the run time.
+/// Intervals around Daly's optimum, and the requested one: the length, the waste, the run time.
 fn around(advised: &Choice, length: f64) -> Vec<[f64; 3]> {
     let times = advised.times;
     let mut intervals: Vec<f64> = FACTORS.iter().map(|f| f * times.daly()).collect();
@@ -578,7 +577,7 @@ fn lasts(seconds: f64) -> String {
     }
 }
 
-/// As many digits as were published, or as many as tell it from 0.
+/// As many digits as were published, or enough to distinguish it from 0.
 fn probability(p: f64) -> String {
     if p > 0.0 && p < 1e-3 {
         format!("{p:.3e}")
@@ -615,7 +614,8 @@ fn some_rate(text: &str) -> Result<u64, ArgumentError> {
     above_zero(parse_rate(text)?, ABOVE_ZERO)
 }
 
-/// What the paper's Figure 2 draws: for some of the checkpoint staged, what the shorter checkpoint saves, and what copies cost.
+/// The curve of the paper's Figure 2: by the staged share of a checkpoint, the energy that the shorter checkpoint saves, and the
+/// energy that copies cost.
 fn curve(case: &CheckpointEnergy) -> Vec<Value> {
     let staged = (0..=CURVE).map(|n| case.bytes as f64 * f64::from(n) / f64::from(CURVE));
     staged

@@ -32,9 +32,9 @@ struct Damage {
     /// Of the object, its first and last byte.
     from: u64,
     to: u64,
-    /// The file, and where in it; none: what is staged is nowhere in memory.
+    /// The file, and the offset in it; none: the staged data is nowhere in memory.
     at: Option<(&'static str, PathBuf, u64)>,
-    /// What has these bytes as they should be.
+    /// The source that has these bytes undamaged.
     stands_in: Option<&'static str>,
 }
 
@@ -45,7 +45,7 @@ impl Damage {
     }
 }
 
-/// What was found of one rank's version.
+/// The result of verifying one rank's version.
 #[derive(Debug, Default)]
 struct RankVerification {
     bytes: u64,
@@ -59,7 +59,7 @@ struct RankVerification {
     more: bool,
 }
 
-/// What was found of a version.
+/// The result of verifying a version.
 #[derive(Default)]
 struct VersionVerification {
     ranks: u32,
@@ -211,7 +211,7 @@ fn examine(
         if found.damaged == 0 {
             return Ok(Some(found));
         }
-        // What was overwritten since has another manifest, or none.
+        // A version that was overwritten meanwhile has another manifest, or none.
         if ReadableArena::open(path.to_owned())?
             .arena
             .versions()
@@ -265,7 +265,7 @@ impl RankVerification {
                 at
             }
         };
-        // The damage of each copy's last chunk: what follows it is added to it.
+        // The damage of each copy's last chunk: damage that follows it is added to it.
         let mut open: Vec<Option<usize>> = vec![None; copies.len()];
         for (number, sum) in piece.sums.iter().enumerate() {
             let begin = number as u64 * CHUNK;

@@ -1,4 +1,4 @@
-//! What this node has, as `tarn ckpt` asks for it.
+//! The checkpoints of this node, for `tarn ckpt`.
 
 use super::{CheckpointLocation, printable};
 use crate::error::{CliError, CliResult};

@@ -19,14 +19,14 @@ use tarn_types::object::is_object;
 use tarn_types::part::Verify;
 use tarn_types::units::Bytes;
 
-/// What a single file is called while it is copied.
+/// A single file's name while it is copied.
 const SINGLE: &str = "file";
 
 fn usage(text: String) -> CliError {
     CliError::new(Exit::Usage, text)
 }
 
-/// The metadata of what is at a path, links not followed; none for nothing.
+/// The metadata of a path, links not followed; none if nothing is there.
 fn read_metadata(path: &Path) -> CliResult<Option<Metadata>> {
     match path.symlink_metadata() {
         Ok(about) => Ok(Some(about)),
@@ -42,7 +42,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Where the copy appears: in a folder that is there, under the source's own name.
+/// The path of the copy: in an existing folder, under the source's own name.
 fn destination(from: &Path, to: &Path, is_folder: bool) -> CliResult<PathBuf> {
     if !to.is_dir() {
         let ends_in_slash = to.as_os_str().as_encoded_bytes().ends_with(b"/");
@@ -160,7 +160,7 @@ fn file(from: &Path, to: &Path, replace: bool) -> CliResult<CopyReport> {
         rename(&made, to)
     } else {
         match renameat_with(CWD, &made, CWD, to, RenameFlags::NOREPLACE) {
-            // NFS has no such rename; a second name is never given to what has one already either.
+            // NFS has no such rename; linkat never replaces an existing name either.
             Err(Errno::INVAL) => linkat(CWD, &made, CWD, to, AtFlags::empty()),
             renamed => renamed,
         }

@@ -1,4 +1,4 @@
-//! What `tarn data` puts into an object store.
+//! Delivery of data into an object store by `tarn data`.
 
 use crate::mover::trees;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use tarn_types::event::FailureKind;
 use tarn_types::object::ObjectUrl;
 use tarn_types::part::Verify;
 
-/// What is put, and what holds.
+/// A delivery to an object store, with its rules.
 pub(super) struct Delivered {
     pub(super) sources: Vec<CopySource>,
     pub(super) dest: ObjectUrl,
@@ -17,7 +17,7 @@ pub(super) struct Delivered {
     pub(super) verify: Verify,
 }
 
-/// Puts it there. A call that was interrupted is gone on with by the next one.
+/// Puts it there. The next call resumes one that was interrupted.
 pub(super) fn deliver(what: Delivered) -> Result<CopyReport, MoverError> {
     if what.dest.key.is_empty() {
         let text = format!(

@@ -66,7 +66,7 @@ fn only_workflow<'a>(rows: &[&'a DatasetRow], dataset: &str) -> CliResult<Option
     }
 }
 
-/// What was found of a replica that was read again.
+/// The result of reading a replica again.
 pub(super) enum ReplicaCheck {
     Whole,
     /// It is not what was published: why.
@@ -78,17 +78,17 @@ pub(super) enum ReplicaCheck {
 /// Replicas that were read again.
 pub(super) type CheckedReplicas<'a> = Vec<(&'a ReplicaRow, ReplicaCheck)>;
 
-/// What was copied, and why that is not all of the version, if it is not.
+/// The copied parts, and the reason if they are not the whole version.
 pub(super) struct CopiedParts {
     pub(super) parts: VersionParts,
     pub(super) lacks: Option<IncompleteVersion>,
 }
 
-/// A part: what it must be, and its replicas, the one that is to be read first.
+/// A part: its manifest, and its replicas, first the one to read first.
 struct PartSources<'a> {
     manifest: Manifest,
     replicas: Vec<&'a ReplicaRow>,
-    /// What those on nodes are sealed with, if they are.
+    /// The key of the replicas on nodes, if they are encrypted.
     key: Option<Arc<DataKey>>,
 }
 
@@ -134,8 +134,8 @@ impl LockedVersion {
         let catalogue = open_catalogue(&state)?;
         let known = catalogue.datasets().exit(Exit::State)?;
         let mut named: Vec<&DatasetRow> = known.iter().filter(|r| which.is(r)).collect();
-        // What is kept comes before what a run has only left there. To change something it must be clear which is meant, but for what
-        // is cached: that may go at any time.
+        // Kept data comes before data that a run has only left there. A change needs an unambiguous dataset; cached ones do not
+        // count beside others, because they may go at any time.
         let wall = wall();
         let is_usable = |at: &StoredAt| but.is_none() || matches!(at, StoredAt::Node { .. });
         let comes_first = |r: &DatasetRow| {
@@ -163,7 +163,7 @@ impl LockedVersion {
         let all = catalogue
             .replicas(&first.workflow, Some(dataset))
             .exit(Exit::State)?;
-        // What nobody keeps may have made way since. What a failed run has left is listed until it is removed.
+        // Data that nobody keeps may have made way since. Data of a failed run is listed until it is removed.
         let may_go =
             |r: &ReplicaRow| r.is_cached(wall) || is_only_read && but.is_none() && !r.is_kept(wall);
         let all: Vec<_> = all
@@ -174,7 +174,7 @@ impl LockedVersion {
             let others = known.iter().filter(|r| !which.is(r)).cloned();
             return Err(which.not_there(&others.collect::<Vec<_>>(), &state));
         }
-        // A run of another workflow reads what is kept, whatever is left there beside it.
+        // A run of another workflow reads kept replicas, whatever is left there beside them.
         let is_kept = |r: &&ReplicaRow| r.is_kept(wall) && is_usable(&r.at);
         let kept = all.iter().filter(is_kept).filter(|_| but.is_some());
         let newest = kept.map(|r| r.version).max();
@@ -205,9 +205,9 @@ impl LockedVersion {
         }
     }
 
-    /// The parts of the version, as the newest run that spoke of them has made it, or the run that is asked for.
-    /// What two runs have made is never mixed. Where not all instances of its step have ended well, what the others have made, and why it is
-    /// not whole.
+    /// The parts of the version as the requested run has made them, or else the newest run that has the dataset.
+    /// Parts of two runs are never mixed. If some instances of its step have not ended well: the parts of the others, and why the
+    /// version is not whole.
     fn made(
         &self,
         rows: &[ReplicaRow],
@@ -259,7 +259,7 @@ impl LockedVersion {
         ))
     }
 
-    /// What there is to choose from for each part: nodes first, what people may have changed last.
+    /// The replicas to choose from for each part: those on nodes first, those that people may have changed last.
     fn choices(&self, parts: &VersionParts) -> CliResult<Vec<PartSources<'_>>> {
         let mut rows: BTreeMap<&StoreKey, Vec<&ReplicaRow>> = BTreeMap::new();
         for row in self.rows.iter().filter(|r| parts.contains_key(&r.key)) {
@@ -299,8 +299,8 @@ impl LockedVersion {
         })
     }
 
-    /// What every replica of a part must hold. Where the manifest is lost or damaged, a replica that has the content which the run has recorded
-    /// tells it.
+    /// The manifest that every replica of a part must match. If it is lost or damaged, it comes from a replica with the content
+    /// that the run has recorded.
     fn manifest(
         &self,
         replicas: &[&ReplicaRow],
@@ -360,8 +360,8 @@ impl LockedVersion {
             .map_err(|failure| CliError::new(Exit::State, failure.message))
     }
 
-    /// Copies the version out; the keys of its parts. Where it is to be freed afterwards, what was put is read again.
-    /// What an earlier call has put there whole is not put again.
+    /// Copies the version out; returns the copied parts. If the version is to be freed afterwards, the copy is read again.
+    /// A copy that an earlier call has completed is not made again.
     pub(super) fn copy_to(
         &self,
         dest: &Path,
@@ -397,7 +397,7 @@ impl LockedVersion {
         Ok(copied)
     }
 
-    /// What is freed afterwards must be whole.
+    /// The parts to copy. A version that is freed afterwards must be complete.
     fn to_copy(&self, run: Option<&str>, frees: bool) -> CliResult<CopiedParts> {
         let (parts, lacks) = if frees {
             (self.complete(run)?, None)
@@ -480,7 +480,7 @@ impl LockedVersion {
         self.rows.iter().chain(&self.older)
     }
 
-    /// What is said beside a replica of an older version.
+    /// The note beside a replica of an older version.
     pub(super) fn which_version(&self, row: &ReplicaRow) -> String {
         if self.rows.first().is_some_and(|r| r.version > row.version) {
             format!(" (version {})", row.version)
@@ -495,7 +495,7 @@ impl LockedVersion {
         self
     }
 
-    /// Makes durable what is stored here, with what describes it.
+    /// Makes the replicas here durable, with their metadata.
     pub(super) fn sync(&self) -> CliResult<()> {
         let here = self.rows.iter().filter(|r| is_here(&r.at));
         let paths: Vec<PathBuf> = here.map(ReplicaRow::path).collect();
@@ -532,7 +532,7 @@ impl LockedVersion {
 
     pub(super) fn remove(&mut self) -> CliResult {
         let bytes = remove_replicas(&mut self.catalogue, &self.rows, &trees())?;
-        // A message was printed of what is stored on nodes that are not seen from here: nothing of it is removed yet.
+        // A message was printed about replicas on nodes that cannot be seen from here: none of them is removed yet.
         let all = self.rows.len();
         self.rows.retain(|r| is_here(&r.at));
         let ours = |r: &ReplicaRow| !matches!(r.at, StoredAt::External(_));
@@ -548,7 +548,8 @@ fn is_on_tier(row: &ReplicaRow) -> bool {
     matches!(row.at, StoredAt::Node { .. }) && is_here(&row.at)
 }
 
-/// Takes away what lets others remove these replicas for space. Only for who holds the lock of their workflows, or shares it.
+/// Withdraws the right of others to remove these replicas for space. Only for a holder of the lock of their workflows, shared or
+/// not.
 pub(crate) fn uncache<'a>(rows: impl Iterator<Item = &'a ReplicaRow>) -> CliResult<()> {
     let mut all: BTreeMap<(&Path, &str), BTreeSet<PathBuf>> = BTreeMap::new();
     for row in rows {
@@ -602,7 +603,7 @@ fn sync<'a>(places: impl Iterator<Item = &'a Path>) -> CliResult<()> {
     synced.map_err(|failure| CliError::new(Exit::State, failure.message))
 }
 
-/// What the removal of replicas has done, in words: a `dest` is the user's, and stays.
+/// The result of removing replicas, in words: a `dest` is the user's, and stays.
 fn freed(rows: &[ReplicaRow], bytes: u64) -> String {
     let (theirs, ours): (Vec<_>, Vec<_>) = rows
         .iter()
@@ -610,7 +611,7 @@ fn freed(rows: &[ReplicaRow], bytes: u64) -> String {
     let dests: BTreeSet<_> = theirs.iter().map(|r| r.path()).collect();
     let there: Vec<_> = dests
         .iter()
-        // What a store has is its own affair.
+        // An object store is not asked whether it has the copy.
         .filter(|d| is_object(d) || d.exists())
         .map(|d| d.display().to_string())
         .collect();
@@ -651,12 +652,12 @@ fn copy(
         mover.copy(&job, &Control::default())
     });
     copied.inspect_err(|_| {
-        // What was copied so far is of no use to anybody; what cannot be removed is named by the error.
+        // An incomplete copy is of no use to anybody. If it cannot be removed either, the user gets the copy's error.
         let _ = mover.remove(staging.as_ref());
     })
 }
 
-/// Has sources copied. Where a replica turns out to be damaged, another of its part is taken.
+/// Copies sources. If a replica is damaged, another one of its part is taken.
 fn try_all(
     parts: &mut [PartSources<'_>],
     mover: &Trees,
@@ -698,7 +699,7 @@ impl PartSources<'_> {
         }
     }
 
-    /// Reads the replica that is to be read first, and compares it with what it must hold.
+    /// Reads the replica that is to be read first, and compares it with its manifest.
     fn read(&self, mover: &dyn Mover) -> Result<(), MoverError> {
         let (path, control) = (self.replicas[0].path(), Control::default());
         let same = |is: bool| {

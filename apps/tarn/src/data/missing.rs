@@ -1,4 +1,4 @@
-//! What of a version is not there any more, and how it is had again.
+//! Missing data of a version, and how to make it again.
 
 use crate::state;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,11 +13,11 @@ use tarn_types::workflow::{Dataset, Keep, Workflow};
 /// How many instances or entries a message names.
 const NAMED: usize = 8;
 
-/// What instances that are done have made of a version and is not there.
+/// The data of a version that completed instances have made and that is missing.
 pub(crate) struct Missing {
     /// The instances of which something is missing.
     pub(crate) makers: usize,
-    /// What is missing, as instances and entries; `None` if nothing is.
+    /// The missing instances and entries; `None` if nothing is missing.
     pub(crate) named: Option<String>,
     /// That it is gone.
     pub(crate) text: Option<String>,
@@ -85,7 +85,7 @@ impl Missing {
     }
 }
 
-/// How what a later step has read stays until the run's end, where nothing asks for that yet; with a space before it.
+/// How to keep data that a later step has read until the run's end, if nothing keeps it yet; with a space before it.
 pub(crate) fn how_kept(dataset: &Dataset) -> String {
     match dataset.keep {
         Keep::UntilConsumed => {
@@ -125,7 +125,7 @@ pub(crate) fn run_again(w: &Workflow, data: DataId) -> Option<String> {
     ))
 }
 
-/// The same of what the newest run that knows a dataset of this name has made whole.
+/// The same for a dataset of this name in the newest run that knows it, if that run has made all of it.
 pub(crate) fn had_again(state: &StateDir, workflow: Option<&str>, dataset: &str) -> Option<String> {
     let runs = runs::list(state).ok()?;
     let of_workflow = |run: &&runs::RunEntry| workflow.is_none_or(|w| w == run.workflow);
@@ -135,7 +135,7 @@ pub(crate) fn had_again(state: &StateDir, workflow: Option<&str>, dataset: &str)
         let data = DataId(u32::try_from(known).ok()?);
         let history = runs::history(state, &run.name).ok()?;
         let is_made = history.is_sealed(data, start.workflow.last_version(data));
-        // The newest of them alone: what it has yet to make is not gone.
+        // The newest of them alone: data that it has yet to make is not gone.
         let again = is_made.then(|| run_again(&start.workflow, data));
         Some(again.flatten())
     })?

@@ -16,7 +16,7 @@ use tarn_types::codes::Exit;
 use tarn_types::object::is_object;
 use tarn_types::units::Bytes;
 
-/// The version that is asked for, and the node that it is brought from first.
+/// The requested version, and the node that it is brought from first.
 pub(super) struct ObjectSelector<'a> {
     pub(super) key: &'a str,
     pub(super) number: Option<u64>,
@@ -47,7 +47,7 @@ fn failed(fault: CheckpointError) -> CliError {
     CliError::new(exit, fault)
 }
 
-/// What is said of a place in an object store outside.
+/// The error for a place in an object store outside.
 pub(super) fn outside(at: &Path) -> CliError {
     let text = format!(
         "{} is outside, and the node's own object store takes and gives files: `tarn data copy` brings one from there or there",

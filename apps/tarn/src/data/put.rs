@@ -1,4 +1,4 @@
-//! `tarn data put`: a folder becomes a dataset of its own on a tier, and stays there as long as it is asked for.
+//! `tarn data put`: a folder becomes a dataset of its own on a tier, and stays there for the requested time.
 
 use super::removal::{change_of, is_here, print_freed, remove_replicas};
 use crate::clock::wall;
@@ -113,7 +113,7 @@ fn is_there_already(
     if is_elsewhere || is_object(source) || !state.0.is_dir() {
         return Ok(false);
     }
-    // Who has it runs: what to say of that, the run knows.
+    // If the lock is taken, a run is active: the new run reports that itself.
     let Ok(_lock) = RunLock::take(&state.lock(name)) else {
         return Ok(false);
     };
@@ -151,7 +151,7 @@ fn is_there_already(
     Ok(true)
 }
 
-/// The replicas of what the newest run has put, one of each part; none if any part lacks one.
+/// The replicas that the newest run has put, one of each part; none if any part lacks one.
 fn newest_put<'a>(
     state: &StateDir,
     workflow: &str,
@@ -173,7 +173,7 @@ fn newest_put<'a>(
     Ok(all.filter(|all| !all.is_empty()))
 }
 
-/// Whether replicas are whole, and are together what the source holds now. What cannot be read is not the same.
+/// Whether replicas are whole, and together equal the source now. An unreadable one does not.
 fn holds_the_same(state: &StateDir, source: &Path, rows: &[&ReplicaRow]) -> bool {
     let (mover, control) = (trees(), Control::default());
     let read = || -> Result<bool, MoverError> {
@@ -193,9 +193,9 @@ fn holds_the_same(state: &StateDir, source: &Path, rows: &[&ReplicaRow]) -> bool
     read().unwrap_or(false)
 }
 
-/// A new `put` takes the place of what an earlier one put under its name.
+/// A new `put` replaces the data that an earlier one put under its name.
 fn replace_older(state: &StateDir, workflow: &str) -> CliResult<()> {
-    // Whoever has put something meanwhile does the same.
+    // Another `put` that has the lock does the same.
     let Ok(_lock) = RunLock::take(&state.lock(workflow)) else {
         return Ok(());
     };

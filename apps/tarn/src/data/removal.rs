@@ -20,8 +20,8 @@ pub(super) fn change_of(row: &ReplicaRow, change: ChangeKind) -> ReplicaChange {
     }
 }
 
-/// Removes replicas: first the record, then the bytes, so that nothing half removed is ever taken for data. What is stored on
-/// nodes that are not seen from here is only let go: the next run that has them removes it.
+/// Removes replicas: first the record, then the bytes, so that nothing half removed is ever taken for data. Replicas on nodes
+/// that cannot be seen from here are only released: the next run that has these nodes removes them.
 pub(super) fn remove_replicas(
     catalogue: &mut Catalogue,
     rows: &[ReplicaRow],
@@ -62,7 +62,7 @@ fn erase(catalogue: &Catalogue, ours: &[&ReplicaRow], mover: &dyn Mover) -> CliR
     let mut sum = 0;
     for r in ours {
         let path = r.path();
-        // What is gone already is in no ledger any more.
+        // A replica that is gone already is in no ledger any more.
         let stored = if is_there(r, mover)? { r.stored } else { 0 };
         sum += stored;
         match &r.at {
@@ -105,7 +105,7 @@ fn forget_key(catalogue: &Catalogue, row: &ReplicaRow, mover: &dyn Mover) -> Cli
     forgotten.map_err(|failure| CliError::new(Exit::State, failure.message))
 }
 
-/// Whether this machine sees what is stored there: what is on nodes of an allocation is seen on those only.
+/// Whether this machine sees data there: only nodes of an allocation see data on them.
 pub(super) fn is_here(at: &StoredAt) -> bool {
     match at {
         StoredAt::Node { name, machine, .. } => {
@@ -128,7 +128,7 @@ pub(super) fn nodes_elsewhere<'a>(rows: impl Iterator<Item = &'a ReplicaRow>) ->
         .join(", ")
 }
 
-/// Removes what nobody asks to keep any more of a workflow whose lock the caller holds.
+/// Removes the replicas that nobody keeps any more, of a workflow whose lock the caller holds.
 pub(crate) fn remove_expired(
     catalogue: &mut Catalogue,
     workflow: &str,

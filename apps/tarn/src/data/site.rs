@@ -1,4 +1,4 @@
-//! `tarn data` of a site's datasets: what the controller knows. docs/guide/on-a-site.md, "Data that outlives jobs".
+//! `tarn data` of a site's datasets, as the controller knows them. docs/guide/on-a-site.md, "Data that outlives jobs".
 
 use crate::clock::now;
 use crate::error::{CliError, CliResult, ExitWith};

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
-/// What an HDF5 file begins with, at its beginning or behind a user's own block of 512 bytes, or 1,024, and so on.
+/// The signature of an HDF5 file: at its beginning, or behind a user block of 512 bytes, or 1,024, and so on.
 const SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
 
 /// Copies a file out of its partitions.
@@ -48,7 +48,7 @@ pub(super) fn export(globals: &Globals, partitions: &[PathBuf], file: &Path) -> 
     print_copied(globals, file, reader.size)
 }
 
-/// Where there is no such file, what there is can be listed.
+/// If there is no such file, the hint names the command that lists files.
 fn with_hint(why: CliError, partitions: &[PathBuf]) -> CliError {
     let folder = partitions.first().and_then(|first| first.parent());
     match folder.filter(|folder| why.exit == Exit::NotFound && !folder.as_os_str().is_empty()) {

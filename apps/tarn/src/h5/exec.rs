@@ -1,5 +1,5 @@
-//! `tarn h5 exec`: what HDF5 must be told to use the plug-in, after a look at whether it can. HDF5 itself crashes where a driver is not found, and
-//! one that is too old writes ordinary files and says nothing.
+//! `tarn h5 exec`: configures HDF5 for the plug-in, after a check that it can use it. HDF5 itself crashes if a driver is not found, and
+//! an HDF5 that is too old writes ordinary files and prints nothing.
 
 use crate::error::{CliError, CliResult, ExitWith};
 use anyhow::Context;
@@ -57,7 +57,7 @@ pub(crate) struct H5ExecArgs {
 /// Becomes the program.
 ///
 /// # Errors
-/// When the plug-in, what it needs, or the program is not there.
+/// When the plug-in, its requirements, or the program is not there.
 pub(super) fn exec(args: &H5ExecArgs) -> CliResult {
     let config = configuration(args)?;
     let plugin = plugin_folder()?;
@@ -73,7 +73,7 @@ pub(super) fn exec(args: &H5ExecArgs) -> CliResult {
         .exit(Exit::NotFound)
 }
 
-/// What the driver is told.
+/// The driver's configuration.
 fn configuration(args: &H5ExecArgs) -> CliResult<String> {
     let mut items = Vec::new();
     match &args.partitions[..] {
@@ -83,7 +83,7 @@ fn configuration(args: &H5ExecArgs) -> CliResult<String> {
                 let whole = std::path::absolute(&folder).exit(Exit::Usage)?;
                 may_make(&whole).exit(Exit::Usage)?;
                 match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
-                    // What is there, or cannot be there, is told of below.
+                    // The code below handles a folder that exists already or that cannot exist.
                     Err(e) if !matches!(e.kind(), AlreadyExists | NotFound) => {
                         let text = format!("cannot make {}: {e}", folder.display());
                         return Err(CliError::new(Exit::State, text));
@@ -92,7 +92,7 @@ fn configuration(args: &H5ExecArgs) -> CliResult<String> {
                 }
             }
             items.push(format!("folder={}", place(&folder)?));
-            // The plug-in finds it by itself where it cannot be said, if the program does not change its folder before.
+            // If the option cannot hold it, the plug-in finds it itself, unless the program changes its folder before.
             let here = env::current_dir().ok().and_then(|here| plain(&here).ok());
             let given = args.more.iter().any(|item| item.starts_with("base="));
             items.extend(here.filter(|_| !given).map(|here| format!("base={here}")));
@@ -113,7 +113,7 @@ fn configuration(args: &H5ExecArgs) -> CliResult<String> {
     Ok(items.join(";"))
 }
 
-/// What a name means: where no tarnd serves there is no dataspace, and `out/x` is `./out/x`.
+/// The meaning of a name: where no tarnd serves there is no dataspace, and `out/x` is `./out/x`.
 pub(super) fn meant(name: &Path) -> PathBuf {
     let first = name.components().next();
     let of_node = first.is_some_and(|first| first.as_os_str().as_encoded_bytes().contains(&b':'));
@@ -133,7 +133,7 @@ pub(super) fn is_path(name: &Path) -> bool {
     )
 }
 
-/// What the driver's configuration can say.
+/// The name as text, if the driver's configuration can contain it.
 fn plain(name: &Path) -> CliResult<String> {
     let text = name.to_str().filter(|text| !text.contains([';', ',']));
     text.map(str::to_owned).ok_or_else(|| {

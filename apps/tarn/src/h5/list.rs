@@ -27,7 +27,7 @@ pub(super) fn ls(globals: &Globals, folder: &Path) -> CliResult {
     for below in folders(folder) {
         let inner = folder.join(&below);
         let found = match Partition::list(&inner) {
-            // What goes away meanwhile, or is another user's, is none of this list.
+            // A folder that disappears meanwhile, or that is another user's, is not listed.
             Err(_) if !below.as_os_str().is_empty() => continue,
             found => found.map_err(refused)?,
         };

@@ -16,9 +16,9 @@ use tarn_types::crc::crc;
 pub(super) const PAGE: u64 = 4096;
 /// Bytes of a copy of the header, of which the last eight are its checksum.
 const COPY: usize = 128;
-/// Where the second copy is.
+/// The offset of the second copy.
 const SECOND: usize = 2048;
-/// Where the count of changes is.
+/// The offset of the count of changes.
 const CHANGES: usize = 1024;
 /// Bytes that are copied at once.
 const CHUNK: u64 = 8 << 20;
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MAGIC: u64 = u64::from_le_bytes(*b"TARNHDF5");
 const VERSION: u64 = 1;
 
-/// What stands before a file in a partition.
+/// The header before a file in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hdf5PartitionHeader {
     /// Of this copy; the higher one holds.
@@ -86,7 +86,7 @@ pub(super) fn changes(page: &[u8]) -> u64 {
 /// Memory that copies go through. As long as the program, which does one of these commands.
 pub(super) type Hdf5CopyBuffer = &'static [Cell<u8>];
 
-/// Bytes for what is stored before a file.
+/// A buffer for the page before a file.
 pub(super) fn allocate_page_buffer() -> Hdf5CopyBuffer {
     Box::leak(vec![Cell::new(0); PAGE as usize].into())
 }
@@ -175,7 +175,7 @@ impl Hdf5PartitionIo {
         self.ask(Op::Write, offset, bytes.len())
     }
 
-    /// What stands before the file.
+    /// The page before the file.
     pub(super) fn page(&mut self) -> Result<Vec<u8>, RequestError> {
         self.read(0, PAGE as usize)
     }
@@ -191,7 +191,7 @@ impl Hdf5PartitionIo {
     }
 }
 
-/// Where a file begins in its partitions.
+/// The offset of a file in its partitions.
 pub(super) fn start(count: usize, block: u64) -> u64 {
     match count {
         1 => PAGE,

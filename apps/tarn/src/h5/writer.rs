@@ -1,5 +1,5 @@
-//! What `tarn h5 import` writes. A process that is killed leaves partitions that hold no file yet; the next import knows them by their
-//! mark, and replaces them. A partition without the mark is the user's: it is refused.
+//! The writer of `tarn h5 import`. A process that is killed leaves partitions that hold no file yet; the next import knows them
+//! by their mark, and replaces them. A partition without the mark is the user's: the import refuses it.
 
 use super::store::{
     Hdf5PartitionHeader, Hdf5PartitionIo, PAGE, allocate_chunk_buffer, allocate_page_buffer, start,
@@ -11,10 +11,10 @@ use tarn_partitions::{Code, Partition, RequestError};
 use tarn_types::codes::Exit;
 use tarn_types::crc::crc;
 
-/// Where a partition says that an import into it has begun; that counts until it has a header.
+/// The offset of the mark that an import into a partition has begun; it counts until there is a header.
 const BEGUN: usize = 3072;
 const MAGIC: u64 = u64::from_le_bytes(*b"TARNIMPT");
-/// Bytes of what it says, with the checksum.
+/// Bytes of the mark, with the checksum.
 const LENGTH: usize = 32;
 
 /// A file that is written into partitions of its own. Dropped before it is whole, it takes them away.
@@ -116,7 +116,7 @@ impl Hdf5FileWriter {
         Ok(())
     }
 
-    /// What is there now is the file.
+    /// Writes the headers: from then on the partitions hold the file.
     pub(super) fn finish(mut self) -> CliResult<()> {
         let count = self.count as u32;
         let header = Hdf5PartitionHeader {
@@ -163,7 +163,7 @@ impl Drop for Hdf5FileWriter {
     }
 }
 
-/// What a partition says while an import writes to it.
+/// The mark of a partition while an import writes to it.
 fn begun(identity: u128) -> Vec<u8> {
     let mut bytes = MAGIC.to_le_bytes().to_vec();
     bytes.extend(identity.to_le_bytes());

@@ -9,7 +9,7 @@ use tarn_memory_modes::{Garbled, Inventory, Numa, Tool, ToolState, numa_memory};
 /// NUMA nodes of the kernel.
 const NODES: &str = "/sys/devices/system/node";
 
-/// All that is known of this node's memory. What a tool does not tell is noted, and the others are asked all the same.
+/// All known properties of this node's memory. A tool that gives no answer is noted, and the others are called all the same.
 pub(super) fn inventory() -> Inventory {
     let mut found = Inventory {
         numa: numa(Path::new(NODES)),
@@ -46,7 +46,7 @@ fn failed(why: impl ToString) -> ToolState {
     }
 }
 
-/// A question, and what its answer means. A tool may fail to say that there is nothing.
+/// A query, and its parsed answer. A tool may fail to say that there is nothing.
 fn question<T>(
     program: &str,
     args: &[&str],
@@ -85,7 +85,7 @@ fn ipmctl(found: &mut Inventory) -> Result<(), ToolState> {
         tarn_memory_modes::topology(text, &modules)
     });
     found.modules = modules;
-    // What an old version does not tell is not checked; what is needed to change nothing by mistake must be known.
+    // A value that an old version does not give is not checked; the values that prevent a wrong change are required.
     found.dram = dram.unwrap_or_default();
     let words = ["show", "-u", "B", "-o", "nvmxml", "-memoryresources"];
     found.resources = question("ipmctl", &words, tarn_memory_modes::resources).unwrap_or_default();

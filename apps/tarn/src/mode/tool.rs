@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long a question may take: ipmctl asks each module by itself, a second each.
+/// How long a query may take: ipmctl queries each module by itself, a second each.
 pub(super) const QUESTION: Duration = Duration::from_secs(60);
 /// How long a change may take: making a page map of some TiB is the longest.
 pub(super) const CHANGE: Duration = Duration::from_secs(900);
-/// Where such programs are when the caller's `PATH` has ordinary users' folders only, as slurmd's may.
+/// The folders of such programs, for a caller whose `PATH` has ordinary users' folders only, as slurmd's may.
 const SYSTEM: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// Why a program gave no answer.
@@ -28,7 +28,7 @@ pub(super) enum ToolError {
     Much,
 }
 
-/// What a program has said.
+/// The result of a program.
 pub(super) struct ToolOutput {
     pub(super) success: bool,
     pub(super) out: String,
@@ -36,7 +36,7 @@ pub(super) struct ToolOutput {
 }
 
 impl ToolOutput {
-    /// The line that tells most, where it has failed.
+    /// The most useful line of a failed program's output.
     pub(super) fn complaint(&self) -> String {
         let lines = self.err.lines().chain(self.out.lines());
         let first = lines.map(str::trim).find(|l| !l.is_empty());
@@ -48,7 +48,7 @@ impl ToolOutput {
     }
 }
 
-/// Where a program is.
+/// The path of a program.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(SYSTEM.map(PathBuf::from));
@@ -107,7 +107,7 @@ pub(super) fn run(
     })
 }
 
-/// Reads all that is said; beyond the bound it is thrown away, so that who says it ends.
+/// Reads all output; beyond the bound it is thrown away, so that the program ends.
 fn drain(from: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
     let (to, received) = mpsc::channel();
     std::thread::spawn(move || {

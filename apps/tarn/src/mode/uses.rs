@@ -1,4 +1,4 @@
-//! Who uses a device: mounts, swap, devices made of it, programs, tarnd.
+//! The users of a device: mounts, swap, devices made of it, programs, tarnd.
 
 use rustix::fs::OFlags;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tarn_client::Client;
 use tarn_memory_modes::{DeviceUse, FileSystemMount, UseKind, mounts, swaps};
 
-/// Programs that are named of one device: who ends them needs to see some, not all.
+/// Programs that are named of one device: a person who ends them needs to see some, not all.
 const MAX_NAMED: usize = 16;
 
 /// All uses of these devices, as far as this user may see them: root sees all.

@@ -1,4 +1,4 @@
-//! What a run will leave on its nodes as cache.
+//! The cache that a run will leave on its nodes.
 
 use std::collections::BTreeMap;
 use tarn_types::action::Outcome;
@@ -8,7 +8,7 @@ use tarn_types::part::Place;
 use tarn_types::units::Bytes;
 use tarn_types::workflow::Keep;
 
-/// What stays of it when the run has ended well, as a sentence; the run is planned to its end.
+/// The cache that stays when the run has ended well, as a sentence; the run is planned to its end.
 pub(super) fn note(start: &Start, history: &History) -> Option<String> {
     let w = &start.workflow;
     let done = matches!(history.outcome, Some((_, Outcome::Done)));

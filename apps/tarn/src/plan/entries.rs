@@ -1,4 +1,4 @@
-//! What a plan supposes that steps will make: entries that others select have to have names before anything has made them.
+//! The outputs that a plan assumes of steps: entries that others select need names before anything has made them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::id::{DataId, StepId};
@@ -22,8 +22,8 @@ struct PlannedEntries<'a> {
     items: BTreeMap<StepId, Vec<Option<String>>>,
 }
 
-/// Names for all that is selected of what steps make: those that items of `in` say, and for a pattern that none of them matches one
-/// for each instance that makes the dataset, called after its element.
+/// Names for all selected entries of steps' outputs: those that items of `in` say, and for a pattern that none of them matches
+/// one for each instance that makes the dataset, called after its element.
 pub(super) fn suppose<'p>(
     workflow: &Workflow,
     sources: impl IntoIterator<Item = (DataId, &'p [PartInfo])>,
@@ -86,7 +86,7 @@ impl PlannedEntries<'_> {
         }
     }
 
-    /// What a step with these elements reads by name has to be there.
+    /// Adds the entries that a step with these elements reads by name: they have to be there.
     fn wanted_by(&mut self, step: &Step, items: &[Option<String>]) {
         for used in &step.uses {
             let (Some(entry), Some(version)) = (&used.entry, used.reads) else {
@@ -150,7 +150,7 @@ impl PlannedEntries<'_> {
                 Some(item) if !item.contains(['/', '*']) => item.clone(),
                 _ => format!("{step}.{at}"),
             };
-            // What matches as it is, is called so.
+            // A word that matches as it is becomes the name.
             let name = if pattern.matches(&word) {
                 word
             } else {

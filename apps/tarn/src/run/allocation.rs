@@ -36,7 +36,7 @@ use tarn_types::workflow::Workflow;
 const ASK: Duration = Duration::from_secs(300);
 /// Between two looks at what there is to bring to safety.
 const LOOK: Duration = Duration::from_secs(1);
-/// An end that is not known is taken to be so far off, until Slurm is asked again.
+/// An unknown end is taken to be so far off, until Slurm is queried again.
 const UNKNOWN: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// An allocation whose nodes can be used.
@@ -45,7 +45,7 @@ pub(crate) struct ConnectedAllocation {
     fleet: Arc<Fleet>,
     links: Vec<ReachableNode>,
     cluster: Cluster,
-    /// What is known of the links between the nodes.
+    /// The measured links between the nodes.
     between: Vec<NodeLinkMeasurement>,
     data: DataPlane,
     /// Whether Slurm measures what nodes draw that do not measure it themselves.
@@ -54,7 +54,7 @@ pub(crate) struct ConnectedAllocation {
     end: Option<Instant>,
 }
 
-/// What Slurm knows of the energy of a run.
+/// Slurm's energy data of a run.
 pub(crate) struct SlurmEnergy {
     /// Until a world takes it.
     pub(crate) monitor: Option<SlurmPowerMonitor>,
@@ -76,11 +76,11 @@ impl SlurmEnergy {
 pub(crate) struct AllocationRequest<'a> {
     /// The state folder.
     pub(crate) state: &'a StateDir,
-    /// What is to be run, if anything: the nodes must see its places as tarn does.
+    /// The workflow to run, if any: the nodes must see its places as tarn does.
     pub(crate) workflow: Option<&'a Workflow>,
     /// Seconds that are to be left before the allocation ends.
     pub(crate) margin: u64,
-    /// What of tarnd's log is wanted, if that was said.
+    /// The settings of tarnd's log, if the user gave any.
     pub(crate) log: Option<Logged>,
 }
 
@@ -188,7 +188,7 @@ impl ConnectedAllocation {
                 let name = purpose
                     .workflow
                     .map(|w| crate::state::workspace(&w.name, purpose.state));
-                // What is only looked at has no name that a run has, too.
+                // Without a workflow the name is one that no run has.
                 let name = name.unwrap_or_else(|| fleet.label.clone());
                 tarn_cluster::attach_remote_tiers(&links, &mut cluster, &name, folder)
             }
@@ -209,7 +209,7 @@ impl ConnectedAllocation {
         Ok(reached)
     }
 
-    /// Says which nodes are there, after which time, and what they do not have.
+    /// Prints the nodes that are there, the time that it took, and the tiers that they lack.
     fn print_ready(&self, took: Duration, attached: &[RemoteTierAttachment]) {
         say!(
             "job {}: {}, ready after {:.1} s ({})",
@@ -249,7 +249,7 @@ impl ConnectedAllocation {
         &self.between
     }
 
-    /// What of its tiers is taken now, node by node.
+    /// The space in use on its tiers, node by node.
     pub(crate) fn tier_usage(&self) -> CliResult<Vec<NodeTierUsage>> {
         let roots = self.cluster.nodes.iter();
         let roots: Vec<Vec<_>> = roots
@@ -258,14 +258,14 @@ impl ConnectedAllocation {
         tarn_cluster::tier_usage(&self.links, &roots).exit(Exit::State)
     }
 
-    /// What Slurm says its nodes draw from now on, and at the end what it has counted; where it measures that.
+    /// Slurm's figures: the power draw of its nodes from now on, and at the end the energy; if Slurm measures them.
     pub(crate) fn energy(&self) -> Option<SlurmEnergy> {
         let monitor = self
             .measured
             .then(|| SlurmPowerMonitor::begin(&self.cluster));
         let fleet = Arc::clone(&self.fleet);
         Some(SlurmEnergy {
-            // Without the thread that asks, steps are without figures.
+            // Without the thread that queries Slurm, steps are without figures.
             monitor: monitor?.ok(),
             fleet,
         })
@@ -346,7 +346,7 @@ fn measure(
     tarn_cluster::measure(links, specs, &external, folder, sights.all()).exit(Exit::NoRoom)
 }
 
-/// What the arguments change of the nodes as they are.
+/// Changes the nodes as the arguments say.
 fn apply_options(cluster: &mut Cluster, args: &MachineArgs) {
     if args.oversubscribe {
         say!(
@@ -354,7 +354,7 @@ fn apply_options(cluster: &mut Cluster, args: &MachineArgs) {
         );
     }
     if let Some(rate) = args.peer_rate {
-        // What is planned with, and what is imposed.
+        // The rate to plan with, and the rate to impose.
         let peer = &mut cluster.peer;
         (peer.read, peer.write, peer.emulated) = (peer.read.min(rate), rate, true);
     }
@@ -363,7 +363,7 @@ fn apply_options(cluster: &mut Cluster, args: &MachineArgs) {
     }
 }
 
-/// Says which nodes do not have a tier, and what they have instead.
+/// Prints the nodes that lack a tier, and their substitute for it.
 fn print_remote_tiers(cluster: &Cluster, attached: &[RemoteTierAttachment]) {
     for node in &cluster.nodes {
         for tier in &node.tiers {
@@ -420,7 +420,7 @@ fn machine_args(begun: &Start) -> MachineArgs {
                 .filter_map(|(n, node)| Some((n, node.tiers.get(at)?)));
             all.filter(|(_, t)| !t.stands_in() && t.lender.is_none())
         };
-        // What it exports is its own.
+        // The capacity that a node exports is its own.
         let exported = |by: NodeId| {
             let all = nodes.iter().filter_map(|n| n.tiers.get(at));
             let by = all.filter(|t| t.lender == Some(by));
@@ -433,7 +433,7 @@ fn machine_args(begun: &Start) -> MachineArgs {
         Some(tier_option(&machine::TierSpec {
             name: tier.name.clone(),
             root: tier.root.clone(),
-            // What is free of memory changes.
+            // A default tier's size follows free memory, which changes.
             size: least.filter(|_| tier.root != default),
         }))
     };
@@ -553,7 +553,7 @@ fn watch_end(
                 continue;
             }
             checked = Instant::now();
-            // It may have been moved. Where Slurm does not answer, what it said last holds.
+            // It may have been moved. If Slurm does not answer, its last answer holds.
             match allocation.time_left() {
                 Ok(Some(left)) => end = Instant::now() + left,
                 Ok(None) => return,

@@ -129,7 +129,7 @@ fn reach_nodes(
     Ok((reached, cluster))
 }
 
-/// What the steps' files are now, and what has changed of them since the run before.
+/// The current files of the steps, and their changes since the run before.
 fn observe(new: &NewRun<'_>, others: &PriorDatasets) -> CliResult<ObservedFiles> {
     let w = &new.parsed.workflow;
     let before = runs::newest(new.state, Some(&w.name)).exit(Exit::State)?;

@@ -1,4 +1,4 @@
-//! What a run that has ended well leaves on its tiers as cache.
+//! The cache that a run that has ended well leaves on its tiers.
 
 use crate::clock::wall;
 use crate::error::{CliResult, ExitWith};

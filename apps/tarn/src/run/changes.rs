@@ -1,4 +1,4 @@
-//! What has changed since the last run of a workflow, in the words of whoever has changed it: why a step runs again.
+//! Changes since the last run of a workflow, in terms of the workflow file and its files: why a step runs again.
 
 use super::files::{RunFiles, is_done};
 use super::opened;
@@ -20,7 +20,7 @@ use tarn_types::layout::StateDir;
 use tarn_types::part::StoreKey;
 use tarn_types::workflow::{DatasetUse, Foreach, Step, Workflow};
 
-/// The file in a run's folder that tells what had changed when it began.
+/// The file in a run's folder with the changes when it began.
 const NAME: &str = "changes.json";
 
 /// The sources as a run would find them.
@@ -84,7 +84,7 @@ pub(super) fn check_sources_for_resume(
     Ok(())
 }
 
-/// By step, what has changed.
+/// The changes by step.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct StepChanges {
     again: BTreeMap<String, Vec<String>>,
@@ -93,7 +93,7 @@ pub(crate) struct StepChanges {
 }
 
 impl StepChanges {
-    /// What has changed since the newest run; nothing where there is none.
+    /// The changes since the newest run; empty if there is none.
     pub(crate) fn since_last(
         state: &StateDir,
         parsed: &Parsed,
@@ -140,12 +140,12 @@ impl StepChanges {
         changes
     }
 
-    /// What has changed for a step.
+    /// The changes for a step.
     pub(crate) fn of(&self, step: &str) -> Option<String> {
         self.again.get(step).map(|all| all.join("; "))
     }
 
-    /// What is to be said before these steps run.
+    /// The notes to print before these steps run.
     pub(crate) fn notes(&self, w: &Workflow, runs: &BTreeSet<StepId>) -> Vec<String> {
         let named = runs.iter().map(|id| &w.step(*id).name);
         let again = named.filter_map(|name| {
@@ -169,14 +169,14 @@ impl StepChanges {
         again.chain(unseen).collect()
     }
 
-    /// Kept for `tarn why`. It is only an explanation: what cannot be written is not told.
+    /// Kept for `tarn why`. It is only an explanation: an error of writing is ignored.
     pub(crate) fn write(&self, run: &Path) {
         if let Ok(bytes) = serde_json::to_vec_pretty(self) {
             let _ = std::fs::write(run.join(NAME), bytes);
         }
     }
 
-    /// What had changed when a run began.
+    /// The changes that a run recorded when it began.
     pub(crate) fn read(run: &Path) -> Self {
         let bytes = std::fs::read(run.join(NAME)).ok();
         let changes = bytes.and_then(|b| serde_json::from_slice(&b).ok());
@@ -184,7 +184,7 @@ impl StepChanges {
     }
 }
 
-/// What of a step's definition has changed.
+/// The changes of a step's definition.
 fn of_code(
     (w0, before, then): (&Workflow, &Step, &RunFiles),
     (w, step, now): (&Workflow, &Step, &RunFiles),
@@ -258,7 +258,7 @@ fn of_others((begun, now): (&Start, &[PriorData]), w: &Workflow, step: &Step) ->
     changed.map(text).collect()
 }
 
-/// What of the sources has changed that a step reads.
+/// The changes of the sources that a step reads.
 fn of_sources(w: &Workflow, step: &Step, looks: &Looks) -> Vec<String> {
     let mut read: BTreeSet<DataId> = step
         .uses

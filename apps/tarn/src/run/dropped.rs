@@ -1,4 +1,5 @@
-//! Steps that run again as an earlier run did the same: what they had made was dropped when it had been read, or removed, and is needed.
+//! Steps that run again as an earlier run did the same: their output was dropped after it had been read, or removed, and is
+//! needed.
 
 use super::changes::StepChanges;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +8,7 @@ use tarn_types::id::{DataId, InstanceId, StepId};
 use tarn_types::reason::Reason;
 use tarn_types::workflow::{Keep, Workflow};
 
-/// What has been seen of them.
+/// The instances that were seen so far.
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
     reused: BTreeSet<InstanceId>,
@@ -16,7 +17,7 @@ pub(crate) struct Dropped {
 }
 
 impl Dropped {
-    /// The instance of which [`Self::take`] tells that it runs again, if this is where that is decided.
+    /// The instance that [`Self::take`] reports as run again, if this action decides that.
     pub(crate) fn see(&mut self, action: &Action) -> Option<InstanceId> {
         match (&action.what, &action.why) {
             (Do::Reuse { instance, .. }, _) => {
@@ -38,14 +39,14 @@ impl Dropped {
         }
     }
 
-    /// What is to be said of those that were seen since the last time.
+    /// The notes on instances that were seen since the last call.
     pub(crate) fn take(&mut self, w: &Workflow, changes: &StepChanges) -> Vec<String> {
         let notes = self.notes(w, changes);
         self.again.clear();
         notes
     }
 
-    /// What is to be said of them: which steps, why, and how it is avoided.
+    /// The notes on them: which steps, why, and how to avoid it.
     pub(crate) fn notes(&self, w: &Workflow, changes: &StepChanges) -> Vec<String> {
         let is_changed = |id: &StepId| changes.of(&w.step(*id).name).is_some();
         let (changed, same): (Vec<StepId>, Vec<StepId>) =
@@ -61,7 +62,7 @@ impl Dropped {
                 self.advice(w, &same)
             )
         });
-        // The step is told to run again for what has changed; it had been so before.
+        // Another note names the change; this one adds that an earlier run did the same.
         let changed = (!changed.is_empty()).then(|| {
             format!(
                 "an earlier run did the same for {}, but what it made is not there any more{}",

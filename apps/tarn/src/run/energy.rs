@@ -1,5 +1,5 @@
-//! What the nodes of an allocation draw that measure nothing themselves: Slurm is asked, from time to time and for all of them
-//! at once (docs/admin/energy.md).
+//! The power draw of nodes of an allocation that have no meter: tarn queries Slurm, from time to time and for all of them at once
+//! (docs/admin/energy.md).
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -36,7 +36,7 @@ pub(super) fn fill(cluster: &mut Cluster) -> bool {
     true
 }
 
-/// A node: who has what of its energy, and since when it draws what, as far as Slurm knows.
+/// A node: the accounts of its energy, and its power draw with the time since then, as far as Slurm knows.
 struct NodePowerDraw {
     account: EnergyAccount,
     milliwatts: Option<u64>,
@@ -52,10 +52,10 @@ impl NodePowerDraw {
     }
 }
 
-/// What Slurm says of the nodes of an active run.
+/// Slurm's data about the nodes of an active run.
 pub(crate) struct SlurmPowerMonitor {
     nodes: Arc<Mutex<Vec<NodePowerDraw>>>,
-    /// Dropped, it asks no more.
+    /// Dropping it ends the queries.
     _until: Sender<()>,
 }
 
@@ -83,7 +83,7 @@ impl SlurmPowerMonitor {
         let all = Arc::clone(&nodes);
         let ask = move || {
             while let Err(RecvTimeoutError::Timeout) = over.recv_timeout(ASK) {
-                // Where it does not answer, what is drawn meanwhile is not known.
+                // If it does not answer, the power draw meanwhile is not known.
                 let drawn = tarn_slurm::drawn(&names).unwrap_or_default();
                 let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                 record_power_draw(&mut all, &names, &drawn, Instant::now());
@@ -117,7 +117,7 @@ pub(crate) struct SlurmMeteredWorld<W> {
     monitor: Option<SlurmPowerMonitor>,
     /// Cores of each step.
     cores: Vec<u32>,
-    /// What runs: its share of each of its nodes.
+    /// The running attempts, each with its share of each of its nodes.
     running: BTreeMap<AttemptId, Vec<(NodeId, u64)>>,
 }
 

@@ -1,15 +1,15 @@
-//! The bytes that count of a file or folder which a step names or watches: by these it is told whether that has changed.
+//! The bytes that count of a file or folder which a step names or watches: they show whether it has changed.
 
 use std::path::Path;
 use tarn_types::hash::Hash;
 
-/// Bytes of a script that are read to tell whether it has changed: more is no script that somebody wrote.
+/// Bytes of a script that are read to see whether it has changed: more is no script that somebody wrote.
 const MAX_SCRIPT_BYTES: u64 = 16 << 20;
 
 /// Files of a folder that a step watches: one with more is a dataset.
 const MAX_WATCHED: usize = 10_000;
 
-/// The bytes of a script, if it is a regular file. A large one (data that a command names, or a program) is told
+/// The bytes of a script, if it is a regular file. A large one (data that a command names, or a program) is represented
 /// by its size and time.
 pub(crate) fn read_script(path: &Path) -> Option<Vec<u8>> {
     let meta = std::fs::metadata(path)
@@ -26,7 +26,7 @@ pub(crate) fn read_script(path: &Path) -> Option<Vec<u8>> {
     Some(format!("{} bytes of {written:?}", meta.len()).into_bytes())
 }
 
-/// The bytes of a file, or what tells a folder's content from any other: names and what the files hold.
+/// The bytes of a file, or the identity of a folder's content: the names and contents of its files.
 pub(crate) fn read_watched(path: &Path) -> Option<Vec<u8>> {
     if !path.is_dir() {
         return read_script(path);

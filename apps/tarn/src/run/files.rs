@@ -1,5 +1,5 @@
-//! The files that a run is made of: the workflow file and what its commands name. What they held when the run began
-//! is kept beside its log, because a step's identity says that just those bytes have run.
+//! The files of a run: the workflow file and the files that its commands name. Their content when the run began is kept beside
+//! its log, because a step's identity says that just those bytes have run.
 
 use super::file_content::{read_script, read_watched};
 use super::stale::Stale;
@@ -23,12 +23,13 @@ use tarn_types::workflow::{Foreach, Step, Workflow};
 /// Their name in a run's folder.
 const NAME: &str = "files.json";
 
-/// What was read when a run began.
+/// The files that were read when a run began.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct RunFiles {
     /// The workflow file; a run of `tarn data put` has none, nor has one of sbatch scripts.
     workflow: Option<(PathBuf, Hash)>,
-    /// The sbatch scripts that are the workflow. What they held is kept with what commands name: they do.
+    /// The sbatch scripts that are the workflow. Their content is kept with that of the files that commands name: commands name
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     submitted: Vec<PathBuf>,
     /// The files that commands name.
@@ -53,7 +54,7 @@ impl RunFiles {
         }
     }
 
-    /// What a user names to run it: the workflow file, or the scripts.
+    /// The files that a user names to run it: the workflow file, or the scripts.
     pub(super) fn named(&self) -> Vec<PathBuf> {
         let file = self.workflow.iter().map(|(path, _)| path);
         file.chain(&self.submitted).cloned().collect()
@@ -66,7 +67,8 @@ impl RunFiles {
         }
     }
 
-    /// What counts of a file as it is now. Of a script that is the workflow, what it says to Slurm and to tarn counts by itself.
+    /// The content of a file now that counts. The directives of a script that is the workflow are left out: they count by
+    /// themselves.
     pub(crate) fn read_now(&self, path: &Path) -> Option<Vec<u8>> {
         let is_watched = || self.watched.values().flatten().any(|w| w == path);
         let bytes = if path.is_dir() && is_watched() {
@@ -101,12 +103,12 @@ impl RunFiles {
         named.any(|n| n.canonicalize().is_ok_and(|n| n == path))
     }
 
-    /// What a file held when this was read.
+    /// A file's hash when this was read.
     pub(super) fn hash(&self, path: &Path) -> Option<Hash> {
         self.scripts.get(path).copied()
     }
 
-    /// What a file holds now.
+    /// A file's hash now.
     pub(super) fn hash_of(path: &Path) -> Option<Hash> {
         read_script(path).map(|bytes| Hash::of(&bytes))
     }
@@ -122,7 +124,7 @@ impl RunFiles {
         self.scripts.insert(path.to_path_buf(), Hash::of(bytes));
     }
 
-    /// Keeps them in a run's folder, durably: without them a resumed run could not tell a changed script.
+    /// Keeps them in a run's folder, durably: without them a resumed run could not detect a changed script.
     pub(super) fn write(&self, run: &Path) -> CliResult<()> {
         let write = || -> anyhow::Result<()> {
             let mut file = File::create(run.join(NAME))?;
@@ -133,7 +135,7 @@ impl RunFiles {
         write().with_context(doing).exit(Exit::State)
     }
 
-    /// What a run has kept; nothing of one that died before it did.
+    /// The files that a run has recorded; none if it died before it did.
     pub(super) fn read(run: &Path) -> Self {
         let bytes = std::fs::read(run.join(NAME)).ok();
         let files = bytes.and_then(|b| serde_json::from_slice(&b).ok());
@@ -202,7 +204,7 @@ impl RunFiles {
         self.scripts.get(path).copied() == now
     }
 
-    /// What the world asks before each attempt.
+    /// The check that the world makes before each attempt.
     pub(super) fn guard(self, workflow: &Workflow) -> ChangedSince {
         let steps = workflow.steps.iter();
         let named: Vec<Vec<PathBuf>> = steps.map(|s| self.named_by(workflow, s)).collect();
@@ -210,7 +212,7 @@ impl RunFiles {
         let seen: Mutex<BTreeMap<PathBuf, FileStamp>> = Mutex::default();
         Arc::new(move |step| {
             let changed = |path: &&PathBuf| {
-                // A folder does not tell when a file in it changes.
+                // A folder's stamp does not show a change of a file in it.
                 let look = FileStamp::at(path).filter(|_| !path.is_dir());
                 let known = seen.lock().ok().and_then(|s| s.get(*path).copied());
                 if look.is_some() && look == known {
@@ -229,12 +231,12 @@ impl RunFiles {
     }
 }
 
-/// Without `.` and what is needless.
+/// The path without `.` and other needless components.
 fn plain(path: &Path) -> PathBuf {
     path.components().collect()
 }
 
-/// What changes whenever a file does: size, inode, time of its inode's last change.
+/// Values that change whenever a file does: size, inode, time of its inode's last change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp(u64, u64, i64, i64);
 
@@ -245,7 +247,7 @@ impl FileStamp {
     }
 }
 
-/// Whether every instance of a step is done, as far as the log tells how many there are.
+/// Whether every instance of a step is done, as far as the log shows how many there are.
 pub(super) fn is_done(history: &History, id: StepId, step: &Step) -> bool {
     let makes = step.uses.iter().find_map(|u| Some((u.data, u.makes?)));
     let all = match (&step.foreach, makes) {

@@ -1,4 +1,4 @@
-//! The end of a run: what stays on the tiers, the report, and what is printed.
+//! The end of a run: the data that stays on the tiers, the report, and the messages.
 
 use super::{cached, kept, unkept};
 use crate::data::missing::{Missing, how_kept};
@@ -69,13 +69,13 @@ pub(super) fn finish(
         }
     }
     match outcome {
-        // What could not be printed is the only thing that went wrong.
+        // A failure to print is the only error.
         Outcome::Done => printed.map(|()| Exit::Success),
         outcome => Ok(print_outcome(&start.run, outcome)),
     }
 }
 
-/// The totals; for people also where the report is, and `left`, what of the data stays.
+/// The totals; for people also the path of the report, and `left`, the data that stays.
 fn print_summary(
     globals: &Globals,
     state: &StateDir,
@@ -97,7 +97,7 @@ fn print_summary(
     }
 }
 
-/// Says how a run has ended, and what to do; the exit code.
+/// Prints how a run has ended, and what to do; returns the exit code.
 fn print_outcome(run: &str, outcome: Outcome) -> Exit {
     match outcome {
         Outcome::Done => Exit::Success,
@@ -123,7 +123,7 @@ fn print_outcome(run: &str, outcome: Outcome) -> Exit {
     }
 }
 
-/// What `--json` prints at the end.
+/// The object that `--json` prints at the end.
 #[derive(Serialize)]
 struct PrintedSummary<'a> {
     #[serde(flatten)]

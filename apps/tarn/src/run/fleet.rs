@@ -32,7 +32,7 @@ pub(super) struct Fleet {
     /// The run, as tarnd knows it.
     pub(super) label: String,
     pub(super) event_queue: EventQueue,
-    /// Where what the nodes say on standard error is kept, once it is.
+    /// The file of the nodes' standard error, once there is one.
     log: Arc<OnceLock<PathBuf>>,
 }
 
@@ -117,7 +117,7 @@ impl Fleet {
         }
     }
 
-    /// What Slurm has counted on the nodes so far, if it measures that.
+    /// The energy that Slurm has counted on the nodes so far, if it measures that.
     pub(super) fn joules(&self) -> Option<u64> {
         let slurm = self.slurm.lock().unwrap_or_else(PoisonError::into_inner);
         slurm.joules().ok().flatten()
@@ -200,8 +200,8 @@ impl Sweeper {
         Ok(Some(Self { _fleet, links }))
     }
 
-    /// Removes from each node what dead runs have left there of a workspace, on the tiers at the roots that `of` gives, but
-    /// for the `protected` folders. What each has done, with its name.
+    /// Removes from each node the data of a workspace that dead runs have left, on the tiers at the roots that `of` gives, except
+    /// the `protected` folders. Returns each node's name and result.
     pub(crate) fn sweep(
         &self,
         workspace: &str,

@@ -1,4 +1,4 @@
-//! What earlier runs left on the tiers: what a run finds, what stays whatever it does, and what is gone.
+//! Data of earlier runs on the tiers: data that a run finds, data that stays whatever it does, and data that is gone.
 
 use crate::error::{CliResult, ExitWith};
 use crate::print::say;
@@ -15,10 +15,10 @@ use tarn_types::nodes::{Cleaned, Staying, Swept};
 use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::units::Bytes;
 
-/// What the catalogue tells of a workflow's replicas, but for those in its `dest`s, which are the user's.
+/// The catalogue's replicas of a workflow, except those in its `dest`s, which are the user's.
 pub(super) struct LeftReplicas {
     rows: Vec<ReplicaRow>,
-    /// Those on machines that this run does not have, or has lost: nothing is known of them, so they count as what they are said to be.
+    /// Those on machines that this run does not have, or has lost: nothing is known of them, so they count as they are listed.
     elsewhere: Vec<ReplicaRow>,
     wall: u64,
 }
@@ -43,25 +43,25 @@ impl LeftReplicas {
         self.rows.iter().filter(|r| r.is_kept(self.wall))
     }
 
-    /// All rows: what is stored elsewhere may be seen here too, where nodes share the folder of a tier, and a lost node may come back.
+    /// All rows: replicas elsewhere may be visible here too, if nodes share the folder of a tier, and a lost node may come back.
     fn all(&self) -> impl Iterator<Item = &ReplicaRow> {
         self.rows.iter().chain(&self.elsewhere)
     }
 
-    /// The folders of what is to be kept.
+    /// The folders of replicas that are to be kept.
     pub(super) fn protected(&self) -> BTreeSet<PathBuf> {
         let kept = self.all().filter(|r| r.is_kept(self.wall));
         kept.map(ReplicaRow::path).collect()
     }
 
-    /// The parts that the user has pinned. What is in a `dest` is the user's in any case.
+    /// The parts that the user has pinned. Data in a `dest` is the user's in any case.
     pub(super) fn pinned(&self) -> BTreeSet<StoreKey> {
         let is_ours = |r: &&ReplicaRow| !matches!(r.at, StoredAt::External(_));
         let pinned = self.all().filter(|r| r.is_pinned()).filter(is_ours);
         pinned.map(|r| r.key.clone()).collect()
     }
 
-    /// The folders of what is to be kept or cached, and of what this run, if any, can be gone on with.
+    /// The folders of replicas that are to be kept or cached, and of those with which this run, if any, can resume.
     pub(super) fn wanted(&self, resumable: Option<&str>) -> BTreeSet<PathBuf> {
         let waits = |r: &ReplicaRow| !r.kept && resumable == Some(&r.run);
         let stays = |r: &ReplicaRow| r.is_kept(self.wall) || r.is_cached(self.wall);
@@ -78,8 +78,8 @@ impl LeftReplicas {
         (kept.len(), others.len())
     }
 
-    /// What was swept away, and what nobody asks to keep and was not found where somebody has looked (on these nodes, and in
-    /// these places of this machine), is no longer listed.
+    /// Takes two kinds of replicas off the list: those that were swept away, and those that nobody keeps and that were not found
+    /// where somebody has looked (on these nodes, and in these places of this machine).
     pub(super) fn swept(
         &self,
         catalogue: &mut Catalogue,
@@ -107,7 +107,7 @@ impl LeftReplicas {
         forget(catalogue, gone)
     }
 
-    /// Those of the rows that are there. Those of which nobody can tell count as elsewhere from now on.
+    /// Those of the rows that are there. Rows that nobody can check count as elsewhere from now on.
     fn look(&mut self, world: &mut dyn NodeWorld) -> CliResult<BTreeSet<PathBuf>> {
         let paths: Vec<PathBuf> = self.rows.iter().map(ReplicaRow::path).collect();
         let answers = world.exist(&paths).exit(Exit::State)?;
@@ -168,7 +168,7 @@ fn is_here(start: &Start, at: &StoredAt) -> bool {
     }
 }
 
-/// Of what earlier runs held, only what is really there counts; what is to be kept and is lost is made again.
+/// Of the data of earlier runs, only data that is really there counts; lost data that is to be kept is made again.
 /// Everything else in the workspace goes.
 pub(super) fn keep_what_is_there(
     start: &mut Start,
@@ -275,7 +275,7 @@ fn set_aside(start: &mut Start, cleaned: &Cleaned) {
     }
 }
 
-/// The same when a run is resumed: what was released since is its own again. None of one that an earlier version has begun.
+/// The same when a run is resumed: space that was released since is its own again. None of one that an earlier version has begun.
 pub(super) fn aside_again(begun: &mut Start, cleaned: &Cleaned) -> Option<Vec<(TierRef, u64)>> {
     begun.set_aside.as_ref()?;
     let now = aside(cleaned);
@@ -288,7 +288,7 @@ fn aside(cleaned: &Cleaned) -> Vec<(TierRef, u64)> {
     all.map(|(spot, bytes)| (*spot, *bytes)).collect()
 }
 
-/// Removes what no run knows of and nobody asks to keep from the workflow's folders on the tiers, and records what
+/// Removes from the workflow's folders on the tiers all that no run knows and nobody keeps, and records what
 /// is gone.
 pub(super) fn tidy(
     world: &mut dyn NodeWorld,
@@ -331,19 +331,19 @@ pub(super) fn replaced(
     )
 }
 
-/// After a run that has ended well nothing is left to be gone on with: what earlier, failed runs left for it goes.
+/// After a run that has ended well nothing is left to resume: it removes the data that earlier, failed runs left.
 pub(super) fn leftovers(
     catalogue: &mut Catalogue,
     start: &Start,
     world: &mut dyn NodeWorld,
 ) -> CliResult<()> {
     let mut left = LeftReplicas::of(catalogue, start)?;
-    // What this run has cached stays, and what it has not used of earlier ones goes.
+    // Data that this run has cached stays, and cached data of earlier runs that it has not used goes.
     let cached = |r: &ReplicaRow| r.run == start.run && r.is_cached(left.wall);
     left.rows.retain(|r| !r.is_kept(left.wall) && !cached(r));
     // First the record, then the bytes: nothing half removed is ever taken for data.
     forget(catalogue, left.rows.iter())?;
-    // What is stored on a lost node is nobody's any more: whoever comes there next removes it.
+    // Data on a lost node belongs to nobody any more: the next run there removes it.
     left.look(world)?;
     let folders: Vec<PathBuf> = left.rows.iter().map(ReplicaRow::path).collect();
     for problem in world.remove(&folders).exit(Exit::State)? {
@@ -352,7 +352,7 @@ pub(super) fn leftovers(
     Ok(())
 }
 
-/// What a run that ends well does last, for one that died just before that.
+/// The last action of a run that ends well, for one that died just before it.
 pub(super) fn leave_tiers(start: &Start) {
     let nodes = start.cluster.nodes.iter();
     let tiers = nodes.flat_map(|n| n.tiers.iter().map(move |t| (n, t)));
@@ -366,7 +366,7 @@ fn forget<'a>(
     rows: impl Iterator<Item = &'a ReplicaRow>,
 ) -> CliResult<()> {
     let change = |r: &ReplicaRow| ReplicaChange {
-        // It counts for what is not younger: a replica that this run puts in the same place is.
+        // It counts for replicas that are not younger: one that this run puts in the same place is younger.
         wall: r.since,
         key: r.key.clone(),
         at: r.at.clone(),

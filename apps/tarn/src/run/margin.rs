@@ -1,4 +1,4 @@
-//! The time that a run leaves to itself before its allocation ends: what it was told to, and what it takes to bring out what
+//! The time that a run leaves to itself before its allocation ends: the requested time, and the time to bring out data that
 //! must not be lost (`on_failure = "drain"`) at the rate that was seen.
 
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use tarn_types::workflow::{Dataset, OnFailure, Workflow};
 
 /// Datasets that are named.
 const NAMED: usize = 8;
-/// With so many parts the history is looked at after every second record, with twice as many after every third, and so on: what
-/// one record changes is less and less of it.
+/// With so many parts the history is looked at after every second record, with twice as many after every third, and so on: the
+/// part that one record changes is smaller and smaller.
 const PARTS: u64 = 100;
 /// Bytes that have to be brought out before their rate counts.
 const SAMPLE: u64 = 16 << 20;
@@ -26,13 +26,14 @@ pub(crate) struct Margin(Arc<MarginState>);
 #[derive(Debug)]
 struct MarginState {
     least: Duration,
-    /// Nanoseconds for what must not be lost.
+    /// Nanoseconds for data that must not be lost.
     saving: AtomicU64,
     /// Records that were not looked at since the last that was.
     passed: AtomicU64,
 }
 
-/// What is lost with the nodes when an allocation ends early, and how it is kept: results that nobody has asked to bring out then.
+/// The data that is lost with the nodes when an allocation ends early, and how to keep it: results that `on_failure` does not
+/// bring out then.
 pub(crate) fn at_risk(w: &Workflow) -> Option<String> {
     let made = |id: DataId| w.last_version(id) > 0;
     let ids = (0u32..).map(DataId).zip(&w.data);
@@ -59,17 +60,17 @@ impl Margin {
         }))
     }
 
-    /// What the run was told to leave.
+    /// The margin that the user set.
     pub(crate) fn least(&self) -> Duration {
         self.0.least
     }
 
-    /// What it takes beyond that to bring out what must not be lost.
+    /// The additional time to bring out the data that must not be lost.
     pub(crate) fn saving(&self) -> Duration {
         Duration::from_nanos(self.0.saving.load(Ordering::Relaxed))
     }
 
-    /// Takes in what has happened with one more record.
+    /// Updates the estimate with one more record.
     pub(crate) fn look(&self, history: &History) {
         let passed = self.0.passed.fetch_add(1, Ordering::Relaxed);
         if passed >= history.parts.len() as u64 / PARTS {
@@ -90,7 +91,7 @@ fn time_to_save(history: &History) -> Nanos {
     }
     let drained = |data: DataId| drains(start.workflow.dataset(data));
     let outside = |place: &Place| !matches!(place, Place::Node(_));
-    // Of each dataset the newest version; what of it is stored outside is safe.
+    // Of each dataset the newest version; its parts outside are safe.
     let mut newest: BTreeMap<DataId, (u32, u64)> = BTreeMap::new();
     for (name, info) in history.parts.iter().filter(|(name, _)| drained(name.data)) {
         let safe = name.version == 0 || history.places(*name).any(outside);

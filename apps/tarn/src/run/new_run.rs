@@ -1,4 +1,5 @@
-//! What a run, and a plan, looks at before it begins. It is the same for both: a plan refuses what the run would refuse.
+//! Checks of a run, and of a plan, before it begins. They are the same for both: a plan refuses everything that the run would
+//! refuse.
 
 use super::changes::{self, Looks, StepChanges};
 use super::files::RunFiles;
@@ -31,7 +32,7 @@ pub(crate) struct NewRun<'a> {
     pub(crate) mover: &'a dyn Mover,
 }
 
-/// What earlier runs have left for a new one.
+/// The results of earlier runs for a new one.
 #[derive(Default)]
 pub(crate) struct PriorResults {
     pub(crate) instances: Vec<PriorInstance>,
@@ -44,7 +45,7 @@ impl NewRun<'_> {
     pub(crate) fn check(&self) -> CliResult<()> {
         let args = self.args;
         let abilities = match (args.machine.isolation, self.elsewhere) {
-            // What other machines can do, they say when the run is opened there.
+            // Other machines report their abilities when the run is opened there.
             (IsolationArg::Auto, true) => Abilities {
                 multi_node: Ok(()),
                 shared: Ok(()),
@@ -78,7 +79,7 @@ impl NewRun<'_> {
         Ok(())
     }
 
-    /// What earlier runs have left that this one takes over. Says what somebody has taken out of a `dest`.
+    /// The results of earlier runs that this one takes over. Prints which data somebody has taken out of a `dest`.
     pub(crate) fn find_prior(&self, catalogue: &Catalogue) -> CliResult<PriorResults> {
         let w = &self.parsed.workflow;
         let instances = catalogue.prior(w, self.workspace, self.cluster, self.elsewhere);
@@ -94,7 +95,7 @@ impl NewRun<'_> {
         changes::looks(w, self.state, self.workspace, reading, self.mover)
     }
 
-    /// What has changed since the newest run.
+    /// The changes since the newest run.
     pub(crate) fn find_changes(&self, looks: &Looks, others: &[PriorData]) -> StepChanges {
         StepChanges::since_last(self.state, self.parsed, self.files, (looks, others))
     }

@@ -1,6 +1,6 @@
 //! Files below the workflow's folder that steps open and nobody has named: a parameter file beside a script, a module that it
-//! imports. A step does not run again when they change, so it is said. Seen by inotify, on this machine only; whoever else opens such
-//! a file meanwhile is seen too, which is why this is a note and decides nothing.
+//! imports. A step does not run again when they change, so tarn says so. Seen by inotify, on this machine only; a program that
+//! opens such a file meanwhile is seen too, which is why this is a note and decides nothing.
 
 use super::files::RunFiles;
 use crate::print::say;
@@ -20,7 +20,7 @@ use tarn_types::id::InstanceId;
 use tarn_types::text::first_of;
 use tarn_types::workflow::Workflow;
 
-/// The file in a run's folder that tells what its steps opened.
+/// The file in a run's folder with the files that its steps opened.
 const NAME: &str = "opened.json";
 /// Folders that are watched: a workflow's folder with more has data in it.
 const MAX_FOLDERS: usize = 256;
@@ -31,10 +31,10 @@ const NAMED: usize = 8;
 /// Bytes that are read at once: some hundred events.
 const BUFFER: usize = 16 << 10;
 
-/// By step, the files with what they held, by their paths in the workflow's folder.
+/// By step, the files and their content, by their paths in the workflow's folder.
 type OpenedFiles = BTreeMap<String, BTreeMap<PathBuf, Hash>>;
 
-/// What an earlier run has seen.
+/// The files that an earlier run has seen.
 pub(super) fn read(run: &Path) -> OpenedFiles {
     let bytes = std::fs::read(run.join(NAME)).ok();
     let opened = bytes.and_then(|b| serde_json::from_slice(&b).ok());
@@ -46,9 +46,9 @@ pub(super) struct FolderWatcher {
     queue: OwnedFd,
     folders: BTreeMap<i32, PathBuf>,
     running: BTreeSet<InstanceId>,
-    /// By step, what was opened while it ran, perhaps by another.
+    /// By step, the files opened while it ran, perhaps by another.
     seen: BTreeMap<String, BTreeSet<PathBuf>>,
-    /// What was written: that is no input.
+    /// The files that were written: they are no inputs.
     written: BTreeSet<PathBuf>,
 }
 
@@ -145,8 +145,8 @@ impl FolderWatcher {
         opened
     }
 
-    /// Says what the steps opened without naming it, and keeps it for the next run; of steps that did not run, what an earlier run
-    /// (`before`) has seen.
+    /// Prints the files that steps opened without naming them, and keeps them for the next run; for steps that did not run, those
+    /// that an earlier run (`before`) has seen.
     pub(super) fn end(mut self, w: &Workflow, files: &RunFiles, run: &Path, before: Option<&Path>) {
         self.drain();
         let mut all = before.map(read).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! `tarn data rm --orphans`: what runs that were killed have left in their workflows' folders on the tiers.
+//! `tarn data rm --orphans`: the data that killed runs have left in their workflows' folders on the tiers.
 //!
-//! Only folders of this state folder's workflows are looked at, on every tier that any of their runs could use: on this machine
-//! those of runs on one machine, in an allocation those of its nodes; and none of a workflow that a run is active of. What the
-//! catalogue lists stays if it is to be kept, or if the workflow's newest run can still be resumed with it.
+//! It looks only at folders of this state folder's workflows, on every tier that any of their runs could use: on this machine the
+//! tiers of runs on one machine, in an allocation those of its nodes. It skips a workflow with an active run. A replica in the
+//! catalogue stays if it is to be kept, or if the workflow's newest run can still be resumed with it.
 
 use super::fleet::Sweeper;
 use super::kept;
@@ -50,7 +50,7 @@ impl TierRoots {
         Ok(roots)
     }
 
-    /// Where steps of a run may have left checkpoints.
+    /// The folders in which steps of a run may have left checkpoints.
     fn checkpoints(&self, begun: &Start) -> BTreeSet<PathBuf> {
         let roots = self.here.iter().chain(self.nodes.values().flatten());
         let nodes = begun.cluster.nodes.iter();
@@ -131,7 +131,7 @@ fn of_workflow(
     Ok(())
 }
 
-/// What is removed of a workflow, place by place.
+/// The removals of a workflow, place by place.
 struct WorkflowSweep<'a> {
     begun: &'a Start,
     roots: &'a TierRoots,
@@ -172,7 +172,7 @@ impl WorkflowSweep<'_> {
         }
     }
 
-    /// Says what was removed, and what stays: `kept` replicas that are to be, and `resumable` ones.
+    /// Prints the removed data, and the data that stays: `kept` replicas that are to be, and `resumable` ones.
     fn print(&self, (kept, resumable): (usize, usize), checkpoints: &BTreeSet<PathBuf>) {
         let name = &self.begun.workflow.name;
         say!("{name}: {} replicas removed", self.all.removed.len());

@@ -152,8 +152,8 @@ impl PriorDatasets {
     }
 }
 
-/// Refuses to continue with what its workflow does not keep any more. A replica that is not listed was removed or replaced, which is
-/// said when it is looked at.
+/// Refuses to continue with data that its workflow does not keep any more. A replica that is not listed was removed or replaced,
+/// which is reported when it is looked at.
 fn check_kept(state: &StateDir, prior: &PriorData) -> CliResult<()> {
     let catalogue = open_catalogue(state)?;
     let rows = catalogue.replicas(&prior.workflow, Some(&prior.dataset));
@@ -193,7 +193,7 @@ pub(crate) fn set_aside(cluster: &mut Cluster, data: &mut [PriorData]) {
     }
 }
 
-/// The cluster of a run with what was set aside of it: a world counts itself what others take.
+/// The cluster of a run with the space that was set aside: a world itself counts the space of others.
 pub(crate) fn full_tiers(begun: &Start) -> Cluster {
     let mut cluster = begun.cluster.clone();
     let of_others = begun.prior_data.iter().flat_map(|prior| &prior.set_aside);
@@ -232,7 +232,7 @@ fn damaged(prior: &PriorData, at: Option<&Path>) -> CliError {
     CliError::new(Exit::State, text)
 }
 
-/// Refuses to select entries of what is stored as a whole.
+/// Refuses to select entries of a dataset that is stored as a whole.
 fn check_parts(dataset: &Dataset, parts: &[StoredPart]) -> CliResult<()> {
     let is_entry = |p: &StoredPart| matches!(p.info.class, PartClass::Entry(_));
     match dataset.partition {
@@ -245,14 +245,14 @@ fn check_parts(dataset: &Dataset, parts: &[StoredPart]) -> CliResult<()> {
     }
 }
 
-/// What a part is called in this run: what two workflows have stored never has one name. The catalogue lists no dataset by such names.
+/// A part's key in this run: stored parts of two workflows never have the same one. The catalogue lists no dataset by such keys.
 fn key(dataset: &str, part: &StoredPart, seq: u32) -> StoreKey {
     let workspace = part.rows.first().map_or("", |r| &r.workspace);
     let theirs = Hash::of(format!("{workspace}/{}", part.info.key.0).as_bytes());
     StoreKey(format!("{dataset}.of.{}.{seq}", theirs.short()))
 }
 
-/// Where replicas are by the tiers of this run: on one machine, whatever has the tier's folder can read it.
+/// The places of replicas by the tiers of this run: on one machine, any node that has the tier's folder can read it.
 fn places(cluster: &Cluster, rows: &[ReplicaRow]) -> CliResult<Vec<(TierRef, PathBuf)>> {
     let mut all: Vec<(TierRef, PathBuf)> = Vec::new();
     for row in rows {

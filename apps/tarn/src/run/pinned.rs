@@ -8,8 +8,8 @@ use tarn_types::event::Start;
 use tarn_types::id::DataId;
 use tarn_types::workflow::Keep;
 
-/// Those of the workflow of which something pinned is stored on a tier, or was drained. For how long a dataset is kept of which the
-/// workflow file says that itself is for the file: what was pinned of it stays all the same.
+/// Those of the workflow of which something pinned is stored on a tier, or was drained. The workflow file itself
+/// decides for how long a dataset with `keep` stays: its pinned data stays all the same.
 pub(super) fn datasets(catalogue: &Catalogue, start: &Start) -> CliResult<Vec<DataId>> {
     let rows = catalogue.replicas(&start.workflow.name, None);
     let mut rows = rows.exit(Exit::State)?;

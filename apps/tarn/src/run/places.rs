@@ -1,5 +1,5 @@
-//! Where a run reads and writes, looked at before it starts: what is missing, what is in each other's way by
-//! whatever links, and what cannot be written is refused.
+//! Checks, before a run starts, of the places that it reads and writes: it refuses places that are missing, that overlap
+//! through links, or that cannot be written.
 
 use crate::error::{CliError, CliResult};
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ pub(super) fn takes(workflow: &Workflow, workspace: &str, mover: &dyn Mover) -> 
         })
 }
 
-/// What some step reads must be there: a link that leads nowhere is as missing as nothing at all.
+/// A source that some step reads must be there: a link that leads nowhere is as missing as nothing at all.
 fn sources_exist(workflow: &Workflow, mover: &dyn Mover) -> CliResult<()> {
     let mut used: BTreeSet<DataId> = BTreeSet::new();
     for step in &workflow.steps {

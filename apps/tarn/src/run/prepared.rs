@@ -41,7 +41,7 @@ pub(super) struct PreparedRun {
     pub(super) start: Start,
     pub(super) history: History,
     pub(super) margin: Margin,
-    /// What Slurm knows of its energy.
+    /// Slurm's data about its energy.
     pub(super) energy: Option<SlurmEnergy>,
     /// Of a run that begins.
     pub(super) seen: Option<ObservedFiles>,
@@ -50,7 +50,7 @@ pub(super) struct PreparedRun {
     pub(super) _others: PriorDatasets,
 }
 
-/// What a run sees of the files that its steps read beside datasets.
+/// A run's view of the files that its steps read beside datasets.
 pub(super) struct ObservedFiles {
     pub(super) files: RunFiles,
     pub(super) changes: StepChanges,
@@ -67,7 +67,7 @@ impl ObservedFiles {
         Ok(())
     }
 
-    /// After the run: what its steps opened, and what they changed of what their commands name.
+    /// After the run: the files that its steps opened, and the named files that they changed.
     fn end(self, start: &Start, history: &History, run: &Path) {
         let w = &start.workflow;
         for (id, step) in (0u32..).map(StepId).zip(&w.steps) {

@@ -1,4 +1,4 @@
-//! What earlier runs have left that a run, or a plan, continues with.
+//! The results of earlier runs with which a run, or a plan, continues.
 
 use crate::error::{CliResult, ExitWith};
 use crate::print::say;
@@ -15,7 +15,8 @@ use tarn_types::layout::{StateDir, TierDir};
 use tarn_types::part::{Place, StoreKey};
 use tarn_types::workflow::Workflow;
 
-/// Of what earlier runs have committed, only what can be seen to be there counts for a plan. What is stored on other machines is believed to be there.
+/// Keeps the results of earlier runs that can be seen to be there: only they count for a plan. Results on other machines are
+/// believed to be there.
 pub(crate) fn held_still(
     prior: &mut [PriorInstance],
     cluster: &Cluster,

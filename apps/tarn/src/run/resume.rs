@@ -179,7 +179,7 @@ impl ReopenedRun {
         run.drive(globals, args.report.as_deref())
     }
 
-    /// What has changed of the inputs and scripts of steps that are done.
+    /// The changed inputs and scripts of steps that are done.
     fn find_stale(&self, history: &History, mover: &dyn Mover) -> CliResult<Stale> {
         let mut stale = Stale::default();
         let w = &self.begun.workflow;
@@ -229,7 +229,7 @@ impl ReopenedRun {
     }
 }
 
-/// What was stored on nodes that the run has lost, as far as nobody has made it again: it may be there.
+/// The replicas on nodes that the run has lost, unless their part was made again: they may be there.
 fn unreachable_replicas(history: &History) -> impl Iterator<Item = (PartRef, StoreKey, Place)> {
     let current = |key: &StoreKey, part| history.parts.get(&part).is_some_and(|i| i.key == *key);
     let all = history.unreachable.iter();

@@ -8,12 +8,12 @@ use tarn_types::codes::Exit;
 use tarn_types::id::{InstanceId, StepId};
 use tarn_types::workflow::Workflow;
 
-/// What has changed since the run began.
+/// The changes since the run began.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
-    /// By step that is done, what it read.
+    /// By step that is done, the changed files that it read.
     steps: BTreeMap<StepId, String>,
-    /// What is to be said when the run continues.
+    /// The notes to print when the run resumes.
     notes: BTreeSet<String>,
 }
 

@@ -14,11 +14,11 @@ use tarn_types::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_types::units::SECOND;
 use tarn_types::workflow::Keep;
 
-/// What is to be said of them when a run, or its plan, has come to its end.
+/// The notes on them when a run, or its plan, has come to its end.
 pub(crate) fn notes(state: &StateDir, start: &Start, history: &History) -> Vec<String> {
     let w = &start.workflow;
     let all = (0u32..).map(DataId).zip(&w.data);
-    // What has a `dest` is there.
+    // A dataset with a `dest` is there.
     let kept = all.filter(|(_, d)| seconds(d.keep).is_some() && d.dest.is_none());
     let gone = kept.map(|(id, d)| (id, d, gone(start, history, id)));
     let mut gone = gone.filter(|(.., parts)| !parts.is_empty()).peekable();
@@ -84,7 +84,7 @@ fn seconds(keep: Keep) -> Option<u64> {
     }
 }
 
-/// What is known of the earlier runs of a workflow.
+/// The earlier runs of a workflow.
 struct Past<'a> {
     state: &'a StateDir,
     /// Newest first.
@@ -94,7 +94,7 @@ struct Past<'a> {
 }
 
 impl<'a> Past<'a> {
-    /// `None` if it cannot be read: nothing is said then.
+    /// `None` if it cannot be read: then there is no note.
     fn read(state: &'a StateDir, start: &Start) -> Option<Self> {
         let mut listed = runs::list(state).ok()?;
         listed.retain(|r| r.workflow == start.workflow.name && r.name != start.run);
@@ -123,7 +123,7 @@ impl<'a> Past<'a> {
             return false;
         };
         let stays = keep_in(maker).unwrap_or(CACHE_LEASE);
-        // What has gone before its time was removed by a command.
+        // A command has removed data that is gone before its time.
         let is_due = wall() >= maker.wall.saturating_add(stays);
         if !is_due && self.removed.contains(&info.key) {
             return false;

@@ -1,5 +1,5 @@
-//! Variables that the commands of steps read: what is said of those that nobody sets, and which steps have those of a job where there is
-//! no Slurm.
+//! Variables that the commands of steps read: messages about those that nobody sets, and the steps that have those of a job if
+//! there is no Slurm.
 
 use super::files::RunFiles;
 use crate::print::say;
@@ -12,7 +12,7 @@ use tarn_spec::{StepText, UnsetVariable};
 use tarn_types::id::StepId;
 use tarn_types::workflow::{Step, Workflow};
 
-/// Messages that are said at most.
+/// The most messages.
 const MAX_NOTED: usize = 20;
 /// Bytes of a file that is looked into: one with more is no script that somebody wrote.
 const MAX_BYTES: u64 = 1 << 20;
@@ -20,7 +20,8 @@ const MAX_BYTES: u64 = 1 << 20;
 const MAX_FILES: usize = 1000;
 /// Bytes of the texts of a step that are looked into.
 const MAX_TOTAL: usize = 8 << 20;
-/// What a script of sbatch says of its step. One that has it has the other variables of a job too, unless there is one around it.
+/// A variable that a step of an sbatch script has. A step with it gets the other variables of a job too, unless there is a job
+/// around the run.
 const JOB_NAME: &str = "SLURM_JOB_NAME";
 const JOB: &str = "SLURM_JOB_ID";
 
@@ -98,15 +99,15 @@ pub(super) fn with_jobs(w: &mut Workflow, files: &RunFiles, env: &[(OsString, Os
     }
 }
 
-/// What is looked into of a step.
+/// The texts of a step to search.
 struct StepTexts {
     all: Vec<StepText>,
     /// There is more, beyond [`MAX_TOTAL`].
     is_cut: bool,
 }
 
-/// What a step runs: what stands in the workflow file, the files that it names or watches there, and the scripts of the workflow's
-/// folder that these name.
+/// The texts that a step runs: those in the workflow file, the files that it names or watches there, and the scripts of the
+/// workflow's folder that these name.
 fn texts(w: &Workflow, step: &Step, files: &RunFiles) -> StepTexts {
     let mut all = StepText::of_step(step);
     let mut total: usize = all.iter().map(StepText::bytes).sum();
@@ -144,7 +145,7 @@ fn texts(w: &Workflow, step: &Step, files: &RunFiles) -> StepTexts {
     StepTexts { all, is_cut }
 }
 
-/// What is in a folder that is watched.
+/// The files in a watched folder.
 fn files_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut all: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

@@ -45,7 +45,7 @@ pub(super) fn open_world(
         Some(_) => OwnedNodes::Some(BTreeSet::new()),
         None => OwnedNodes::All,
     };
-    // The nodes have it from here: what is `bash` for one is so for all.
+    // The nodes have it from here: `bash` is the same for all.
     let mut workflow = start.workflow.clone();
     tarn_node::with_shells(&mut workflow, &caller_env);
     variables::with_jobs(&mut workflow, &world_options.files, &caller_env);
@@ -83,7 +83,7 @@ fn is_of_step(name: &std::ffi::OsStr) -> bool {
     name.to_str().is_some_and(tarn_slurm::is_of_step)
 }
 
-/// What the external store is made to look like, as a sentence.
+/// The emulated properties of the external store, as a sentence.
 pub(crate) fn emulation(cluster: &Cluster) -> Option<String> {
     let emulated = Emulated::of(&cluster.external)?;
     Some(format!(

@@ -1,4 +1,4 @@
-//! How much tier a workload is worth, told.
+//! The output of the advice on how much tier a workload is worth.
 
 use super::SimArgs;
 use serde_json::{Value, json};
@@ -10,11 +10,11 @@ use tarn_types::units::{Bytes, Elapsed, SECOND};
 /// Bytes of the gigabyte in which prices are given.
 const GIGABYTE: f64 = 1e9;
 
-/// The advice with what it was computed from.
+/// The advice with its basis.
 pub(super) struct AdviceReport {
     advice: RetentionAdvice,
     priced: bool,
-    /// What saves energy, where it is said what that takes.
+    /// The advice to save energy, if the arguments give the energy of storage and of transfers.
     energy: Option<RetentionAdvice>,
     policy: String,
 }

@@ -1,4 +1,4 @@
-//! What `tarn sim` is asked.
+//! The arguments of `tarn sim`.
 
 use crate::argument::{ArgumentError, above_zero};
 use clap::Args;
@@ -8,7 +8,7 @@ use tarn_console::simulated::{Policies, io_share, policies, positive, scale, sha
 use tarn_spec::site::{DataModel, FlowOptions, ReadOptions, SubmitWay, TraceOptions};
 use tarn_types::units::parse_rate;
 
-/// What is compared when nobody says what: what sites run, the same with opportunistic caching, and tarn.
+/// The policies to compare by default: that of sites, the same with opportunistic caching, and tarn's.
 const DEFAULT_POLICIES: &str = "easy,easy+cache,data";
 /// With a recorded run: as tarn runs workflows.
 const CALIBRATED_POLICY: &str = "data";
@@ -104,7 +104,7 @@ pub(crate) struct SimArgs {
 }
 
 impl SimArgs {
-    /// What is asked that concerns workflows only.
+    /// The given arguments that concern workflows only.
     pub(super) fn of_flows(&self) -> Vec<&'static str> {
         let given = [
             ("--bytes-scale", self.bytes_scale != 1.0),

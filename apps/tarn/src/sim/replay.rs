@@ -1,4 +1,4 @@
-//! `tarn sim --replay`: the events of a recorded run, told to a fresh engine, give the recorded actions.
+//! `tarn sim --replay`: the events of a recorded run, given to a fresh engine, produce the recorded actions.
 
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
@@ -14,7 +14,7 @@ use tarn_types::codes::Exit;
 use tarn_types::event::Event;
 use tarn_types::units::Elapsed;
 
-/// What came of it, as `--json` prints it.
+/// The result, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Replayed<'a> {
     schema: u32,
@@ -97,7 +97,7 @@ impl<'a> Replayed<'a> {
         let mut engine = Engine::new();
         for (at, record) in records.iter().enumerate() {
             if matches!(record.event, Event::Resumed { .. }) {
-                // As `tarn resume` does it: what the engine had only looked at is forgotten.
+                // As in `tarn resume`: the engine forgets data that it had only looked at.
                 engine = tarn_engine::replay(&records[..at]).0;
             }
             let mut decided = Vec::new();

@@ -1,6 +1,7 @@
-//! Workflows told by numbers of jobs: the options `--workflow-...` of the NEXTGenIO fork. docs/internals/site.md, "The fork's flags".
+//! Workflows described by numbers of jobs: the options `--workflow-...` of the NEXTGenIO fork. docs/internals/site.md, "The
+//! fork's flags".
 //!
-//! `job_submit.lua` writes what was said into the second line of the script, and into the job's AdminComment. Here both are read, and the
+//! `job_submit.lua` writes these options into the second line of the script, and into the job's AdminComment. Here both are read, and the
 //! first job is released when the last one is there.
 
 use super::command::run_command;
@@ -13,17 +14,17 @@ use tarn_types::codes::Exit;
 
 /// The script's line.
 const LINE: &str = "#TARN-WORKFLOW";
-/// What begins and ends the words in a comment.
+/// The words of tarn in a comment are between these.
 const OPEN: &str = "[tarn ";
 const CLOSE: char = ']';
 /// How long the last job may take to have a number.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks at that.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Bytes of a comment that `squeue` tells.
+/// Bytes of a comment that `squeue` prints.
 const COMMENT: usize = 16_384;
 
-/// What a line or a comment says of a job.
+/// A job's options, from a line of its script or from its comment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct JobChainOptions {
     is_start: bool,
@@ -83,7 +84,7 @@ pub(super) fn taken_out(text: &str) -> (Option<Chain>, Cow<'_, str>) {
     (chain, Cow::Owned([first, rest].concat()))
 }
 
-/// The end of a chain was named by a job that continues this one. When it has a number, the first job is told of all the others, and
+/// A job that continues this one has named the end of a chain. When it has a number, the first job learns all the others, and is
 /// released.
 pub(super) fn whole(prior: SlurmJobId, user: u32) -> CliResult<()> {
     let until = Instant::now() + TIMEOUT;
@@ -116,7 +117,7 @@ pub(super) fn whole(prior: SlurmJobId, user: u32) -> CliResult<()> {
     Ok(())
 }
 
-/// The jobs that `squeue` tells of which are of a chain.
+/// The jobs in the output of `squeue` that belong to a chain.
 fn marks(queue: &str) -> BTreeMap<SlurmJobId, JobChainOptions> {
     let jobs = queue.lines().filter_map(|line| {
         let (id, comment) = line.split_once(char::is_whitespace)?;
@@ -125,7 +126,7 @@ fn marks(queue: &str) -> BTreeMap<SlurmJobId, JobChainOptions> {
     jobs.filter(|(_, mark)| mark.is_of_chain()).collect()
 }
 
-/// Where the chain of a job begins, if that is still there.
+/// The first job of a job's chain, if it is still there.
 fn first_of(jobs: &BTreeMap<SlurmJobId, JobChainOptions>, job: SlurmJobId) -> Option<SlurmJobId> {
     let mut at = job;
     // A job continues one that was there before it.

@@ -14,7 +14,7 @@ use tarn_proto::site::{
 };
 use tarn_types::codes::Exit;
 
-/// Where it listens on its own host unless `$TARN_CONTROLLER` says otherwise.
+/// Its socket on its own host unless `$TARN_CONTROLLER` has another.
 const SOCKET: &str = "/run/tarn/controller";
 /// How long an answer may take that Slurm waits for: its limit for stages is a day.
 const STAGE: Duration = Duration::from_secs(86_400);
@@ -22,7 +22,7 @@ const STAGE: Duration = Duration::from_secs(86_400);
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a connection to another host may take.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The user that it runs as: nobody else can read what it is asked first.
+/// The user that it runs as: nobody else can read the first request.
 const ROOT: u32 = 0;
 
 pub(crate) struct ControllerClient {
@@ -31,7 +31,7 @@ pub(crate) struct ControllerClient {
     is_beside_slurms: bool,
 }
 
-/// Where it may be.
+/// An address of the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ControllerAddress {
     Here(PathBuf),
@@ -48,7 +48,7 @@ impl std::fmt::Display for ControllerAddress {
     }
 }
 
-/// What `$TARN_CONTROLLER` says: a path, or hosts with or without a port.
+/// The addresses in `$TARN_CONTROLLER`: a path, or hosts with or without a port.
 fn places(text: &str) -> Vec<ControllerAddress> {
     if text.starts_with('/') {
         return vec![ControllerAddress::Here(text.into())];
@@ -81,7 +81,7 @@ fn slurms() -> Vec<ControllerAddress> {
     let config = run_command("scontrol", &["show", "config"]).unwrap_or_default();
     let lines = config.lines().filter_map(|line| line.split_once('='));
     let hosts = lines.filter(|(name, _)| name.trim_start().starts_with("SlurmctldHost["));
-    // `login(10.0.0.1)`: the address, where one is said.
+    // `login(10.0.0.1)`: the address, if there is one.
     let addresses = hosts.map(|(_, host)| {
         let host = host.trim().trim_end_matches(')');
         host.rsplit('(').next().unwrap_or(host)
@@ -121,7 +121,8 @@ impl ControllerClient {
             || self.is_beside_slurms && !slurms().is_empty()
     }
 
-    /// Asks, and asks again for so long when it is not there, or ends meanwhile: it knows what it was asked.
+    /// Sends a request, and sends it again for so long if the controller is not there, or ends meanwhile: it knows earlier
+    /// requests.
     pub(crate) fn ask(
         &self,
         ask: &ControllerRequest,
@@ -150,7 +151,7 @@ impl ControllerClient {
         }
     }
 
-    /// Asks once; for what may be done without an answer.
+    /// Sends the request once; for requests that may be made without an answer.
     pub(crate) fn ask_once(
         &self,
         ask: &ControllerRequest,
@@ -237,7 +238,7 @@ fn far(host: &str, ask: &ControllerRequest, timeout: Duration) -> io::Result<Con
         }
     }
     let converse = |stream| -> Result<ControllerReply, SessionError> {
-        // Nodes get secrets with this; whoever asks has none to share.
+        // Nodes get secrets with this; a client has none to share.
         let (mut reader, mut writer) = open(stream, CONTROLLER, ROOT, &[], &Munge::default())?;
         writer.send(ask)?;
         reader.receive(timeout)

@@ -11,12 +11,12 @@ use std::time::Duration;
 use tarn_proto::site::{ControllerReply, ControllerRequest, NODE_PORT};
 use tarn_types::codes::Exit;
 
-/// How long somebody may take to answer who is there.
+/// How long a process that is there may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// States of jobs whose data is on nodes, or will be.
 const ALIVE: &str = "PENDING,RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STAGE_OUT";
 
-/// What slurmctld runs with.
+/// The configuration of slurmctld.
 pub(super) fn of_slurm() -> Vec<CheckFinding> {
     let config = match run_command("scontrol", &["show", "config"]) {
         Ok(config) => config,
@@ -50,7 +50,7 @@ pub(super) fn of_slurm() -> Vec<CheckFinding> {
     ]
 }
 
-/// The error of a check: what is not as it should be, and what to do.
+/// The error of a check: the deviation, and what to do.
 fn unmet(text: String) -> CliError {
     CliError::new(Exit::State, text)
 }
@@ -137,7 +137,7 @@ pub(crate) fn of_node() -> Vec<CheckFinding> {
     ]
 }
 
-/// What workers and the plug-in open files with: Linux 5.6.
+/// Checks that the kernel has openat2 (Linux 5.6), with which workers and the plug-in open files.
 fn kernel() -> CliResult<String> {
     use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
     let opened = openat2(

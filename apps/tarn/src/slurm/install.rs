@@ -24,7 +24,7 @@ const MAX_DEPTH: usize = 8;
 const OFF: &str = "tarn.off";
 /// Bytes of a reason.
 const MAX_REASON: usize = 400;
-/// Where slurm.conf is unless `$SLURM_CONF` says so.
+/// The folder of slurm.conf unless `$SLURM_CONF` has another.
 const CONF: &str = "/etc/slurm";
 
 #[derive(Debug, Clone, Args)]
@@ -65,7 +65,7 @@ pub(crate) struct ConfArgs {
     conf: Option<PathBuf>,
 }
 
-/// What is written.
+/// The lines to write.
 #[derive(Debug)]
 enum Lines {
     /// A file of our own.
@@ -80,7 +80,7 @@ struct ConfigFileEdit {
     lines: Lines,
 }
 
-/// What is to be written, in an order in which each step can be the last one, and what is left to the administrator.
+/// The files to write, in an order in which each step can be the last one, and the work that is left to the administrator.
 struct InstallPlan {
     files: Vec<ConfigFileEdit>,
     left: Vec<String>,
@@ -113,7 +113,7 @@ pub(crate) fn install(globals: &Globals, args: &InstallArgs) -> CliResult {
 }
 
 impl InstallArgs {
-    /// Where a file is that is here called so.
+    /// The path of a file below the root.
     fn below(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -204,7 +204,7 @@ fn plan(args: &InstallArgs) -> CliResult<InstallPlan> {
     Ok(plan)
 }
 
-/// What slurm.conf at `path`, whose text is `site_conf`, lacks for the stages.
+/// The line for the stages that slurm.conf at `path`, with the text `site_conf`, lacks.
 fn burst_buffer_line(site_conf: &str, path: &Path) -> CliResult<&'static str> {
     match conf::value(site_conf, "BurstBufferType") {
         None => Ok("BurstBufferType=burst_buffer/lua\n"),
@@ -237,7 +237,8 @@ fn fill_script(script: &str, args: &InstallArgs, etc: &Path, program: &str) -> S
     format!("-- {}\n{text}", conf::BEGIN)
 }
 
-/// What slurm.conf and what it includes say beside our block. The files are looked for as Slurm does, relative to the folder of the first.
+/// The text of slurm.conf and of the files that it includes, without our block. As in Slurm, paths are relative to the folder of
+/// the first.
 fn read_site_conf(path: &Path, depth: usize) -> CliResult<String> {
     let Some(text) = read(path)? else {
         return match depth {
@@ -265,7 +266,7 @@ fn read_site_conf(path: &Path, depth: usize) -> CliResult<String> {
     Ok(all)
 }
 
-/// What is in a file, if it is there.
+/// The text of a file, if it is there.
 fn read(path: &Path) -> CliResult<Option<String>> {
     let failed = |why: String| {
         CliError::new(
@@ -290,7 +291,7 @@ fn is_ours(text: &str) -> bool {
 }
 
 impl ConfigFileEdit {
-    /// What is in the file, and what should be.
+    /// The text of the file now, and the text that it should have.
     fn texts(&self) -> CliResult<(Option<String>, String)> {
         let old = read(&self.path)?;
         let new = match &self.lines {
@@ -347,7 +348,7 @@ fn write(args: &InstallArgs, plan: &InstallPlan) -> CliResult {
     Ok(Exit::Success)
 }
 
-/// Replaced as a whole, with the rights that it had; what a link leads to, not the link.
+/// Replaces a file as a whole, with the rights that it had; replaces a link's target, not the link.
 fn replace(path: &Path, text: &str) -> CliResult<()> {
     whole::replace(path, text.as_bytes(), Some(0o644))
         .with_context(|| format!("{} cannot be written", path.display()))
@@ -494,7 +495,7 @@ pub(crate) fn on(args: &ConfArgs) -> CliResult {
     Ok(Exit::Success)
 }
 
-/// What sbatch is told of a job with directives while tarn is switched off.
+/// Refuses a job with directives in sbatch while tarn is switched off.
 pub(super) fn refused_while_off(args: &ConfArgs) -> CliResult<()> {
     match off_reason(&folder(args.conf.as_deref())) {
         Some(why) => Err(CliError::new(

@@ -11,19 +11,19 @@ use tarn_types::codes::Exit;
 /// Bytes of a script; Slurm's own limit is 4 MB.
 const MAX_SCRIPT: u64 = 8 << 20;
 
-/// What Slurm says of a job.
+/// Slurm's data about a job.
 #[derive(Debug)]
 pub(super) struct SlurmJobInfo {
-    /// Where it was submitted.
+    /// The folder of its submission.
     pub(super) folder: PathBuf,
     /// It has ended with code 0.
     is_well: bool,
     list: String,
-    /// What it waits for, as `scontrol update` takes it.
+    /// As `scontrol update` takes it.
     dependency: String,
     /// Nodes where it is not to run, as a list of Slurm's.
     excluded: String,
-    /// Nodes where it must run, as a list of Slurm's, and what it prefers, features with `|` between them.
+    /// Nodes where it must run, as a list of Slurm's; `prefer`: features with `|` between them.
     required: String,
     prefer: String,
     partition: String,
@@ -36,8 +36,8 @@ pub(super) struct SlurmJobInfo {
 /// Bytes of a text of a user's that is read.
 const MAX_TEXT: usize = 4096;
 
-/// Asks Slurm about a job. What its user has written, such as its name and its account, may look like anything that Slurm says of jobs:
-/// so no such text is asked for together with something else.
+/// Asks Slurm about a job. Texts of its user, such as its name and its account, may look like anything that Slurm prints about
+/// jobs: so no such text is requested together with something else.
 pub(super) fn about(job: SlurmJobId) -> CliResult<SlurmJobInfo> {
     let id = job.to_string();
     let squeue = |id: &str, how: &str, what: &str| {
@@ -67,7 +67,7 @@ pub(super) fn about(job: SlurmJobId) -> CliResult<SlurmJobInfo> {
             folder.into()
         },
         is_well: matches!(&code[..], "0" | "0:0"),
-        // What it prefers is advice; not every Slurm tells it.
+        // A job's preference is advice; not every Slurm reports it.
         prefer: text("prefer").unwrap_or_default(),
         others: chain::JobChainOptions::of(&text("admin_comment")?).others,
         list: facts.list,
@@ -79,10 +79,10 @@ pub(super) fn about(job: SlurmJobId) -> CliResult<SlurmJobInfo> {
     })
 }
 
-/// What [`alone`] reads of each line of `squeue`.
+/// The format of the lines of `squeue` that [`alone`] reads.
 pub(super) const ALONE: &str = "%A|%F|%K";
 
-/// What names this job alone: the number of a task of an array may be that of the array too.
+/// A name of this job alone: the number of a task of an array may be that of the array too.
 pub(super) fn alone(output: &str, job: SlurmJobId) -> Option<String> {
     output.lines().find_map(|line| {
         let fields: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -97,12 +97,12 @@ pub(super) fn alone(output: &str, job: SlurmJobId) -> Option<String> {
 fn name_of(job: SlurmJobId, array: &str, task: &str) -> String {
     match task.trim().parse::<u32>() {
         Ok(task) => format!("{}_{task}", array.trim()),
-        // Tasks that have not begun are one line together, as `1-9%2`; `N/A` of what is no array.
+        // Tasks that have not begun are one line together, as `1-9%2`; `N/A` if it is no array.
         Err(_) => job.to_string(),
     }
 }
 
-/// What Slurm itself has made of a job: nothing of it is its user's to word.
+/// Fields of a job that Slurm itself writes: its user words none of them.
 #[derive(Debug, PartialEq, Eq)]
 struct SlurmJobFields {
     list: String,
@@ -140,7 +140,7 @@ impl SlurmJobFields {
     }
 }
 
-/// What is said, if anything is.
+/// The text of a field; empty if Slurm prints that there is none.
 fn field_or_empty(output: &str) -> String {
     match output.trim() {
         "(null)" | "N/A" => String::new(),
@@ -148,7 +148,7 @@ fn field_or_empty(output: &str) -> String {
     }
 }
 
-/// What is read of `scontrol`.
+/// The fields of `scontrol` that tarn reads.
 const FIELDS: [&str; 10] = [
     "WorkDir",
     "ExitCode",
@@ -162,8 +162,8 @@ const FIELDS: [&str; 10] = [
     "AdminComment",
 ];
 
-/// What names the job alone, if `scontrol` shows an array of which it is a task: there is a record of each task. What a record begins with
-/// is Slurm's; a record is not cut out, because a name of a user's may have a line that looks like one.
+/// A name of the job alone, if `scontrol` shows an array of which it is a task: there is a record of each task. The beginning of
+/// a record is Slurm's; a record is not cut out, because a name of a user's may have a line that looks like one.
 fn task_shown(output: &str, job: SlurmJobId) -> Option<String> {
     let mut records = output.lines().filter_map(|line| {
         let mut words = line.strip_prefix("JobId=")?.split(' ');
@@ -178,8 +178,9 @@ fn task_shown(output: &str, job: SlurmJobId) -> Option<String> {
     (output.lines().count() > 1).then(|| format!("{array}_{task}"))
 }
 
-/// What `scontrol` shows of a job that `squeue` does not have. Names and comments are printed as their user has worded them, before and
-/// behind what is read here: where there are two fields of one name, nobody knows which is Slurm's.
+/// Parses the output of `scontrol` about a job that `squeue` does not have. Names and comments are printed as their user has
+/// worded them, before and behind the fields that are read here: where there are two fields of one name, nobody knows which is
+/// Slurm's.
 fn shown(output: &str) -> CliResult<SlurmJobInfo> {
     for name in FIELDS {
         if output.matches(&format!(" {name}=")).count() > 1 {
@@ -217,8 +218,8 @@ fn shown(output: &str) -> CliResult<SlurmJobInfo> {
     })
 }
 
-/// Jobs of its user that were submitted before it and of which Slurm is about to tell. Neither those that are held or wait for others,
-/// of which it tells when they may run, nor arrays, which make nothing that others read.
+/// Jobs of its user that were submitted before it and that Slurm is about to report. Neither those that are held or wait for
+/// others, which it reports when they may run, nor arrays, which make nothing that others read.
 pub(super) fn before(job: SlurmJobId, user: u32) -> CliResult<Vec<SlurmJobId>> {
     let fields = "JobID:12,ArrayTaskID:6,PriorityLong:12,Reason:12,BurstBuffer:6";
     let user = user.to_string();
@@ -263,8 +264,8 @@ fn without_states(output: &str) -> String {
     text
 }
 
-/// Has a job wait for those that make what it reads, beside what its user said, prefer the nodes that have most of it, if its user
-/// prefers none, and get none where it would find no space.
+/// Has a job wait for the makers of its inputs, beside its user's own conditions, prefer the nodes that have most of it, if its
+/// user prefers none, and get none where it would find no space.
 pub(super) fn advise(job: SlurmJobId, advice: &PlacementAdvice) -> CliResult<()> {
     let about = about(job)?;
     let missing = advice.after.iter().filter(|other| {
@@ -290,7 +291,7 @@ pub(super) fn advise(job: SlurmJobId, advice: &PlacementAdvice) -> CliResult<()>
         let _ = tarn_slurm::prefer(job, &advice.prefer);
     }
     if let Some(Excluded { own, full }) = &advice.exclude {
-        // Where that fails the gate turns the job back if it has no space; the controller tries again.
+        // If that fails, the gate turns the job back if it has no space; the controller tries again.
         let _ = tarn_slurm::exclude(job, own, full);
     }
     Ok(())
@@ -319,7 +320,7 @@ impl SlurmJobInfo {
         names(&self.list)
     }
 
-    /// Whether it was said already where it is to run.
+    /// Whether the user has said already where it is to run.
     fn has_wish(&self) -> bool {
         !self.required.is_empty() || !self.prefer.is_empty()
     }
@@ -385,7 +386,7 @@ pub(super) fn read_of(
     parsed(&text, &about.folder)
 }
 
-/// Where the script of the array is, from where that of its task would be: `hash.4/job.14/script`.
+/// The path of the array's script, from that of its task: `hash.4/job.14/script`.
 fn of_array(path: &Path, array: SlurmJobId) -> Option<PathBuf> {
     let spool = path.parent()?.parent()?.parent()?;
     let folder = format!("hash.{}/job.{array}", array % 10);
@@ -419,12 +420,12 @@ fn parsed(text: &str, folder: &Path) -> CliResult<Option<(JobScript, Option<Chai
     }
 }
 
-/// Whether a site can do what a script asks for, by what it alone says.
+/// Whether a site can do what a script requests, judged by the script alone.
 pub(super) fn possible(script: &JobScript) -> CliResult<()> {
     check_site(&script.parsed).map_err(|rejected| script_error(&rejected))
 }
 
-/// What is wrong with a script, in one line: Slurm shows no more.
+/// The problems of a script, in one line: Slurm shows no more.
 fn script_error(rejected: &Rejected) -> CliError {
     let lines = rejected.problems().iter().take(3).map(|finding| {
         let line = finding

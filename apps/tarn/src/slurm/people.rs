@@ -30,7 +30,7 @@ pub(crate) fn numbers<'a>(
     Ok(all)
 }
 
-/// Who that is: a name, or a number where nobody has it for a name. Nobody's own is the asker's.
+/// The user or project, by its name, or by its number if nobody has it for a name. `Own` is the caller.
 fn find_owner(whose: &Whose) -> CliResult<Option<Owner>> {
     let failed = |e| unknown(&whose.to_string(), &e);
     let number = |text: &str| text.parse().ok();
@@ -59,7 +59,7 @@ pub(crate) fn number(whose: &Whose) -> CliResult<Owner> {
     })
 }
 
-/// Names of numbers, each asked for once.
+/// Names of numbers, each looked up once.
 #[derive(Debug, Default)]
 pub(crate) struct OwnerNames(BTreeMap<Owner, String>);
 

@@ -1,4 +1,5 @@
-//! Jobs that Slurm has already of what is submitted. A submission that was killed leaves no record, but its jobs: Slurm is asked for them.
+//! Jobs of a submission that Slurm has already. A submission that was killed leaves no record, but its jobs: tarn queries Slurm
+//! for them.
 
 use super::command::run_command;
 use crate::error::CliResult;
@@ -7,7 +8,7 @@ use std::path::Path;
 use tarn_proto::site::SlurmJobId;
 use tarn_types::workflow::Workflow;
 
-/// What tells the jobs of a submission from others. Options for sbatch that name jobs or folders otherwise hide them.
+/// Tells the jobs of a submission from others. Options for sbatch that name jobs or folders otherwise hide them.
 pub(super) enum SubmissionFilter {
     /// Files of the user's, by their paths.
     Scripts(BTreeSet<String>),
@@ -35,7 +36,7 @@ impl SubmissionFilter {
     /// When Slurm does not say.
     pub(super) fn queued(&self) -> CliResult<QueuedJobs> {
         let user = rustix::process::getuid().as_raw().to_string();
-        // What the user has worded is last.
+        // The user's own text is last.
         let format = match self {
             Self::Scripts(_) => "%F|%r|%o",
             Self::Steps(_) => "%F|%r|%j|%Z",

@@ -6,7 +6,7 @@ use crate::error::CliResult;
 use tarn_proto::site::SlurmJobId;
 use tarn_types::line::plain;
 
-/// What a comment of tarn's begins with. Others are the user's, and stay.
+/// The beginning of tarn's comments. Others are the user's, and stay.
 const OURS: &str = "tarn: ";
 /// Characters of a comment.
 const MOST: usize = 400;
@@ -37,7 +37,7 @@ fn set_job_comment(job: SlurmJobId, why: Option<&str>) -> CliResult<()> {
     Ok(())
 }
 
-/// What is to stand in the place of a comment, if anything else is.
+/// The new comment, if the known one is to change.
 fn comment(known: &str, why: Option<&str>) -> Option<String> {
     let is_free = matches!(known, "" | "(null)" | "N/A");
     let is_ours = known.starts_with(OURS.trim_end());

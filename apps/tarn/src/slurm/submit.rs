@@ -20,7 +20,7 @@ use tarn_spec::{StepJob, step_jobs};
 use tarn_types::codes::Exit;
 use tarn_types::workflow::Workflow;
 
-/// How long the controller may take to know all jobs: it takes them in some seconds after Slurm has told it.
+/// How long the controller may take to know all jobs: it takes them in some seconds after Slurm has reported them.
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// How long the controller may take to answer before anything is submitted: it may be starting.
 const REACHABLE: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ pub(crate) struct SubmitArgs {
     options: Vec<String>,
 }
 
-/// What sbatch is given.
+/// The script for sbatch.
 enum BatchScript<'a> {
     /// A file of the user's.
     File(&'a Path),
@@ -77,7 +77,7 @@ pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
     }
     reachable()?;
     let known = known(&scripts, &parsed.workflow);
-    // Where Slurm does not say, it takes no jobs either.
+    // If Slurm does not answer, it takes no jobs either.
     let before = known.queued().unwrap_or_default();
     print_queued_jobs(&before);
     let stop = SubmitInterrupt::new()?;
@@ -136,7 +136,7 @@ fn print_queued_jobs(queue: &QueuedJobs) {
     }
 }
 
-/// Whether a signal asks that nothing more is submitted.
+/// Whether a signal has stopped the submission.
 struct SubmitInterrupt(Arc<AtomicUsize>);
 
 impl SubmitInterrupt {
@@ -179,7 +179,7 @@ fn reachable() -> CliResult<()> {
     let controller = ControllerClient::of_environment();
     let until = Instant::now() + REACHABLE;
     loop {
-        // Whatever it says, it is there.
+        // Any answer shows that the controller is there.
         let Err(why) = controller.ask_once(&ControllerRequest::Nodes, REACHABLE) else {
             return Ok(());
         };
@@ -287,7 +287,7 @@ fn by_pipe(mut command: Command, text: &str) -> io::Result<Output> {
     child.wait_with_output()
 }
 
-/// Nothing stays of a submission that failed; of what does, the jobs are named. sbatch may have failed after Slurm had taken a job.
+/// Nothing stays of a submission that failed; jobs that do stay are named. sbatch may have failed after Slurm had taken a job.
 fn cancel(jobs: &[SlurmJobId], known: &SubmissionFilter, before: &QueuedJobs) {
     let words: Vec<String> = jobs.iter().map(SlurmJobId::to_string).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -60,7 +60,7 @@ impl Site {
             .stdin(Stdio::null());
         c.env_remove("TARN_STATE")
             .env_remove("TARN_CRASH_AT")
-            // What runs leave on their tier is what the tests of it ask for.
+            // Only the tests of the cache want runs to leave data on their tier.
             .env("TARN_CACHE", "0")
             .env("XDG_CONFIG_HOME", self.path("config"))
             .env("NO_COLOR", "1");
@@ -82,14 +82,14 @@ impl Site {
         self.tarn(&self.run_arguments())
     }
 
-    /// What the same run would do.
+    /// `tarn plan` of the same run.
     pub(crate) fn plan(&self) -> Ran {
         let mut arguments = self.run_arguments();
         arguments[0] = "plan";
         self.tarn(&arguments)
     }
 
-    /// A run that goes on beside the test; [`Ran::end`] waits for it.
+    /// A run that continues beside the test; [`Ran::end`] waits for it.
     pub(crate) fn begin(&self, more: &[&str]) -> Child {
         let mut command = self.command(&[&self.run_arguments(), more].concat());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -194,7 +194,7 @@ impl Drop for Site {
     }
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -211,12 +211,12 @@ impl Ran {
         }
     }
 
-    /// Waits for what [`Site::begin`] began.
+    /// Waits for the child of [`Site::begin`].
     pub(crate) fn end(child: Child) -> Self {
         Self::of(child.wait_with_output().expect("it ends"))
     }
 
-    /// What `--json` prints last.
+    /// The last object that `--json` prints.
     pub(crate) fn summary(&self) -> serde_json::Value {
         let last = self.out.lines().last().expect("a summary");
         serde_json::from_str(last).expect("JSON")

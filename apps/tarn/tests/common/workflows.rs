@@ -7,7 +7,7 @@ pub(crate) fn makes(name: &str, data: &str, run: &str) -> String {
     )
 }
 
-/// One step that reads `i`, which lies in `in`, and makes `o`, which goes to `out`; `more` ends the step.
+/// One step that reads `i` from `in`, and makes `o`, which goes to `out`; `more` ends the step.
 pub(crate) fn reads(step: &str, run: &str, more: &str) -> String {
     format!(
         "name = \"w\"\n[data.i]\nsource = \"in\"\n[data.o]\ndest = \"out\"\n[[step]]\nname = \"{step}\"\nrun = \'\'\'{run}\'\'\'\nin = [\"i\"]\nout = [\"o\"]\n{more}\n"

@@ -18,7 +18,7 @@ fn one_program_writes_or_many_read() {
     }
     let mut unlocked = fixture.script("new", &["folder"], READS);
     assert_eq!(said(unlocked.env("HDF5_USE_FILE_LOCKING", "FALSE")), "1\n");
-    // Who waits for the lock gets it, and what was written meanwhile.
+    // A reader that waits for the lock gets it, and the data that was written meanwhile.
     let mut waits = fixture.script("new", &["folder", "--set", "patience=60s"], READS);
     let waits = waits.stdout(std::process::Stdio::piped()).spawn().unwrap();
     assert_eq!(writer.end(), "");
@@ -84,7 +84,7 @@ print(last)
         told.contains("not changed again after 10 changes"),
         "{told}"
     );
-    // A flush counts if it is asked to; closing what was not written does not.
+    // A flush counts if it is set to; closing an unwritten file does not.
     let flushes = "
 file = h5py.File('x', 'a')
 file['a'][0] = 7
@@ -393,7 +393,7 @@ fn a_damaged_header_is_passed_over_or_refused() {
         fixture.run("new", &["folder"], "print(sorted(h5py.File('x')))"),
         "['a', 'b']\n"
     );
-    // What a later version writes is not touched.
+    // A file of a later version is not touched.
     let told = {
         let mut page = before[data as usize..data as usize + 4096].to_vec();
         for copy in [0, 2048] {

@@ -29,7 +29,7 @@ fn files_lie_in_dataspaces_of_this_node_and_of_another() {
     for (nodes, windows) in pairs() {
         let [here, there] = nodes.each_ref().map(|node| fixture.on(node));
         lie_in_dataspaces(&here, &there, &plain);
-        // Its own maps tell by what means it has read.
+        // Its own maps show by what means it has read.
         let text = format!("file = h5py.File('result.h5')\n{MEANS}");
         let told = here.run("new", &["--folder", "b:fast/run"], &text);
         assert_eq!(told, if windows { "True\n" } else { "False\n" });
@@ -92,7 +92,7 @@ fn a_file_lies_in_the_memory_of_two_nodes_block_by_block() {
     said(Command::new(fixture.python("new")).args(["-c", &rich(&plain)]));
     here.run("new", &config("fast/p", "b:fast/p"), &rich("any"));
     let list = "print(len(h5py.File('any')))";
-    // In the same order, whoever names them.
+    // In the same order, on every node that names them.
     assert_eq!(there.run("old", &config("a:fast/p", "fast/p"), list), "9\n");
     let told = there.fails("old", &config("fast/p", "a:fast/p"), list);
     assert!(told.contains("is number 2 of 2 partitions"), "{told}");
@@ -122,7 +122,7 @@ fn a_writer_of_one_node_keeps_programs_of_the_other_out() {
         let writes = writer.begin("old", &own, HOLDS);
         let told = other.run("new", &others, TRIES);
         assert_eq!(told.matches("is open elsewhere").count(), 3, "{told}");
-        // Who waits gets it, and what was written meanwhile.
+        // A reader that waits gets the file, and the data that was written meanwhile.
         let mut waits = other.script("new", &patient(others), READS);
         let waits = waits.stdout(Stdio::piped()).spawn().unwrap();
         assert_eq!(writes.end(), "");
@@ -195,7 +195,7 @@ while True:
         std::thread::sleep(Duration::from_millis(20));
         writer.child.kill().unwrap();
         writer.child.wait().unwrap();
-        // What was flushed is there; HDF5 itself says what it makes of the rest.
+        // Flushed data is there; HDF5 itself judges the rest.
         let text = "
 try:
     with h5py.File('x', 'r') as file:
@@ -211,7 +211,7 @@ except (OSError, KeyError) as e:
     }
 }
 
-/// Errors of HDF5, neither a crash nor a wait without an end; and who comes later has what was flushed.
+/// Errors of HDF5, neither a crash nor a wait without an end; and a later program has the flushed data.
 #[test]
 fn a_program_whose_files_node_is_lost_gets_errors() {
     let Some(fixture) = Fixture::new() else {

@@ -23,7 +23,7 @@ file.close()
 /// Reads what it has written.
 pub(crate) const READS: &str = "print(h5py.File('x', 'r')['a'][0])";
 
-/// A program that writes more to a file than there is room for, and goes on with what there is room for.
+/// A program that writes more to a file than there is space for, and continues with data that fits.
 pub(crate) const FULL: &str = "
 with h5py.File('x', 'w') as file:
     file['first'] = np.arange(1000)
@@ -40,7 +40,7 @@ with h5py.File('x', 'r') as file:
     print(sorted(file), file['first'][999], file['late'][5], file['last'][9])
 ";
 
-/// What it says where all is well.
+/// Asserts that an output reports a full partition and an undamaged file.
 pub(crate) fn is_full_and_whole(told: &str) {
     let lines: Vec<_> = told.lines().collect();
     let [much, whole] = &lines[..] else {
@@ -56,7 +56,7 @@ pub(crate) fn is_full_and_whole(told: &str) {
     );
 }
 
-/// What is made once and kept in the target folder.
+/// The path of a file that is made once and kept in the target folder.
 fn kept(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
@@ -132,7 +132,7 @@ impl Fixture {
         python.to_str().unwrap().to_owned()
     }
 
-    /// What has h5py of a time before drivers were loaded.
+    /// The path of an h5py that is older than loadable drivers.
     pub(crate) fn before(&self) -> PathBuf {
         self.pythons.join("before")
     }
@@ -153,17 +153,17 @@ impl Fixture {
         command
     }
 
-    /// What `tarn h5` with these arguments says, when it succeeds.
+    /// The output of `tarn h5` with these arguments, which succeeds.
     pub(crate) fn h5(&self, arguments: &[&str]) -> String {
         said(self.command(&["h5"]).args(arguments))
     }
 
-    /// What it says when it is refused.
+    /// The output of `tarn h5` with these arguments, which is refused.
     pub(crate) fn refused(&self, arguments: &[&str]) -> String {
         failed(self.command(&["h5"]).args(arguments))
     }
 
-    /// A program in Python, whose h5py writes to partitions: `config` is `folder`, or what `tarn h5 exec` is told.
+    /// A program in Python, whose h5py writes to partitions: `config` is `folder`, or the options of `tarn h5 exec`.
     pub(crate) fn script(&self, which: &str, config: &[&str], text: &str) -> Command {
         let mut command = self.command(&["h5", "exec"]);
         match config {
@@ -182,17 +182,17 @@ impl Fixture {
         command
     }
 
-    /// What such a program says, when it succeeds.
+    /// The output of such a program, which succeeds.
     pub(crate) fn run(&self, which: &str, config: &[&str], text: &str) -> String {
         said(&mut self.script(which, config, text))
     }
 
-    /// What it says, when it fails as Python does and not by a crash.
+    /// The output of such a program, which fails as Python does and not by a crash.
     pub(crate) fn fails(&self, which: &str, config: &[&str], text: &str) -> String {
         failed(&mut self.script(which, config, text))
     }
 
-    /// One that goes on beside the test, once it has said `ready`.
+    /// One that runs beside the test, once it has said `ready`.
     pub(crate) fn begin(&self, which: &str, config: &[&str], text: &str) -> Beside {
         let mut command = self.script(which, config, text);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -214,14 +214,14 @@ impl Fixture {
     }
 }
 
-/// A program that runs; it goes on when its input is closed.
+/// A program that runs; it continues when its input is closed.
 pub(crate) struct Beside {
     pub(crate) child: Child,
     lines: BufReader<ChildStdout>,
 }
 
 impl Beside {
-    /// Lets it go on, and waits for its end: what it says until then.
+    /// Lets it continue, and waits for its end; its output until then.
     pub(crate) fn end(mut self) -> String {
         drop(self.child.stdin.take());
         let mut text = String::new();
@@ -231,7 +231,7 @@ impl Beside {
     }
 }
 
-/// What a command says that fails by itself.
+/// The output of a command that fails by itself.
 pub(crate) fn failed(command: &mut Command) -> String {
     let Output {
         status,

@@ -1,4 +1,4 @@
-//! Writers that are killed: what was flushed before is there.
+//! Writers that are killed: data that was flushed before is there.
 
 use crate::fixture::Fixture;
 use crate::linked::said;
@@ -13,15 +13,16 @@ fn kills() -> u32 {
     asked.map_or(24, |n| n.parse().expect("TARN_KILLS is a number"))
 }
 
-/// What came of the rounds: whole, shorter than the superblock says, and others.
+/// The results of the rounds: whole, shorter than the superblock says, and others.
 fn counted(what: &str, told: &str) -> [u32; 3] {
     println!("{what}: whole, too short, otherwise lost: {told}");
     let mut numbers = told.split_whitespace().map(|n| n.parse().unwrap());
     [(); 3].map(|()| numbers.next().unwrap())
 }
 
-/// A kill in the middle of a flush leaves a part of what HDF5 writes in it. HDF5's own driver writes that as it comes, and about one in 300 such kills
-/// cuts a tree of chunks in two. This driver's order leaves none, on tmpfs or a disk, and where the file ends is never wrong.
+/// A kill in the middle of a flush leaves a part of its writes. HDF5's own driver writes that as it comes, and about one in 300
+/// such kills cuts a tree of chunks in two. This driver's order leaves none, on tmpfs or a disk, and where the file ends is never
+/// wrong.
 #[test]
 fn what_was_flushed_outlives_a_killed_writer() {
     let Some(fixture) = Fixture::new() else {
@@ -54,7 +55,7 @@ fn what_was_flushed_outlives_a_killed_writer() {
     let all = all.map(|(what, ran)| (what, counted(what, &ran.join().unwrap())));
     for (what, [whole, short, other]) in &all {
         assert_eq!(whole + short + other, rounds, "{what}");
-        // Of HDF5's own: three times the mean, and what a short test may meet by chance.
+        // Of HDF5's own: three times the mean, and the excess that a short test may meet by chance.
         let allowed = match *what {
             OWN => 4 + rounds / 100,
             _ => 0,

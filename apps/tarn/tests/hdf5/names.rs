@@ -1,4 +1,4 @@
-//! What files are called, and by what programs tell why one cannot be had.
+//! The names of files, and the names that programs print for a file that cannot be had.
 
 use crate::fixture::Fixture;
 use crate::linked::said;
@@ -55,7 +55,7 @@ print('two')
         ),
     );
     assert_eq!(said(elsewhere.current_dir("/")), "1\n");
-    // What is not kept leaves no folder.
+    // A file that is not kept leaves no folder.
     let gone = ["--folder", &fixture.path("gone"), "--set", "keep=no"];
     fixture.run("new", &gone, "h5py.File('a/b/x', 'w')['y'] = 1");
     assert_eq!(fs::read_dir(fixture.path("gone")).unwrap().count(), 0);

@@ -1,4 +1,4 @@
-//! The injector, and which of the calls it is told to hit.
+//! The injector, and the choice of the call that it hits.
 
 use crate::common::Ran;
 use crate::linked::said;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// What becomes of a call.
+/// The injected failure of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     /// A bad medium.
@@ -21,7 +21,7 @@ pub(crate) enum How {
 
 const HOWS: [How; 3] = [How::Eio, How::Enospc, How::Kill];
 
-/// What came of a command of which a call was hit.
+/// The result of a command of which a call was hit.
 pub(crate) struct Hit {
     pub(crate) how: How,
     /// For messages.
@@ -69,7 +69,8 @@ pub(crate) fn injector() -> Option<&'static Path> {
     made.as_deref()
 }
 
-/// Runs a command with call `number` of what programs of these names do below a folder hit, and says how many there were, and which that was.
+/// Hits call `number` of the calls by programs of these names below a folder while a command runs; returns how many there were,
+/// and which that was.
 fn run(
     program: &Path,
     command: &Command,
@@ -199,7 +200,7 @@ pub(crate) fn count((folder, command): (PathBuf, Command)) -> Option<(Ran, u64)>
     Some((ran, calls))
 }
 
-/// Whatever is hit, nobody panics, and who fails says why.
+/// Asserts that nobody panics, and that a command that fails says why.
 fn is_told(hit: Hit) -> Hit {
     let Ran { code, err, .. } = &hit.ran;
     assert!(!err.contains("panicked"), "{}: {err}", hit.what);

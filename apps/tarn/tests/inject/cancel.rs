@@ -23,7 +23,7 @@ in = ["m"]
 out = ["o"]
 "#;
 
-/// A run in its second step, which goes on until it is told to end.
+/// A run in its second step, which continues until a signal ends it.
 struct Running {
     site: Site,
     run: RefCell<Option<Child>>,
@@ -53,7 +53,7 @@ impl Running {
             .is_none_or(|run| run.try_wait().unwrap().is_some())
     }
 
-    /// What it said when it ended.
+    /// Its result, once it has ended.
     fn end(&self) -> Ran {
         Ran::end(self.run.take().expect("a run"))
     }

@@ -30,7 +30,7 @@ fn id(generation: u64) -> VersionId {
     }
 }
 
-/// A start of the program, which goes on from its newest version, and what that holds.
+/// A start of the program, which continues from its newest version, and the content of that version.
 fn begin(site: &Site) -> (CheckpointSession, Option<VersionId>) {
     let mut session = CheckpointSession::begin(options(site)).unwrap();
     let size = ROWS as usize * 8;
@@ -87,7 +87,7 @@ fn command(site: &Site, verb: &str) -> (std::path::PathBuf, std::process::Comman
     of(site, &words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// What `latest` names outside, all of which is whole.
+/// The version that `latest` names outside, all of which is whole.
 fn latest(site: &Site, hit: &Hit) -> Option<VersionId> {
     let store = ExternalFolder::there(&site.path("store"), Path::new("heat"));
     let latest = flush::latest(&store).unwrap()?;

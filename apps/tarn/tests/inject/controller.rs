@@ -56,7 +56,7 @@ impl Drop for Controller {
     }
 }
 
-/// None if whoever asks has gone.
+/// `None` if the client has gone.
 fn answer(mut peer: UnixStream) -> Option<()> {
     let mut length = [0; 4];
     peer.read_exact(&mut length).ok()?;

@@ -71,7 +71,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("enter", IN_A_STEP),
 ];
 
-/// Verbs that do not end with 0 here: the exit code, and what they say when they have read all that they were given.
+/// Verbs that do not end with 0 here: the exit code, and their message when they have read all their arguments.
 const NOT_0: &[(&str, i32, &str)] = &[
     // No writer changes the file.
     ("h5 wait", 5, "file was not changed in 1ms"),
@@ -84,7 +84,7 @@ fn verb_of(words: &[&str]) -> String {
     words[..1 + usize::from(is_group)].join(" ")
 }
 
-/// The verbs below one, or all of them: what `--help` lists, down to those that have none below them.
+/// The verbs below one, or all of them: those that `--help` lists, down to those that have none below them.
 fn verbs(site: &Site, above: &[String], all: &mut BTreeSet<String>) {
     let words = above.iter().map(String::as_str).chain(["--help"]);
     let help = site.tarn(&words.collect::<Vec<_>>()).exits(0).out;
@@ -194,7 +194,7 @@ fn what_only_reads_changes_nothing() {
         if calls == 0 {
             continue;
         }
-        // Locks, and what is tried out in folders.
+        // Locks, and files that are tried out in folders.
         let command = |site: &&Site| of(site, &words);
         sweep(
             &verb,

@@ -129,7 +129,7 @@ static int take_over(int from) {
     return descriptor;
 }
 
-/* What a link of a process in /proc leads to; an empty text if nowhere. */
+/* The target of a link of a process in /proc; an empty text if it has none. */
 static void leads(pid_t process, const char *link, char *to) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/%s", process, link);
@@ -214,7 +214,7 @@ static bool is_changing(const struct seccomp_notif *told) {
     return flags & CHANGING;
 }
 
-/* What becomes of a call. */
+/* The error that a call gets; 0 if none. */
 static int fate(const struct seccomp_notif *told) {
     char program[LONGEST], file[2 * LONGEST];
     const struct call *call = call_of(told->data.nr);

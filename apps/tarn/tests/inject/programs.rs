@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// What becomes of such a call.
+/// The injected failure of such a call.
 #[derive(Debug, Clone, Copy)]
 enum CallHow {
     /// It fails, and nothing was done.
@@ -18,7 +18,7 @@ enum CallHow {
     Before,
     /// `tarn` ends after it has done its work.
     After,
-    /// It does its work, and `tarn` is told to end meanwhile.
+    /// It does its work, and `tarn` gets a signal to end meanwhile.
     Told,
 }
 
@@ -30,7 +30,7 @@ const WAYS: [CallHow; 5] = [
     CallHow::Told,
 ];
 
-/// What came of a command of which a call of a program was hit.
+/// The result of a command of which a call of a program was hit.
 pub(crate) struct CallHit {
     /// For messages.
     pub(crate) what: String,

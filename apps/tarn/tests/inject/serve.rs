@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Serves until it listens, and is then told to end.
+/// Serves until it listens, and then gets a signal to end.
 const SERVE: &str = r#"
 rm -f uri
 # As under nohup.

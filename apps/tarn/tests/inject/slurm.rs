@@ -1,4 +1,4 @@
-//! What `tarn slurm` writes for Slurm, in an image of its host.
+//! The files that `tarn slurm` writes for Slurm, in an image of its host.
 
 use crate::calls::sweep;
 use crate::common::{Ran, Site};
@@ -55,8 +55,8 @@ fn files(site: &Site) -> BTreeMap<PathBuf, Vec<u8>> {
     tree(&site.path("etc"))
 }
 
-/// Each of the files that count is as it was or as it is to be. What begins with a dot Slurm does not read, and the next command takes
-/// away (see [`nothing_is_unfinished`]).
+/// Each of the files that count is as it was or as it is to be. Slurm does not read files that begin with a dot, and the next
+/// command removes them (see [`nothing_is_unfinished`]).
 fn each_is_one_of(
     now: &BTreeMap<PathBuf, Vec<u8>>,
     both: [&BTreeMap<PathBuf, Vec<u8>>; 2],

@@ -29,7 +29,7 @@ fn stored() -> Site {
     site
 }
 
-/// What begins as an HDF5 file does.
+/// Content that begins as an HDF5 file does.
 fn content(bytes: usize) -> Vec<u8> {
     let rest = (0..bytes).map(|i| (i * 7 + i / 251) as u8);
     b"\x89HDF\r\n\x1a\n".iter().copied().chain(rest).collect()
@@ -100,7 +100,7 @@ pub(crate) fn partition_resize() {
             is_kept(site, hit);
             well(hit, "resize", tarn(site, &resize));
             assert_eq!(size(site, "field"), Some(after), "{}", hit.what);
-            // No space is held by what was not finished.
+            // An unfinished partition holds no space.
             let length = fs::metadata(site.path(path)).unwrap().len();
             assert_eq!((length, blocks(site)), expected, "{}", hit.what);
             is_kept(site, hit);

@@ -1,10 +1,10 @@
-//! All sweeps: each is a test, and `every_verb_has_a_sweep_or_writes_nothing` looks here for what has one.
+//! All sweeps: each is a test, and `every_verb_has_a_sweep_or_writes_nothing` looks here for the verbs that have one.
 
 use crate::{
     calls, cancel, ckpt, data, modes, pages, plugins, serve, slurm, storage, submit, verbs,
 };
 
-/// Makes a test of each, which fails too if the sweep is over other verbs than are said.
+/// Makes a test of each, which fails too if the sweep is over other verbs than these.
 macro_rules! sweeps {
     ($($name:ident: $module:ident of $($verb:literal),+;)+) => {
         /// The verbs that have sweeps.

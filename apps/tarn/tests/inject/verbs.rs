@@ -26,7 +26,7 @@ in = ["m"]
 out = ["o"]
 "#;
 
-/// What a tree holds; empty where there is none.
+/// The files of a tree; empty if there is none.
 pub(crate) fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = Vec::new();
     crate::common::files(folder, &mut all);
@@ -56,7 +56,7 @@ fn fill(site: &Site, word: &str) {
     site.write("in/sub/b", &format!("{word} below\n"));
 }
 
-/// What the workflow makes of [`fill`].
+/// The result of the workflow with [`fill`].
 fn made(word: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     let both = format!("{word}\n{word}\n{word} below\n").into_bytes();
     [("both".into(), both), ("sub/lines".into(), b"2\n".to_vec())].into()
@@ -159,7 +159,7 @@ pub(crate) fn put() -> Site {
     site
 }
 
-/// What `data get` gives, if it gives it.
+/// The content that `data get` gives, if it gives it.
 pub(crate) fn got(site: &Site) -> Option<BTreeMap<PathBuf, Vec<u8>>> {
     let to = site.path("got");
     let _ = fs::remove_dir_all(&to);
@@ -365,7 +365,7 @@ pub(crate) fn keys() {
     );
 }
 
-/// What runs that were killed have left.
+/// Data that killed runs have left.
 pub(crate) fn orphans() {
     let prepare = || {
         let site = put();
@@ -388,7 +388,7 @@ pub(crate) fn orphans() {
     );
 }
 
-/// A store of one object of one version, and what the next one is to be.
+/// A store of one object of one version, and the content for the next one.
 fn store() -> Site {
     let site = Site::new("");
     fs::create_dir(site.path("store")).unwrap();
@@ -408,7 +408,7 @@ fn object(site: &Site, arguments: &[&str]) -> Ran {
     Ran::of(of_store(site, arguments).1.output().unwrap())
 }
 
-/// What an object's newest version holds, or the one of a number.
+/// The content of an object's newest version, or of the version with a number.
 fn held(site: &Site, more: &[&str]) -> Option<String> {
     let _ = fs::remove_file(site.path("held"));
     let get = ["data", "get", "k", "held", "--object"];

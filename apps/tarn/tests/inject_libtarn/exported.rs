@@ -4,7 +4,7 @@ use crate::linked::{library, source};
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Those that change no file, neither by themselves nor by a tarnd, whatever becomes of them.
+/// Those that change no file, neither by themselves nor by a tarnd, whether they succeed or not.
 const WRITES_NOTHING: [&str; 10] = [
     // It lists.
     "dsa_list",
@@ -22,7 +22,7 @@ const WRITES_NOTHING: [&str; 10] = [
     "tarn_status",
 ];
 
-/// What a text calls.
+/// The functions that a text calls.
 fn called(text: &str) -> BTreeSet<String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = text.match_indices('(').map(|(at, _)| {
@@ -39,7 +39,7 @@ fn is_ours(name: &str) -> bool {
         .any(|p| name.starts_with(p))
 }
 
-/// What headers declare, functions of their own left out.
+/// The functions that headers declare, functions of their own left out.
 fn declared() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for header in ["dsa.h", "phx.h", "tarn.h", "tarn_objects.h"] {

@@ -5,7 +5,8 @@ use crate::{compiled, ran};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Commits and a restart, in memory and on a disk: a version that was told to be there is there, whole, whatever was hit after that.
+/// Commits and a restart, in memory and on a disk: a version that was reported as there is there, whole, whatever was hit after
+/// that.
 #[test]
 fn checkpoints() {
     let program = compiled("inject_phx");
@@ -47,7 +48,7 @@ fn checkpoints() {
                 .next()
                 .and_then(|line| line.strip_prefix("from "));
             let from: Option<u32> = from.and_then(|step| step.parse().ok());
-            // One that was committed without being told so may be there, too.
+            // One that was committed without a report may be there, too.
             assert!(
                 from.is_some_and(|from| (last..=last + 1).contains(&from)),
                 "{}: {last}: {then}",

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 /// Memory, and a disk.
 const FOLDERS: [&str; 2] = ["/dev/shm", env!("CARGO_TARGET_TMPDIR")];
 
-/// It says so if a call has failed, and goes on to its end all the same, unless it was killed.
+/// It says so if a call has failed, and continues to its end all the same, unless it was killed.
 pub(crate) fn went_on(hit: &Hit, end: &str) {
     let Hit { how, what, ran } = hit;
     let ended = ran.out.ends_with(end);
@@ -46,7 +46,7 @@ fn changed(name: &str, folder: &str) {
     });
 }
 
-/// What writers of objects have left. What is left beside an object that was deleted is the next writer's to remove.
+/// Files that writers of objects have left. The next writer removes those beside an object that was deleted.
 fn unpublished(folder: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     crate::common::files(folder, &mut all);
@@ -101,7 +101,7 @@ fn objects_of_checkpoints() {
                 let then = ran(&mut to(dir.path(), "6"));
                 let from = then.lines().find_map(|line| line.strip_prefix("from "));
                 let from: Option<u32> = from.and_then(|step| step.parse().ok());
-                // One that was committed without being told so may be there, too.
+                // One that was committed without a report may be there, too.
                 assert!(
                     from.is_some_and(|from| (last..=last + 1).contains(&from)),
                     "{}: {last}: {}{}; then {then}",

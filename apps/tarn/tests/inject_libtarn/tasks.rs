@@ -1,4 +1,4 @@
-//! What a tarnd is asked for by the calls of `tarn.h`, and an object that is fetched.
+//! Requests to a tarnd by the calls of `tarn.h`, and an object that is fetched.
 
 use crate::calls::{How, sweep};
 use crate::nodes::ports::free_port;
@@ -77,7 +77,7 @@ impl World {
         world
     }
 
-    /// What the program asks a new tarnd of node `a`.
+    /// The program with its arguments, under a new tarnd of node `a`.
     fn asked(&self, program: &Path, what: &[&str]) -> Command {
         let mut command = tarnd(self.dir.path(), "a");
         let own = self.dir.path().join("a");

@@ -106,7 +106,7 @@ fn partitions_of_two_nodes_are_one_device_block_by_block() {
     );
 }
 
-/// Several jobs, each with its part, in what requests of others change at the same time.
+/// Several jobs, each with its part, in units that requests of others change at the same time.
 #[test]
 fn clients_of_a_disk_of_another_node_find_what_each_has_written() {
     let Some(fixture) = Fixture::new(&["fio"]) else {
@@ -142,7 +142,7 @@ fn a_lost_node_is_an_error_of_the_client_and_no_end_of_the_server() {
         let shut = "transport endpoint shutdown";
         assert_eq!(told.matches(shut).count(), 5, "{told}");
         assert!(served.is_there());
-        // Nor does a node that is back serve who had it before: it may have forgotten what was not flushed.
+        // Nor does a node that is back serve earlier clients: it may have lost data that was not flushed.
         b.start();
         crate::nbd::fails(Command::new("nbdinfo").args(["--size", &served.uri]));
         b.kill();
@@ -163,7 +163,7 @@ fn a_lost_node_is_an_error_of_the_client_and_no_end_of_the_server() {
     }
 }
 
-/// Who has a device open has it for as long as that lasts, whatever becomes of the tarnd that has opened it.
+/// A program that has a device open keeps it, whatever becomes of the tarnd that has opened it.
 #[test]
 fn a_device_of_this_node_outlives_its_tarnd() {
     let Some(fixture) = Fixture::new(&["qemu-io"]) else {

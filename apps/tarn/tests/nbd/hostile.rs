@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// No answer takes as long: who waits for one has been left hanging.
+/// No answer takes as long: a client that waits so long gets none.
 const HANGING: Duration = Duration::from_secs(60);
 const READ: u16 = 0;
 const WRITE: u16 = 1;

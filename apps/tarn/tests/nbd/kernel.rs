@@ -1,4 +1,4 @@
-//! A partition as a block device of the kernel's own: nbdfuse shows it as a file, and a loop device lies over that.
+//! A partition as a block device of the kernel's own: nbdfuse shows it as a file, and a loop device is above that.
 
 use crate::nbd::{Fixture, said};
 use std::io::{BufRead, BufReader, Read};
@@ -26,7 +26,7 @@ whole = all(row == (step, bytes([step % 251]) * 1000) for step, row in enumerate
 print(database.execute("pragma integrity_check").fetchone()[0], whole, len(rows))
 "#;
 
-/// Where there are FUSE and loop devices, and rights to use them.
+/// `None` if there is no FUSE, no loop device or no right to use them.
 fn fixture() -> Option<Fixture> {
     let there = rustix::process::geteuid().is_root()
         && ["/dev/fuse", "/dev/loop-control", "/usr/bin/python3"]
@@ -39,7 +39,8 @@ fn fixture() -> Option<Fixture> {
     Fixture::new(&["nbdfuse", "losetup", "mke2fs", "e2fsck", "unshare", "mount"])
 }
 
-/// A shell with mounts of its own, in which `$device` is the device of what is served and `$mount` an empty folder. All is gone when it ends.
+/// A shell with mounts of its own, in which `$device` is the device of the served partition and `$mount` an empty folder. All is
+/// gone when it ends.
 fn attached(fixture: &Fixture, uri: &str, then: &str) -> Command {
     let (fuse, mount) = (fixture.path("fuse"), fixture.path("mount"));
     for folder in [&fuse, &mount] {
@@ -145,6 +146,6 @@ fn a_database_on_it_has_what_was_committed_after_the_server_was_killed() {
         panic!("{found}");
     };
     assert_eq!((sound, whole), ("ok", "True"));
-    // The last one may have been committed without being told.
+    // The last one may have been committed without a report.
     assert!(rows.parse::<u64>().unwrap() > last, "{rows} of {last}");
 }

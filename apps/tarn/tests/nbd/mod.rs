@@ -25,14 +25,14 @@ pub(crate) fn missing(program: &str) -> bool {
     !found
 }
 
-/// A program that finds its libraries by itself, not by what cargo says, and ends after a minute at the latest.
+/// A program that finds its libraries by itself, not by cargo's settings, and ends after a minute at the latest.
 pub(crate) fn program(path: &Path) -> Command {
     let mut command = Command::new("/usr/bin/timeout");
     command.arg("60").arg(path).env_remove("LD_LIBRARY_PATH");
     command
 }
 
-/// What a command that succeeds says.
+/// The output of a command that succeeds.
 pub(crate) fn said(command: &mut Command) -> String {
     let out = command.stdin(Stdio::null()).output().unwrap();
     let error = String::from_utf8_lossy(&out.stderr);
@@ -40,7 +40,7 @@ pub(crate) fn said(command: &mut Command) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// What a command that fails says.
+/// The output of a command that fails.
 pub(crate) fn fails(command: &mut Command) -> String {
     let out = command.stdin(Stdio::null()).output().unwrap();
     let text = [out.stdout, out.stderr].concat();
@@ -90,7 +90,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Where these programs and nbdkit are installed.
+    /// `None` if one of these programs or nbdkit is missing.
     pub(crate) fn new(programs: &[&str]) -> Option<Self> {
         if ["nbdkit"].iter().chain(programs).any(|p| missing(p)) {
             return None;
@@ -152,7 +152,7 @@ impl Fixture {
         command
     }
 
-    /// A server, which ends with what is returned.
+    /// A server, which ends when the returned value is dropped.
     pub(crate) fn serve(&self, arguments: &[&str]) -> Served {
         let mut tarn = self
             .server(Command::new(tarn()), arguments)
@@ -171,7 +171,7 @@ impl Fixture {
         served
     }
 
-    /// What it says when it does not serve.
+    /// Its output when it does not serve.
     pub(crate) fn refused<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> String {
         let command = program(tarn());
         fails(&mut self.server(command, arguments))
@@ -253,7 +253,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// What qemu-io does, one after the other, each of which succeeds.
+    /// Runs these commands of qemu-io, one after the other, each of which succeeds.
     pub(crate) fn io(&self, commands: &[&str]) {
         let mut io = Command::new("qemu-io");
         io.args(["-f", "raw"]);
@@ -319,7 +319,7 @@ impl Served {
         Path::new(&format!("/proc/{}", self.nbdkit())).exists()
     }
 
-    /// Its exit code and what it has said on the way, once it has ended.
+    /// Its exit code and its messages, once it has ended.
     pub(crate) fn ended(&mut self) -> (Option<i32>, String) {
         let mut told = String::new();
         let mut error = self.tarn.stderr.take().unwrap();
@@ -357,7 +357,7 @@ impl Client {
         Self { io, input, output }
     }
 
-    /// The first line of what it says to a command.
+    /// The first line of its output to a command.
     pub(crate) fn io(&mut self, command: &str) -> String {
         writeln!(self.input, "{command}").unwrap();
         let mut line = String::new();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tarn_client::Client;
 use tempfile::TempDir;
 
-/// What the dataspaces hold.
+/// The capacity of the dataspaces.
 const ROOM: &str = "96MiB";
 
 pub(crate) struct Node {
@@ -96,14 +96,14 @@ impl Node {
         }
     }
 
-    /// What `tarn` says there, when it succeeds.
+    /// The output of `tarn` there, when it succeeds.
     pub(crate) fn tarn(&self, arguments: &[&str]) -> String {
         let (good, text) = self.asked(arguments);
         assert!(good, "{arguments:?}: {text}");
         text
     }
 
-    /// What it says there, when it fails.
+    /// The output of `tarn` there, when it fails.
     pub(crate) fn fails(&self, arguments: &[&str]) -> String {
         let (good, text) = self.asked(arguments);
         assert!(!good, "{arguments:?}: {text}");

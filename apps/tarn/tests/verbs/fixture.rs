@@ -55,7 +55,7 @@ impl Fixture {
         self.plugin.join("libtarnverbs.so")
     }
 
-    /// Where devices are.
+    /// The folder of devices.
     pub(crate) fn devices(&self) -> PathBuf {
         self.dir.path().join("devices")
     }
@@ -105,7 +105,7 @@ impl Fixture {
         path
     }
 
-    /// What the server and the client of such a program say; the server has these arguments more.
+    /// The outputs of the server and the client of such a program; the server has these additional arguments.
     pub(crate) fn both(&self, program: &str, options: &[&str], server: &[&str]) -> [String; 2] {
         let port = free_port().to_string();
         let command = |more: &[&str]| {
@@ -177,7 +177,7 @@ impl Talks {
         to.flush().unwrap();
     }
 
-    /// What else it says, when it ends well.
+    /// The rest of its output, when it ends well.
     pub(crate) fn end(mut self) -> String {
         drop(self.child.stdin.take());
         let mut text = String::new();
@@ -193,7 +193,7 @@ impl Talks {
     }
 }
 
-/// What a command says that fails by itself.
+/// The output of a command that fails by itself.
 pub(crate) fn failed(command: &mut Command) -> String {
     let Output {
         status,

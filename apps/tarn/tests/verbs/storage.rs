@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Where a partition's bytes begin in its file (docs/reference/formats.md).
+/// The offset of a partition's bytes in its file (docs/reference/formats.md).
 const DATA: u64 = 2 << 20;
 
 fn make(fixture: &Fixture, name: &str, more: &[&str]) {
@@ -89,7 +89,7 @@ fn a_program_of_libibverbs_alone_uses_a_partition() {
     assert!(fixture.is_tidy());
 }
 
-/// A partition that is served gives back what it took, whatever has been written in the folder of devices.
+/// A served partition gives back its resources, whatever has been written in the folder of devices.
 #[test]
 fn partitions_are_served_and_given_back() {
     let Some(fixture) = Fixture::new() else {
@@ -102,7 +102,7 @@ fn partitions_are_served_and_given_back() {
     assert!(fixture.is_tidy());
 }
 
-/// What is at the place of its socket stays, but for a socket that nobody listens at any more.
+/// A file at the place of its socket stays, unless it is a socket that nobody listens at any more.
 #[test]
 fn the_peer_replaces_no_file() {
     let Some(fixture) = Fixture::new() else {
@@ -190,7 +190,8 @@ fn serve(fixture: &Fixture, socket: &str, partitions: &[&str]) -> Talks {
     served
 }
 
-/// Who loses the peer is told, and who is killed harms nobody: the partition has what was written, and the peer serves others.
+/// A program that loses the peer gets an error, and a killed one harms nobody: the partition has the written data, and the peer
+/// serves others.
 #[test]
 fn the_peer_or_a_program_is_killed_in_the_middle() {
     let Some(fixture) = Fixture::new() else {
@@ -215,7 +216,7 @@ fn the_peer_or_a_program_is_killed_in_the_middle() {
         writes.kill();
         assert_eq!(said(&mut client("check", "./other")), "ok\n");
     }
-    // The peer dies: its clients are told, at once, and another may serve at the same place.
+    // The peer dies: its clients get an error at once, and another may serve at the same place.
     let mut writes = Talks::begin(client("write", "./field"));
     assert_eq!(writes.line(), "writes\n");
     let since = Instant::now();

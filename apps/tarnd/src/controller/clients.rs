@@ -1,5 +1,5 @@
-//! Who asks: Slurm's scripts and users, at a unix socket, and from other hosts by TCP, where munge says who they are. A thread for each;
-//! most wait for a stage of their job.
+//! Clients: Slurm's scripts and users, at a unix socket, and from other hosts by TCP, where munge proves who they are. Each has a
+//! thread; most wait for a stage of their job.
 
 use super::ControllerInput;
 use crate::TarndError;
@@ -28,14 +28,14 @@ const MAX_USERS: usize = 256;
 const MAX_OF_USER: usize = 16;
 /// Bytes of a question: a script's lines, read, are larger than they were.
 const MAX_ASK: usize = 1 << 20;
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// After somebody could not be accepted.
+/// After a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How often it is looked whether a client that waits is still there.
+/// How often it is checked whether a client that waits is still there.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Slurm's user, and where what is asked goes.
+/// Slurm's user, and the queue for requests.
 #[derive(Debug, Clone)]
 pub(super) struct ClientListener {
     pub(super) slurm: u32,
@@ -43,7 +43,7 @@ pub(super) struct ClientListener {
     pub(super) munge: Munge,
 }
 
-/// Somebody who asks.
+/// A client with a request.
 struct Asker {
     user: u32,
     groups: Vec<u32>,
@@ -62,7 +62,7 @@ pub(super) fn serve(
             .with_context(|| format!("cannot make {}", folder.display()))
             .map_err(fault)?;
     }
-    // The state folder's lock says that no other controller serves here.
+    // The state folder's lock ensures that no other controller serves here.
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
             let text = format!("cannot remove the socket {}", path.display());
@@ -73,7 +73,7 @@ pub(super) fn serve(
     let near = UnixListener::bind(path)
         .with_context(|| format!("cannot listen at {}", path.display()))
         .map_err(fault)?;
-    // The kernel says who asks; what they may is decided then.
+    // The kernel names the client; its rights are decided then.
     let open = std::fs::Permissions::from_mode(0o666);
     std::fs::set_permissions(path, open).map_err(|e| fault(e.into()))?;
     let far = TcpListener::bind(far)
@@ -118,10 +118,10 @@ fn accepted<T>(result: io::Result<T>) -> Option<T> {
 /// How many each user has; Slurm's and root's are one.
 type ClientCounts = Mutex<BTreeMap<Option<u32>, usize>>;
 
-/// One of those that ask, given back at the end, in whatever way that comes.
+/// The place of a client, given back at the end, in whatever way that comes.
 struct ClientSlot {
     counts: Arc<ClientCounts>,
-    /// None for who speaks for Slurm.
+    /// None for a client that acts for Slurm.
     user: Option<u32>,
 }
 
@@ -160,7 +160,7 @@ impl Drop for ClientSlot {
     }
 }
 
-/// A place for who this is; `None` when all are taken. Whether they speak for Slurm.
+/// A place for a client; `None` when all are taken. Whether the client acts for Slurm.
 fn place(
     listener: &ClientListener,
     counts: &Arc<ClientCounts>,
@@ -198,7 +198,7 @@ fn admit(stream: UnixStream, listener: &ClientListener, counts: &Arc<ClientCount
     }
 }
 
-/// Somebody of another host, who has to prove who they are.
+/// A client on another host, which has to prove who it is.
 fn meet(
     stream: TcpStream,
     from: SocketAddr,
@@ -258,7 +258,7 @@ fn converse(
     }
 }
 
-/// The same with somebody of another host, whose groups are those that this one knows.
+/// The same with a client on another host, whose groups are those that this host knows.
 fn converse_far(
     (mut reader, mut writer): (MungeSessionReader, MungeSessionWriter),
     listener: &ClientListener,
@@ -289,7 +289,7 @@ fn converse_far(
     }
 }
 
-/// The controller's answer, when there is one; `None` when whoever asked has gone meanwhile.
+/// The controller's answer, when there is one; `None` when the client has gone meanwhile.
 fn answer(
     listener: &ClientListener,
     asker: Asker,
@@ -308,7 +308,7 @@ fn answer(
     loop {
         match answer.recv_timeout(LOOK) {
             Ok(said) => return Some(said),
-            // Another asks about the same job now, or the controller ends.
+            // Another client asks about the same job now, or the controller ends.
             Err(RecvTimeoutError::Disconnected) => {
                 let text = "somebody else waits for this job's stage now, or the controller ends: ask again";
                 return Some(ControllerReply::Refused(RequestError::new(
@@ -316,14 +316,14 @@ fn answer(
                     text,
                 )));
             }
-            // A client that has gone is not waited for; its job's stage goes on.
+            // A client that has gone is not waited for; its job's stage continues.
             Err(RecvTimeoutError::Timeout) if is_gone() => return None,
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
 
-/// What a client asks; the inner error is told to it.
+/// A client's request; the client gets the inner error as reply.
 fn receive_request(mut stream: &UnixStream) -> io::Result<Result<ControllerRequest, RequestError>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;

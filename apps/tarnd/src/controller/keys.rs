@@ -15,7 +15,7 @@ const DATA: &str = "data.key";
 /// Secrets of encrypted data, the newest and those before it.
 const MAX_DATA: usize = 16;
 
-/// Reads them; what there is not yet is made.
+/// Reads them; makes missing ones.
 pub(super) fn read(state: &Path) -> anyhow::Result<Secrets> {
     let mut site = file(state, SITE, 1)?;
     Ok(Secrets {

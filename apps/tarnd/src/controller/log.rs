@@ -16,8 +16,8 @@ const MAX_BYTES: u64 = 256 << 20;
 /// A line of the log.
 #[derive(Debug, Serialize, Deserialize)]
 enum ControllerRecord {
-    /// All that was known, in MessagePack with the fields' names, as hexadecimal digits: only the first line is one. What an older
-    /// version did not know has its default.
+    /// All that was known, in MessagePack with the fields' names, as hexadecimal digits: only the first line is one. A field that
+    /// an older version did not know has its default.
     State(String),
     /// Something happened.
     At(Time, SiteServiceEvent),
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(again.nodes().count(), 49);
     }
 
-    /// What is not said in a workflow is left out of it.
+    /// The log leaves out fields that a workflow does not set.
     #[test]
     fn a_log_is_shortened_while_jobs_arrive() {
         use tarn_proto::site::{ControllerRequest, Stage, Staging};
@@ -235,7 +235,7 @@ mod tests {
         for known in ["\"n2\"", "\"alices\"", "is_sealed: false", "arriving: {2"] {
             assert!(text.contains(known), "{known}: {text}");
         }
-        // It goes on as this version's.
+        // It continues as this version's.
         log.append(&[(9, opened("n3"))]).unwrap();
         drop(log);
         let (_, again) = ControllerLog::open(folder.path(), Config::default()).unwrap();
@@ -257,7 +257,7 @@ mod tests {
         ] {
             assert!(text.contains(known), "{known}: {text}");
         }
-        // Also when the log was begun anew.
+        // Also after the log was rewritten.
         log.max = 0;
         log.shorten(&site).unwrap();
         drop(log);

@@ -1,4 +1,4 @@
-//! The controller's sessions with nodes: a thread that reads and one that writes for each, begun anew when they end.
+//! The controller's sessions with nodes: a thread that reads and one that writes for each, begun again when they end.
 
 use super::{ControllerInput, OpenedNode, ReadyNode};
 use crate::site::Secrets;
@@ -19,9 +19,9 @@ const PAUSES: [u64; 6] = [1, 1, 2, 5, 10, 30];
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Addresses of a node that are tried.
 const MAX_ADDRESSES: usize = 8;
-/// How long a node may take to say what it holds: workers of all its users look.
+/// How long a node may take to report its holdings: workers of all its users look.
 const INVENTORY: Duration = Duration::from_secs(300);
-/// How often a node is asked what it draws.
+/// How often a node is asked for the power that it draws.
 const LOOK: Duration = Duration::from_secs(30);
 /// How long a node may be silent.
 const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
@@ -36,7 +36,7 @@ pub(super) struct NodeSessions {
     rekeyed: BTreeSet<String>,
 }
 
-/// What all sessions need.
+/// The context that all sessions share.
 #[derive(Clone)]
 struct NodeSessionContext {
     epoch: Epoch,
@@ -79,7 +79,7 @@ impl NodeSessions {
         }
     }
 
-    /// All sessions begin anew with these secrets; those that begin now do so at once.
+    /// All sessions begin again with these secrets; those that begin now do so at once.
     pub(super) fn rekey(&mut self, secrets: Secrets) {
         let mut kept = self.about.kept();
         kept.secrets = secrets;
@@ -87,12 +87,12 @@ impl NodeSessions {
         drop(kept);
         self.rekeyed.clear();
         for (_, orders) in self.open.values_mut() {
-            // Whoever writes them ends, and with that the session.
+            // The thread that writes them ends, and with that the session.
             *orders = channel().0;
         }
     }
 
-    /// Whether what a node has is wrapped with the newest secret: its session began with that.
+    /// Whether a node's keys are wrapped with the newest secret: its session began with that.
     pub(super) fn is_rekeyed(&self, node: &str) -> bool {
         self.open.contains_key(node) && self.rekeyed.contains(node)
     }
@@ -125,7 +125,7 @@ impl NodeSessions {
         let is_newest = changes == self.about.kept().changes;
         let orders = match is_newest {
             true => orders,
-            // It is to begin anew.
+            // It is to begin again.
             false => channel().0,
         };
         match is_newest && !is_behind {
@@ -148,7 +148,7 @@ impl NodeSessions {
         self.open.get(node).is_some_and(|(own, _)| *own == session)
     }
 
-    /// Says it to a node; one whose session has just ended is told nothing, as its end is news on its way.
+    /// Sends it to a node; a node whose session has just ended gets nothing, as its end is reported soon.
     pub(super) fn order(&self, node: &str, number: u64, order: NodeOrder) {
         if let Some((_, orders)) = self.open.get(node) {
             let _ = orders.send(NumberedOrder { number, order });
@@ -173,7 +173,7 @@ impl NodeSessionContext {
                 }
                 Err(why) => {
                     let why = format!("{why:#}");
-                    // A node that is down is said to be so once.
+                    // A node that is down is reported once.
                     if why != said {
                         tracing::warn!(node, "cannot be reached: {why}");
                         said = why;
@@ -206,11 +206,11 @@ impl NodeSessionContext {
         let ready = self.receive_inventory(&mut reader)?;
         let (orders, queue) = channel();
         let closer = Arc::clone(reader.socket());
-        // Before the controller hears of the session: one that cannot give orders has not begun.
+        // Before the controller learns of the session: one that cannot give orders has not begun.
         let thread = std::thread::Builder::new().name("orders".into());
         let writing = thread.spawn(move || {
             write(&mut writer, &queue);
-            // Whoever reads hears of it.
+            // The reading thread notices that.
             let _ = closer.shutdown(std::net::Shutdown::Both);
         })?;
         let opened = OpenedNode {
@@ -232,7 +232,7 @@ impl NodeSessionContext {
         Ok(())
     }
 
-    /// What a node has, once it accepts this controller.
+    /// A node's inventory, once it accepts this controller.
     fn receive_inventory(&self, reader: &mut MungeSessionReader) -> anyhow::Result<ReadyNode> {
         match reader.receive(INVENTORY)? {
             NodeWelcome::Ready {
@@ -245,7 +245,7 @@ impl NodeSessionContext {
                 is_behind,
                 ..
             } => {
-                // Of each user as much as a node tells of anybody.
+                // Of each user as much as a node reports of anybody.
                 let mut is_last = !pieces;
                 while !is_last {
                     let piece: HoldingsChunk = reader.receive(TIMEOUT)?;
@@ -296,7 +296,7 @@ impl NodeSessionContext {
     }
 }
 
-/// A session that the controller has heard of: it hears of its end when this is dropped, however that comes about.
+/// A session that the controller knows of: it learns of its end when this is dropped, however that comes about.
 struct OpenNodeSession<'a> {
     inputs: &'a Sender<ControllerInput>,
     node: String,
@@ -322,12 +322,13 @@ impl Drop for OpenNodeSession<'_> {
             node: std::mem::take(&mut self.node),
             session: self.session,
         };
-        // Nobody hears it where the controller has ended.
+        // The send fails if the controller has ended.
         let _ = self.inputs.send(closed);
     }
 }
 
-/// Writes orders until the session is forgotten or over; and now and then asks what the node draws, which is no order of the core's.
+/// Writes orders until the session is forgotten or over; at times it asks for the power that the node draws, which is no order of
+/// the core's.
 fn write(writer: &mut MungeSessionWriter, queue: &Receiver<NumberedOrder>) {
     let mut looked: Option<Instant> = None;
     loop {

@@ -1,5 +1,5 @@
-//! What the controller asks Slurm, and what it tells it: the room on nodes, for `sinfo -O NodeList,Extra`, and the nodes that have none for
-//! a job. docs/internals/site.md.
+//! The controller's requests to Slurm, and its reports: the free space on nodes, for `sinfo -O NodeList,Extra`, and the nodes that
+//! have none for a job. docs/internals/site.md.
 
 use super::ControllerInput;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,12 +9,12 @@ use tarn_proto::site::{Excluded, NodeInfo, SlurmJobId, StoreInfo};
 use tarn_slurm::{Preference, SlurmError, exclude, excluding, idle, put_to_sleep, show_on};
 use tarn_types::units::Bytes;
 
-/// Between two looks at what is to be told.
+/// Between two checks for a change to report.
 const EVERY: Duration = Duration::from_secs(5);
-/// And until all is shown again: Slurm may have been started anew, without its state.
+/// And until all is shown again: Slurm may have been started again, without its state.
 const AGAIN: Duration = Duration::from_secs(3600);
 
-/// Between two looks at what Slurm has of exclusions.
+/// Between two looks at Slurm's exclusions.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// Jobs whose exclusions are changed at a time: a call of `scontrol` each, some 10 ms.
 const MAX_EXCLUSIONS: usize = 64;
@@ -22,15 +22,15 @@ const MAX_EXCLUSIONS: usize = 64;
 /// Between two looks at which jobs Slurm holds, and at the same job.
 const HELD: Duration = Duration::from_secs(30);
 const HELD_AGAIN: Duration = Duration::from_secs(3600);
-/// For what is restored at a time: exclusions wait for it.
+/// For the preferences restored at a time: exclusions wait for it.
 const RESTORING: Duration = Duration::from_secs(2);
 
-/// Between two questions what nodes draw.
+/// Between two requests for the power that nodes draw.
 const DRAWN: Duration = Duration::from_secs(30);
 /// And whether any plug-in measures it.
 const NONE_DRAWN: Duration = Duration::from_secs(600);
 
-/// Asks Slurm again and again what nodes draw, if one of its plug-ins measures that, by a thread of its own.
+/// Asks Slurm again and again for the power that nodes draw, if one of its plug-ins measures that, by a thread of its own.
 pub(super) fn ask_what_is_drawn(inputs: Sender<ControllerInput>) {
     let ask = move || {
         // Slurm may begin after the controller, and get a plug-in later.
@@ -86,7 +86,7 @@ pub(super) struct SlurmNotifier<T> {
 }
 
 impl<T: Send + 'static> SlurmNotifier<T> {
-    /// One that tells nothing.
+    /// One that reports nothing.
     fn silent() -> Self {
         let (to, last) = (None, None);
         Self { to, last }
@@ -107,7 +107,7 @@ impl<T: Send + 'static> SlurmNotifier<T> {
         }
     }
 
-    /// Whether anything is told at all.
+    /// Whether anything is reported at all.
     pub(super) fn is_there(&self) -> bool {
         self.to.is_some()
     }
@@ -119,12 +119,12 @@ impl<T: Send + 'static> SlurmNotifier<T> {
             return false;
         }
         self.last = Some(Instant::now());
-        // While Slurm takes its time there is nothing newer to say.
+        // While Slurm takes its time there is nothing newer to report.
         to.try_send(now()).is_ok()
     }
 }
 
-/// Has `sinfo` show what room nodes have, if that is `wanted`.
+/// Has `sinfo` show the free space of nodes, if that is `wanted`.
 pub(super) fn rooms(wanted: bool) -> SlurmNotifier<Vec<NodeInfo>> {
     match wanted {
         true => SlurmNotifier::start("room", show_all),
@@ -132,7 +132,7 @@ pub(super) fn rooms(wanted: bool) -> SlurmNotifier<Vec<NodeInfo>> {
     }
 }
 
-/// Has jobs that wait get no nodes without room for them.
+/// Keeps waiting jobs from nodes without space for them.
 pub(super) fn exclusions() -> SlurmNotifier<Vec<WaitingJob>> {
     SlurmNotifier::start("exclusions", exclude_all)
 }
@@ -210,7 +210,7 @@ struct Preferences {
 }
 
 impl Preferences {
-    /// Takes [`RESTORING`] at most, or one answer of Slurm: what is left comes the next time.
+    /// Takes [`RESTORING`] at most, or one answer of Slurm: the rest comes the next time.
     fn restore(&mut self, own: &BTreeSet<SlurmJobId>) {
         let now = Instant::now();
         if self.looked.is_some_and(|then| then.elapsed() < HELD) {
@@ -276,7 +276,7 @@ fn exclude_all(news: &Receiver<Vec<WaitingJob>>) {
     let mut unknown = excluding().unwrap_or_default();
     let mut began = Instant::now();
     let mut failed = false;
-    // Whose change Slurm has refused: the others come first, so that no job holds up those of others.
+    // Jobs whose change Slurm has refused: the others come first, so that no job holds up those of others.
     let mut refused: BTreeSet<SlurmJobId> = BTreeSet::new();
     for mut jobs in news {
         refused.retain(|job| jobs.iter().any(|(of, ..)| of == job));
@@ -354,7 +354,7 @@ fn show_all(news: &Receiver<Vec<NodeInfo>>) {
     }
 }
 
-/// What is said of a node; rounded, so that it changes seldom.
+/// The text about a node; rounded, so that it changes seldom.
 fn text(node: &NodeInfo) -> String {
     let room = |capacity: u64, taken: u64| {
         let free = Bytes(capacity.saturating_sub(taken));

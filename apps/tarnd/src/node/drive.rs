@@ -1,4 +1,4 @@
-//! One thread has the node's world: it performs what it is told, answers what it is asked, and says what happens.
+//! One thread has the node's world: it performs commands, answers requests, and reports events.
 
 use super::remote_tiers::RemoteTiers;
 use super::replicas::Replicas;
@@ -20,13 +20,13 @@ use tarn_types::event::{AttemptOutcome, Event};
 use tarn_types::id::NodeId;
 use tarn_types::nodes::AttemptId;
 
-/// What is told and asked and waits for the thread; more waits at whoever says it.
+/// Commands and requests that wait for the thread; more waits at the sender.
 const WAITING: usize = 1024;
 /// Of that, so much is done before the world is looked at again.
 const TURN: usize = 64;
-/// Between two tellings of what is going on, and two looks at whether it is.
+/// Between two reports of progress, and two checks for it.
 const LOOK: Duration = Duration::from_secs(1);
-/// What is said of a panic.
+/// The message about a panic.
 const BUG: &str =
     "an error inside tarnd; please report it with the lines above on its standard error";
 
@@ -40,7 +40,7 @@ enum DriverInput {
     Undelivered(NodeId, AttemptId, String),
     /// Nothing works here any more, and why.
     Broken(String),
-    /// The session is over; so says a flag as well, which passes what waits.
+    /// The session is over; a flag marks that as well, which passes the queued work.
     End,
 }
 
@@ -61,7 +61,7 @@ struct Give {
 }
 
 impl Give {
-    /// Waits while much waits for the thread. False when it is gone, which it is only when it is told to.
+    /// Waits while much waits for the thread. False when it is gone, which it is only after a command to end.
     fn give(&self, work: DriverInput) -> bool {
         let given = self.work.send(work).is_ok();
         if given {
@@ -71,10 +71,10 @@ impl Give {
     }
 }
 
-/// Folders of what is to be kept, whatever becomes of the run; known when the world is gone.
+/// Folders that are kept, whatever becomes of the run; known when the world is gone.
 type PreservedFolders = Arc<Mutex<BTreeSet<PathBuf>>>;
 
-/// Says something; false if nobody hears it any more.
+/// Sends a notification; false if nobody receives it any more.
 pub(super) fn send_notification(news: &NotificationSender, what: proto::NodeNotification) -> bool {
     match encode(what) {
         Ok(bytes) => news.send(bytes),
@@ -86,7 +86,7 @@ pub(super) fn send_notification(news: &NotificationSender, what: proto::NodeNoti
 }
 
 impl Driver {
-    /// Makes the world, and says why steps of several nodes cannot run in it, if they cannot.
+    /// Makes the world, and returns why steps of several nodes cannot run in it, if they cannot.
     ///
     /// # Errors
     /// Why there is none.
@@ -151,12 +151,12 @@ impl Driver {
         Ok((driver, able))
     }
 
-    /// Passes on what was told; waits while much was.
+    /// Passes commands on; waits while there are many.
     pub(super) fn enqueue_command(&self, told: NodeCommand) {
         self.give.give(DriverInput::Told(told));
     }
 
-    /// Ends the world, though the session goes on.
+    /// Ends the world, though the session continues.
     pub(super) fn break_off(&self, why: String) {
         self.give.give(DriverInput::Broken(why));
     }
@@ -169,7 +169,7 @@ impl Driver {
         answered.recv().unwrap_or_else(failed)
     }
 
-    /// The folders of what is to be kept, once the world is gone.
+    /// The folders that are kept, once the world is gone.
     pub(super) fn kept(&self) -> BTreeSet<PathBuf> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clone()
@@ -178,7 +178,7 @@ impl Driver {
     /// Ends the world: its steps are killed, its transfers given up. False if that is not done within `timeout`.
     pub(super) fn end(&self, timeout: Duration) -> bool {
         self.ends.store(true, Ordering::Relaxed);
-        // Where it is full, the thread is not waiting for more.
+        // If the queue is full, the thread is not waiting for more.
         let _ = self.give.work.try_send(DriverInput::End);
         self.give.waker.now();
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,7 +208,7 @@ struct Driving {
     step_sender: Arc<StepSender>,
     remote_tiers: Arc<RemoteTiers>,
     progress: Progress,
-    /// What went on was told, and not yet that nothing does.
+    /// Progress was reported, and not yet that there is none.
     told_of: bool,
     looked: Instant,
 }
@@ -216,7 +216,7 @@ struct Driving {
 impl Driving {
     fn run(mut self) {
         let driven = catch_unwind(AssertUnwindSafe(|| self.drive()));
-        // Before the world: what it still has for other nodes waits for nobody.
+        // Before the world: messages that it still has for other nodes wait for nobody.
         self.step_sender.end();
         if let (Some(world), Ok(mut keeps)) = (&self.world, self.keeps.lock()) {
             *keeps = world.to_keep();
@@ -227,7 +227,7 @@ impl Driving {
             Err(_) => BUG.to_owned(),
         };
         tracing::error!("the world of this node is broken: {why}");
-        // Its steps end first: nobody hears of them any more.
+        // Its steps end first: nobody gets their events any more.
         let world = self.world.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(world)));
         send_notification(&self.news, proto::NodeNotification::Broken(why.clone()));
@@ -292,7 +292,7 @@ impl Driving {
         Ok(())
     }
 
-    /// False if nobody hears it.
+    /// False if nobody receives it.
     fn report_progress(&mut self) -> bool {
         if self.looked.elapsed() < LOOK {
             return true;
@@ -300,7 +300,7 @@ impl Driving {
         self.looked = Instant::now();
         let (transfers, steps) = (self.progress.transfers(), self.progress.steps());
         let goes_on = !transfers.is_empty() || !steps.is_empty();
-        // Once more when nothing does: what was told before is over.
+        // Once more when there is none: the progress reported before is over.
         let tell = goes_on || self.told_of;
         self.told_of = goes_on;
         !tell
@@ -315,7 +315,7 @@ impl Driving {
             DriverInput::Told(told) => self.handle_command(told),
             DriverInput::Call(call, answer) => {
                 let given = self.answer(call)?;
-                // Who asked may have given up.
+                // The caller may have given up.
                 let _ = answer.send(given);
                 Ok(())
             }
@@ -326,7 +326,7 @@ impl Driving {
                 Ok(())
             }
             DriverInput::Undelivered(to, step, why) => {
-                // First: whoever ends the attempt there need not have been reached from here.
+                // First: the node that ends the attempt there need not have been reached from here.
                 let undelivered = proto::NodeNotification::Undelivered {
                     to,
                     step,
@@ -414,7 +414,7 @@ impl Driving {
     }
 }
 
-/// What a world is not able to do, in its words.
+/// The capability that a world lacks, in its words.
 fn as_text(able: Result<(), CapabilityError>) -> Option<String> {
     able.err().map(|why| why.to_string())
 }

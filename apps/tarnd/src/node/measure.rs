@@ -1,4 +1,4 @@
-//! What this node has, for a run that may use all of it.
+//! The resources of this node, for a run that may use all of it.
 
 use super::replicas::Replicas;
 use anyhow::anyhow;
@@ -43,7 +43,7 @@ pub(super) fn measure(
     }
     let remembered = remembered(state, node)?;
     for tier in &tiers {
-        // What of it is still taken counts.
+        // Space of it that is still taken counts.
         tarn_node::lent::settle_idle(&tier.root);
     }
     let asked = tiers.clone();
@@ -62,7 +62,7 @@ pub(super) fn measure(
     });
     let cpus: usize = sockets.iter().map(|s| s.cpus.len()).sum();
     if (found.cores as usize) < cpus {
-        // The job has only some of them, and nobody says which: others may be bound to any.
+        // The job has only some of them, and it is unknown which: others may be bound to any.
         sockets.clear();
     }
     let spec = ClusterSpec {
@@ -78,7 +78,7 @@ pub(super) fn measure(
         node.clone_into(&mut n.name);
         let sizes = asked.iter().map(|t| t.size);
         for (tier, asked) in n.tiers.iter_mut().zip(sizes) {
-            // A size that does not fit is refused of a tier, not of what stands in for it.
+            // A size that does not fit is refused of a tier, not of its stand-in.
             tier.capacity = tier.capacity.min(asked.unwrap_or(u64::MAX));
         }
     }
@@ -113,7 +113,7 @@ pub(super) fn link(
     })
 }
 
-/// The folder of what is remembered of this node; made.
+/// The folder for remembered data of this node; made.
 pub(super) fn remembered(state: &Path, node: &str) -> anyhow::Result<StateDir> {
     let folder = state.join("hosts").join(node);
     std::fs::create_dir_all(&folder)

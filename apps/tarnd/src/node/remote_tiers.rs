@@ -14,7 +14,7 @@ use tarn_proto::node::{Borrow, Brick, NodeReply};
 /// The tiers of a run that this node exports or attaches.
 #[derive(Debug)]
 pub(super) struct RemoteTiers {
-    /// Where attached tiers can appear, or why none can be attached.
+    /// The places where attached tiers can appear, or why none can be attached.
     attach_points: anyhow::Result<Vec<AttachPoint>>,
     state: Mutex<RemoteTierTable>,
 }
@@ -68,7 +68,7 @@ impl RemoteTiers {
         }))
     }
 
-    /// Attaches a tier of another node; `gone` is told when it has gone.
+    /// Attaches a tier of another node; `gone` is called when it has gone.
     pub(super) fn attach_tier(
         &self,
         (node, tier, provider): (&str, &str, &str),
@@ -111,7 +111,7 @@ impl RemoteTiers {
         })
     }
 
-    /// The world watches what is held of what is exported.
+    /// The world watches the use of exported partitions.
     pub(super) fn watched_by(&self, world: &Local) {
         self.state()
             .exported
@@ -127,7 +127,7 @@ impl RemoteTiers {
     }
 }
 
-/// What is reported of a tier that has gone.
+/// The message about a tier that has gone.
 pub(super) fn is_gone(tier: &str, provider: &str, why: &str) -> String {
     format!("its tier `{tier}`, which it borrows from {provider}, has gone: {why}")
 }

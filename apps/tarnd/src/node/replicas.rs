@@ -29,18 +29,18 @@ use tarn_types::part::StoreKey;
 /// Streams of programs on other nodes to pieces of partitions: two a program and piece, for 16 programs on each of 32 nodes. Each has a thread.
 const STREAMS_TO_PIECES: usize = 1024;
 
-/// What streams with messages about steps are known by is made of the run's key with these.
+/// Id and key of streams with messages about steps are derived from the run's key with these.
 const MESSAGES_RUN: &[u8] = b"tarn: run of messages about steps";
 const MESSAGES_KEY: &[u8] = b"tarn: key of messages about steps";
 
-/// What this node serves, and whom it asks.
+/// The replicas that this node serves, and the nodes that it reads from.
 #[derive(Debug)]
 pub(super) struct Replicas {
     run: RunId,
     key: Key,
     /// Of streams with messages about steps.
     messages: (RunId, Key),
-    /// Where these arrive.
+    /// The inbox of these.
     pub(super) inbox: Arc<StepInbox>,
     /// Large pieces are read by it where the peer has it too.
     way: ContentTransport,
@@ -57,17 +57,17 @@ struct ReplicaContext {
     tiers: Vec<(String, TierDir)>,
     /// The run, as its folders are called.
     run: String,
-    /// What the threads that serve a tier are bound to.
+    /// The sockets that the serving threads of a tier are bound to.
     sockets: Option<Sockets>,
     arriving: BTreeMap<(TierId, StoreKey), Arc<Arriving>>,
     /// Name and address of each node.
     nodes: BTreeMap<NodeId, (String, Address)>,
     lost: BTreeSet<NodeId>,
-    /// What holds all that is taken from other nodes back.
+    /// Limits the rate of all that is taken from other nodes.
     limiter: Option<Arc<Limiter>>,
 }
 
-/// Serves what `replicas` has.
+/// Serves the data of `replicas`.
 pub(super) fn serve(at: &str, replicas: &Arc<Replicas>) -> std::io::Result<DataServer> {
     let registry = Arc::clone(replicas);
     let limits = Limits {
@@ -77,7 +77,7 @@ pub(super) fn serve(at: &str, replicas: &Arc<Replicas>) -> std::io::Result<DataS
     DataServer::start(at, registry, limits, replicas.way.clone())
 }
 
-/// What a replica is called between nodes.
+/// A replica's name between nodes.
 fn tree_of(tier: TierId, key: &StoreKey) -> Tree {
     let name = format!("{}/{}", tier.0, key.0);
     Tree::Replica(name.into_bytes().into())
@@ -156,7 +156,7 @@ impl Replicas {
         Ok(())
     }
 
-    /// Another node, as who asks it for files.
+    /// Another node, for requests for its files.
     ///
     /// # Errors
     /// When its address is none.
@@ -183,7 +183,7 @@ impl Replicas {
         }))
     }
 
-    /// Another node, as who gives it messages about steps.
+    /// Another node, for messages about steps.
     ///
     /// # Errors
     /// When it is no node of this run, or its address is none.
@@ -202,13 +202,13 @@ impl Replicas {
         Ok(Arc::new(DataClient {
             run,
             key,
-            // As what tarn and its nodes say to each other: programs' environment and what they print.
+            // As the messages between tarn and its nodes: they have programs' environment and output.
             way: ContentTransport::Sealed,
             ..DataClient::clone(&client)
         }))
     }
 
-    /// What a node is called.
+    /// A node's name.
     pub(super) fn name(&self, node: NodeId) -> String {
         let known = self.known();
         let found = known.nodes.get(&node).map(|(name, _)| name.clone());
@@ -234,7 +234,7 @@ impl Replicas {
         self.inbox.receive(message, || self.is_lost(from), control)
     }
 
-    /// A node is lost: nothing is asked of it any more, and it is not heard.
+    /// A node is lost: it gets no more requests, and its messages are dropped.
     pub(super) fn lost(&self, node: NodeId) {
         self.known().lost.insert(node);
         self.inbox.lost(node);
@@ -254,7 +254,7 @@ impl Replicas {
         }
     }
 
-    /// Where the replica of that name lies, or what arrives of it; or an image of a step's processes, by instance and image.
+    /// The path of the replica of that name, or its copy that arrives; or an image of a step's processes, by instance and image.
     fn find(&self, name: &[u8]) -> Option<Result<PathBuf, Arc<Arriving>>> {
         let (tier, key) = std::str::from_utf8(name).ok()?.split_once('/')?;
         let tier = TierId(tier.parse().ok()?);
@@ -269,7 +269,7 @@ impl Replicas {
             return None;
         }
         let key = StoreKey(key.to_owned());
-        // The thread of a stream asks: it sends from where the tier is, until it is asked for what lies elsewhere.
+        // The thread of a stream asks: it sends from where the tier is, until a request is for a tier elsewhere.
         if let Some(sockets) = &known.sockets
             && let Some(near) = sockets.near(tier_name)
         {
@@ -438,7 +438,7 @@ impl Peers for WorldReplicas {
     }
 }
 
-/// A replica that arrives, for as long as somebody copies it.
+/// A replica that arrives, for the time of its copy.
 #[derive(Debug)]
 struct Arrival {
     replicas: Arc<Replicas>,
@@ -447,7 +447,7 @@ struct Arrival {
 }
 
 impl Arrival {
-    /// It arrives no more: from now on it lies in its place, or is not there.
+    /// It arrives no more: from now on it is in its place, or not there.
     fn forget(&self) {
         let mut known = self.replicas.known();
         let current = known.arriving.get(&self.name);

@@ -1,5 +1,5 @@
 //! Messages about steps from the other nodes of the run. Each is taken once, in the order in which its sender has sent them, and
-//! not before its mark: a message on the data plane may overtake what tarn tells this node of the parts that it names.
+//! not before its mark: a message on the data plane may overtake tarn's commands about the parts that it names.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ const MAX_MESSAGE: usize = 1 << 30;
 /// Gives a whole message to the world of this node, and waits while much waits there. False when there is no world any more.
 type Deliver = dyn Fn(NodeId, AttemptId, Vec<u8>) -> bool + Send + Sync;
 
-/// Where calls with such messages arrive, whether there is a world for them or not.
+/// Receives calls with such messages, whether there is a world for them or not.
 #[derive(Default)]
 pub(super) struct StepInbox {
     state: Mutex<StepInboxState>,
@@ -41,11 +41,11 @@ struct StepInboxState {
     senders: BTreeMap<NodeId, SenderState>,
 }
 
-/// What has come from one node.
+/// The messages that have come from one node.
 #[derive(Default)]
 struct SenderState {
     epoch: u64,
-    /// The epoch before: what is late of it is not taken.
+    /// The epoch before: late messages of it are not taken.
     former: Option<u64>,
     /// The last piece that was taken.
     number: u64,
@@ -95,7 +95,7 @@ impl StepInbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is a world from now on, until what is returned is dropped.
+    /// There is a world from now on, until the returned value is dropped.
     pub(super) fn open(
         self: &Arc<Self>,
         deliver: impl Fn(NodeId, AttemptId, Vec<u8>) -> bool + Send + Sync + 'static,
@@ -113,7 +113,7 @@ impl StepInbox {
         }
     }
 
-    /// A node is lost: what it had begun to send does not end.
+    /// A node is lost: a message that it had begun to send does not end.
     pub(super) fn lost(&self, node: NodeId) {
         if let Some(sender) = self.state().senders.get_mut(&node) {
             sender.partial = None;
@@ -194,7 +194,7 @@ pub(super) struct OpenInbox {
 }
 
 impl OpenInbox {
-    /// The world has had a mark, and all that was told before it.
+    /// The world has had a mark, and all commands before it.
     pub(super) fn mark(&self, mark: u64) {
         let mut state = self.inbox.state();
         if state.world == self.world {
@@ -275,7 +275,7 @@ mod tests {
             assert_eq!(receive(&inbox, piece(7, number, text)), Ok(()));
         }
         assert_eq!(all(&received), ["a", "b", "c"]);
-        // The sender has started again; what is late of its former time is not taken.
+        // The sender has started again; late messages of its former time are not taken.
         assert_eq!(receive(&inbox, piece(8, 1, "d")), Ok(()));
         assert_eq!(receive(&inbox, piece(7, 6, "x")), Err(Code::Denied));
         assert_eq!(receive(&inbox, piece(8, 1, "d")), Ok(()));
@@ -322,7 +322,7 @@ mod tests {
         assert!(!waits.is_finished() && all(&received).is_empty());
         open.mark(2);
         assert_eq!(waits.join().unwrap(), Ok(()));
-        // What waits for a lower one waits no more.
+        // A message that waits for a lower mark waits no more.
         let later = StepMessage {
             after: 1,
             ..piece(7, 2, "later")

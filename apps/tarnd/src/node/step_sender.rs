@@ -22,11 +22,11 @@ const TRY_FOR: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
 /// A stream, and its thread, end when nothing was sent for so long: the other node has a thread for each.
 const IDLE: Duration = Duration::from_millis(200);
-/// Bytes that wait for one node; who has more waits.
+/// Bytes that wait for one node; a sender of more waits.
 const MAX_WAITING_BYTES: usize = 64 << 20;
-/// Messages that wait for one node; who has more waits. More than commands of `tarn exec` may have under way.
+/// Messages that wait for one node; a sender of more waits. More than commands of `tarn exec` may have under way.
 const MAX_WAITING: usize = 1 << 16;
-/// How long one try waits for what. A node that is alive says so every 2 s.
+/// The timeouts of one try. A node that is alive gives a sign every 2 s.
 const TIMEOUTS: DataClientTimeouts = DataClientTimeouts {
     connect: Duration::from_secs(5),
     stall: Duration::from_secs(10),
@@ -38,7 +38,7 @@ const TIMEOUTS: DataClientTimeouts = DataClientTimeouts {
 /// Hears of each attempt of which a message was not delivered: the node it was for, and why.
 type OnUndelivered = Box<dyn Fn(NodeId, AttemptId, String) + Send + Sync>;
 
-/// What the world of this node sends by. With [`Self::end`] everything that waits is forgotten.
+/// Sends messages for the world of this node. [`Self::end`] drops all that wait.
 pub(super) struct StepSender(Arc<StepSenderState>);
 
 struct StepSenderState {
@@ -104,7 +104,7 @@ struct Message {
 
 /// Why a message was not delivered.
 enum NotDelivered {
-    /// Its node is lost, or this world ends: nobody needs to hear of it.
+    /// Its node is lost, or this world ends: nobody needs to know of it.
     Gone,
     /// Why it cannot be.
     Failed(String),
@@ -138,7 +138,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl StepMessageQueue {
-    /// The next message; none when none has come for a while, and then the thread that asks has no place any more.
+    /// The next message; none when none has come for a while, and then the calling thread has no place any more.
     fn next(&self) -> Option<Message> {
         let none = |w: &mut QueuedStepMessages| w.messages.is_empty();
         let waited = self
@@ -181,7 +181,7 @@ impl StepSender {
         })))
     }
 
-    /// Who hears of what was not delivered; once, before anything is sent.
+    /// Sets the receiver of failed deliveries; once, before anything is sent.
     pub(super) fn watched_by(&self, undelivered: OnUndelivered) {
         let _ = self.0.undelivered.set(undelivered);
     }
@@ -271,7 +271,7 @@ impl StepSenderState {
         }
     }
 
-    /// Nothing in the queue is sent any more. What waits behind a message of which that is known would wait as long in vain.
+    /// Nothing in the queue is sent any more. Messages behind one that is known to have failed would wait as long in vain.
     fn give_up(&self, to: NodeId, step: Option<AttemptId>, queue: &StepMessageQueue, why: &str) {
         let mut steps = queue.clear();
         steps.extend(step);

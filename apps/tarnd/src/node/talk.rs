@@ -1,4 +1,4 @@
-//! Sessions of the run, and what of it outlasts them.
+//! Sessions of the run, and the state that outlasts them.
 
 use super::drive::{Driver, send_notification};
 use super::remote_tiers::{RemoteTiers, is_gone};
@@ -27,7 +27,7 @@ use tarn_types::cluster::Link;
 use tarn_types::layout::StateDir;
 use tarn_types::nodes::{OwnedNodes, SharedPath, Staying};
 
-/// How long steps and transfers are given to end once they are told to. They are killed: it is the kernel that may take long.
+/// How long steps and transfers are given to end after the command to end. They are killed: it is the kernel that may take long.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Why nothing about a run can be done.
 const NOT_OPENED: &str = "the run has not been opened on this node";
@@ -57,7 +57,7 @@ struct NodeRunState {
     world: Option<(u64, Arc<Driver>)>,
     /// How the world was made last.
     node_config: Option<NodeConfig>,
-    /// Replicas that somebody asks to keep.
+    /// Replicas that a session asks to keep.
     protected: BTreeSet<PathBuf>,
     /// This node's folders of a workspace are this process's.
     lock: Option<(PathBuf, RunLock)>,
@@ -97,11 +97,11 @@ impl NodeRun {
         self.state().world.as_ref().map(|(_, w)| Arc::clone(w))
     }
 
-    /// Tells who is here that tarnd was told to end. False if nobody is.
+    /// Notifies all sessions that tarnd ends after a signal. False if there is none.
     pub(super) fn notify_ending(&self) -> bool {
         let sessions: Vec<NotificationSender> = self.state().sessions.values().cloned().collect();
         let somebody = !sessions.is_empty();
-        // Who is slow to hear it holds nobody up.
+        // A client that is slow to receive it holds nobody up.
         let tell = move || {
             sessions
                 .iter()
@@ -126,7 +126,7 @@ impl NodeRun {
         self.remote_tiers.end();
     }
 
-    /// Nobody has come for too long: what the run left here goes, but for what somebody asks to keep. False if somebody has come
+    /// Nobody has come for too long: the run's data here is removed, but for data that somebody asks to keep. False if somebody has come
     /// after all.
     pub(super) fn give_up(&self) -> bool {
         let (node_config, protected) = {
@@ -181,7 +181,7 @@ impl NodeRun {
             .transpose();
         let keys = keys.map_err(|e| anyhow!("the keys of the run's data cannot be used: {e}"))?;
         let caller_env: Vec<_> = environment.map(|(k, v)| (os(k), os(v))).collect();
-        // Which object store, and with which keys, whoever called tarn has said.
+        // The caller of tarn has given the object store, and its keys.
         let theirs = caller_env.clone();
         let store = tarn_s3::S3Client::new(move |name| {
             let found = theirs.iter().find(|(k, _)| k == name);
@@ -201,7 +201,7 @@ impl NodeRun {
             helper_exe: self.helper.clone(),
             checkpoints: Arc::new(tarn_checkpoint::version_catalog::checkpoints),
             partitions: Arc::new(tarn_partitions::for_step),
-            // tarn asks that itself, before it has a step run.
+            // tarn checks that itself, before it has a step run.
             changed_since: Arc::new(|_| None),
             epoch: node_config.epoch,
             meter: Some(self.meter.clone()),
@@ -222,7 +222,7 @@ impl NodeRun {
         })
     }
 
-    /// Whether it is of the same release as who asks, and can start steps.
+    /// Whether it is of the same release as the caller, and can start steps.
     fn check_release(&self, version: u32, tarn: &str) -> anyhow::Result<()> {
         ensure!(
             version == VERSION,
@@ -255,7 +255,7 @@ impl NodeRun {
         let begun = {
             let news = news.clone();
             move |id| {
-                // Who does not hear it any more waits for nothing.
+                // A client that does not receive it any more waits for nothing.
                 send_notification(&news, proto::NodeNotification::Begun(id));
             }
         };
@@ -332,7 +332,7 @@ impl NodeRun {
             .attach_tier(names, brick, (bytes, state), gone)
     }
 
-    /// What this node has, for a tarn of this release that sees what it must.
+    /// The resources of this node, for a tarn of this release, if this node sees the paths that it must.
     fn measure(
         &self,
         (version, tarn): (u32, &str),
@@ -469,7 +469,7 @@ impl SessionHandler for Sessions {
         state.next += 1;
         let number = state.next;
         state.sessions.insert(number, news.clone());
-        // Said under the lock, as what it outdates is.
+        // Sent under the lock, like the notice that it outdates.
         let _ = host.notify.send(Notice::Session);
         drop(state);
         let talking = NodeRunSession {
@@ -537,7 +537,7 @@ impl Drop for NodeRunSession {
             kept = world.kept();
         }
         let mut state = host.state();
-        // What this run has made since it said what it keeps.
+        // Data that this run has made since it stated what it keeps.
         state.protected.extend(kept);
         state.sessions.remove(&self.number);
         if state.sessions.is_empty() {

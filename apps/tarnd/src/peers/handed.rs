@@ -57,7 +57,7 @@ pub(crate) fn handed(own: &str, task: &tarn_tasks::Task) -> Option<(String, Task
     let spec = TaskSpec {
         kind,
         verify,
-        // These have ended, and that is this node's to tell.
+        // These have ended: this node knows that.
         after: Vec::new(),
         deadline: None,
         ..task.spec.clone()

@@ -1,4 +1,5 @@
-//! The socket by which the programs of a step have the partitions that lie over its nodes. It speaks the local protocol, and opens only.
+//! The socket by which the programs of a step have the partitions that are spread over its nodes. It speaks the local protocol, and
+//! opens only.
 
 use super::PieceHandler;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,9 +23,9 @@ use tarn_sys::fdpass::{peer, receive_packet, send_packet};
 
 /// Programs that are answered at the same time: each may wait for another node.
 const ANSWERING: usize = 8;
-/// Programs that may wait for their turn in the kernel; who comes then waits to connect.
+/// Programs that may wait for their turn in the kernel; further ones wait to connect.
 const WAITING: i32 = 128;
-/// A program that says nothing for so long makes room for others.
+/// A program that is silent for so long makes place for others.
 const IDLE: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
@@ -122,7 +123,7 @@ impl Inside {
         }
     }
 
-    /// Answers a program until it closes, says nothing for too long, or what is no request.
+    /// Answers a program until it closes, is silent for too long, or sends bytes that are no request.
     fn attend(&self, program: &OwnedFd) {
         let own = rustix::process::geteuid().as_raw();
         let is_own = peer(program).is_ok_and(|peer| peer.uid == own);

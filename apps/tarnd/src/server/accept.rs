@@ -27,7 +27,7 @@ impl TarndServer {
             };
             let groups = match user == self.own {
                 true => None,
-                // Whoever's groups are not known has none.
+                // A user whose groups are not known has none.
                 false => Some(peer_groups(&fd).unwrap_or_default()),
             };
             let mut connection = ProgramConnection::new(fd, user, pid);
@@ -52,7 +52,7 @@ impl TarndServer {
         }
     }
 
-    /// Who waits to be accepted does not wake this thread for a while.
+    /// Connections that wait to be accepted do not wake this thread for a while.
     fn accept_later(&mut self) {
         if epoll::delete(&self.epoll, &self.listener).is_ok() {
             let pause = u64::try_from(PAUSE.as_nanos()).unwrap_or(u64::MAX);

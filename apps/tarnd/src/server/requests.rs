@@ -1,4 +1,4 @@
-//! What programs ask, one request at a time.
+//! Requests of programs, one at a time.
 
 use super::{PendingRequest, TarndServer, reply_of};
 use crate::connection::ProgramConnectionId;
@@ -17,7 +17,7 @@ use tarn_tasks::{Added, Process, TaskEvent, TaskReply};
 const MAX_WAITS: usize = 64;
 /// Partitions that are opened or listed for one connection at a time.
 const MAX_PARTITION_REQUESTS: u32 = 16;
-/// Bytes of outcomes in one reply: the rest is asked for again.
+/// Bytes of outcomes in one reply: another request gets the rest.
 const MAX_OUTCOMES: usize = 56 << 10;
 /// Bytes of an outcome without its text, at most.
 const OUTCOME: usize = 64;
@@ -90,7 +90,7 @@ impl TarndServer {
         Ok(())
     }
 
-    /// Whoever sends what is no packet is not understood any further.
+    /// A program that sends bytes which are no packet is not understood any further.
     fn reject_packet(&mut self, key: ProgramConnectionId, why: &PacketError) {
         let code = match why {
             PacketError::Version(_) => Code::Version,
@@ -408,7 +408,7 @@ impl TarndServer {
         Ok(())
     }
 
-    /// What tells a process from those that had or will have its number: boot and start.
+    /// Tells a process from those that had or will have its number: by boot and start.
     fn stamp(&self, pid: i32) -> Option<u64> {
         let started = tarn_sys::process::start_time(pid)?;
         let mut hasher = tarn_types::hash::Hasher::new();
@@ -560,7 +560,7 @@ impl TarndServer {
         self.send(key, number, &Reply::Outcomes(outcomes), after);
     }
 
-    /// What a reply about durable tasks must wait for.
+    /// The record that a reply about durable tasks must wait for.
     fn after(&self, durable: bool) -> u64 {
         if durable { self.journal.handed() } else { 0 }
     }

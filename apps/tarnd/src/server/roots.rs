@@ -1,5 +1,5 @@
-//! The folders of the dataspaces: held open and locked while tarnd serves them, and none of them within another, so that what a
-//! dataspace may hold is counted once.
+//! The folders of the dataspaces: held open and locked while tarnd serves them, and none of them within another, so that the
+//! content of a dataspace is counted once.
 
 use crate::TarndError;
 use crate::work::{above, open_folder};
@@ -29,7 +29,7 @@ impl SpaceRoots {
         all: Vec<SpaceInfo>,
     ) -> Result<(), TarndError> {
         let is_given = |space: &SpaceInfo| given.iter().any(|(name, _)| *name == space.name);
-        // Last, so that what overlaps is told of those that can be changed at once.
+        // Last, so that the error about an overlap names those that can be changed at once.
         let (given, known): (Vec<_>, Vec<_>) = all.into_iter().partition(is_given);
         let first_given = known.len();
         for (at, space) in known.iter().chain(&given).enumerate() {
@@ -40,7 +40,7 @@ impl SpaceRoots {
             let exit = match why.code {
                 Code::Busy => Exit::Busy,
                 _ if at >= first_given => Exit::Usage,
-                // Made by a program before: its folder is gone, which its tasks are told.
+                // Made by a program before: its folder is gone, which its tasks report.
                 _ => {
                     tracing::warn!("{}", why.text);
                     continue;

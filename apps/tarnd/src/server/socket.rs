@@ -49,7 +49,7 @@ pub(super) fn listen_at(path: &Path, guests: bool) -> Result<OwnedFd, TarndError
         }
         Err(_) => {}
     }
-    // Only who may can connect, in between too.
+    // Only permitted users can connect, in between too.
     let mask = if guests { 0o111 } else { 0o177 };
     let before = rustix::process::umask(Mode::from_raw_mode(mask));
     let bound = bind(&socket, &address);

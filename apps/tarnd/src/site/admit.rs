@@ -1,4 +1,4 @@
-//! What a job's tasks may see: a file a job, which the SPANK plug-in reads. docs/internals/site.md, "What a job sees".
+//! The data that a job's tasks may see: a file a job, which the SPANK plug-in reads. docs/internals/site.md, "What a job sees".
 
 use super::stores::NodeStores;
 use std::io::Write;
@@ -10,7 +10,7 @@ use tarn_proto::site::{Mount, PartitionSpread, SlurmJobId, Uid};
 use tarn_types::bounds::MAX_NAME_BYTES;
 use tarn_types::workflow::StoragePartition;
 
-/// What the plug-in takes of one job, and bytes of a path.
+/// Mounts that the plug-in takes of one job, and bytes of a path.
 const MAX_MOUNTS: usize = 1024;
 const MAX_PATH: usize = 1024;
 /// Bytes of its whole file, of a node's name, and of a block.
@@ -129,7 +129,7 @@ impl JobAdmission {
         std::fs::rename(&fresh, self.folder.join(job.to_string()))
     }
 
-    /// The roots of the stores that mounts lie in, in the order of these; of those that lie in none, the first store's.
+    /// The roots of the stores of mounts, in the order of these; of mounts that are in none, the first store's.
     fn roots(&self, mounts: &[Mount]) -> Result<Vec<&Path>, RequestError> {
         let mut roots = Vec::new();
         for mount in mounts.iter().filter(|mount| !mount.in_memory) {
@@ -171,7 +171,7 @@ fn check(mount: &Mount) -> Result<(), RequestError> {
         .all(|c| matches!(c, Component::Normal(_)));
     let text = mount.path.to_str().unwrap_or("\n");
     let is_owners = mount.path.starts_with(mount.owner.to_string());
-    // What the plug-in takes: it names a variable.
+    // The plug-in takes such names: each names a variable.
     let name = mount.dataset.as_bytes();
     let is_variable = name.len() <= MAX_NAME_BYTES
         && name
@@ -194,7 +194,7 @@ fn check(mount: &Mount) -> Result<(), RequestError> {
     Err(RequestError::new(Code::Invalid, text))
 }
 
-/// Whether what is said of how a partition lies over nodes can be so.
+/// Whether a description of how a partition is spread over nodes can be true.
 fn is_sound(spread: &PartitionSpread) -> bool {
     let is_host = |node: &String| {
         let mut bytes = node.bytes();

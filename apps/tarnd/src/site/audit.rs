@@ -1,4 +1,4 @@
-//! The audit log: who had what done on this node, and what was refused. Nobody can fill it, or drown what others have had done.
+//! The audit log: the users' orders on this node, and the refused ones. Nobody can fill it, or drown the entries of others.
 
 use anyhow::Context;
 use serde_json::json;
@@ -19,11 +19,11 @@ const OF_STRANGERS: (u32, Duration) = (20, Duration::from_secs(10));
 /// Addresses that are told apart.
 const MAX_ADDRESSES: usize = 256;
 
-/// Whom lines are about.
+/// The subject of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum AuditSubject {
     User(Option<Uid>),
-    /// Somebody who has not proven who they are; `None` for those of many addresses.
+    /// A client that has not proven who it is; `None` for those of many addresses.
     Unproven(Option<IpAddr>),
 }
 
@@ -54,7 +54,7 @@ impl Allowance {
     }
 }
 
-/// Where it goes beside the log.
+/// The destination of audit records beside the log.
 pub(super) struct Audit {
     file: Option<Mutex<File>>,
     allowances: Mutex<BTreeMap<AuditSubject, Allowance>>,
@@ -90,7 +90,7 @@ impl Audit {
         }
     }
 
-    /// Somebody who has not proven who they are was refused.
+    /// A client that has not proven who it is was refused.
     pub(super) fn turned_away(&self, from: IpAddr, what: &str, why: &str) {
         if let Some(left_out) = self.take_allowance(AuditSubject::Unproven(Some(from))) {
             tracing::warn!("refused: {what}: {from}: {}", plain(why));

@@ -1,5 +1,5 @@
-//! What all users have here, as a session begins: each one's worker is asked, all at a time. Who does not answer soon, or has more than is
-//! told, is named, and holds up or crowds out nobody else.
+//! The data that all users have here, as a session begins: each one's worker is asked, all at the same time. A user whose worker
+//! does not answer soon, or who has more than is reported, is named, and holds up or crowds out nobody else.
 
 use super::pool::{WorkerOrder, WorkerTask};
 use super::{SiteNodeService, project};
@@ -12,26 +12,26 @@ use tarn_munge::{MungeSessionWriter, SessionError};
 use tarn_proto::local::RequestError;
 use tarn_proto::site::{Gid, Holding, HoldingsChunk, Owner, Part, Report, Uid, Work, WorkResult};
 
-/// How long workers may take to say what there is, all together, and to wrap others' keys anew.
+/// How long workers may take to report their holdings, all together, and to wrap others' keys again.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes that are told of all, and in one message: more is shared out equally.
+/// Bytes that are reported of all, and in one message: more is shared out equally.
 const MOST: usize = 64 << 20;
 const MOST_AT_ONCE: usize = 24 << 20;
-/// Things that one piece tells of: each takes less than 3 KiB.
+/// Things that one piece reports: each takes less than 3 KiB.
 const PIECE: usize = 1000;
 
-/// What there is.
+/// The data that the stores hold.
 #[derive(Default)]
 pub(super) struct StoreInventory {
     pub(super) holds: Vec<(Uid, Holding)>,
-    /// Those of whom there may be more.
+    /// Owners who may have more.
     pub(super) partial: BTreeSet<Owner>,
     /// Keys may be wrapped with an older secret.
     pub(super) is_behind: bool,
 }
 
 impl StoreInventory {
-    /// What is told of who would crowd out others is cut.
+    /// Cuts the report about owners who would crowd out others.
     pub(super) fn share_out(&mut self, in_pieces: bool) {
         let most = if in_pieces { MOST } else { MOST_AT_ONCE };
         let owner = |(user, holding): &(Uid, Holding)| {
@@ -81,7 +81,7 @@ impl SiteNodeService {
         let mut projects = project::all(&self.stores);
         let mut asked: BTreeMap<Uid, Vec<Gid>> = BTreeMap::new();
         for user in self.pool.users() {
-            // What is a project's is told by one of its members who have something here.
+            // A project's data is reported by one of its members who have something here.
             let groups = project::standing(user, self.group_of(user));
             let groups = groups.map(|(_, groups)| groups).unwrap_or_default();
             let (own, others) = projects.into_iter().partition(|gid| groups.contains(gid));
@@ -135,7 +135,7 @@ impl SiteNodeService {
         all
     }
 
-    /// Has those who have made what is a project's wrap its keys with the newest secret: another member cannot.
+    /// Has the members who have made a project's parts wrap its keys with the newest secret: another member cannot.
     fn have_wrapped(&self, all: &mut [(Uid, Holding)]) {
         let mut makers: BTreeMap<Uid, BTreeSet<Part>> = BTreeMap::new();
         for (_, holding) in all.iter().filter(|(_, holding)| holding.is_behind) {
@@ -171,7 +171,7 @@ impl SiteNodeService {
         }
     }
 
-    /// What workers say of something that is no order of the controller's, of those who say it in time.
+    /// Workers' replies to a request that is no order of the controller's, if they come in time.
     fn answers(&self, works: Vec<(Uid, Work)>) -> BTreeMap<Uid, Result<WorkResult, RequestError>> {
         // No order of a controller has such a number.
         let number = |user: Uid| u64::MAX - u64::from(user);

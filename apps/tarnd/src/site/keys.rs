@@ -1,4 +1,4 @@
-//! The site's secrets, as a session brings them, and what is derived from them for a user and the user's projects. docs/internals/site.md, "Encryption between jobs".
+//! The site's secrets, as a session brings them, and the keys derived from them for a user and the user's projects. docs/internals/site.md, "Encryption between jobs".
 
 use super::site_registry;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use tarn_proto::site::{Gid, Owner, Uid};
 use tarn_seal::wrap::WrappingKey;
 use tarn_types::key::KeyId;
 
-/// What the controller tells a node's tarnd, and nobody else.
+/// Secrets that the controller sends to a node's tarnd, and to nobody else.
 #[derive(Clone)]
 pub(crate) struct Secrets {
     /// Of workers' data plane.
@@ -17,19 +17,19 @@ pub(crate) struct Secrets {
     pub(crate) data: Vec<SecretBytes>,
 }
 
-/// What a user's worker is told.
+/// The keys that a user's worker gets.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct UserKeys {
     /// The key of this user's data plane.
     pub(super) plane: [u8; KEY_BYTES],
-    /// Wrapping keys, by whose data they are of, the newest first.
+    /// Wrapping keys, by the data's owner, the newest first.
     wrapping: Vec<(Owner, Vec<Derived>)>,
 }
 
-/// What a secret is called, and what is derived from it.
+/// The id of a secret, and the key derived from it.
 type Derived = ([u8; 16], [u8; KEY_BYTES]);
 
-/// Wrapping keys, by whose data they are of, the newest first.
+/// Wrapping keys, by the data's owner, the newest first.
 pub(super) type WrappingKeys = BTreeMap<Owner, Vec<WrappingKey>>;
 
 impl std::fmt::Debug for UserKeys {

@@ -10,12 +10,12 @@ use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Gid, SlurmJobId, Uid};
 use tarn_sys::namespace::{mount_memory, unmount};
 
-/// Whoever has this folder open reaches jobs' memory; the one above it is root's alone.
+/// A process that has this folder open reaches jobs' memory; the one above it is root's alone.
 const ALL: &str = "all";
 /// Of folders that users pass through: they cannot be listed.
 const PASSED: u32 = 0o711;
 
-/// What was a job's: memory that no path leads to any more. It is free when nobody has it open.
+/// Memory of a job that no path leads to any more. It is free when nobody has it open.
 pub(super) struct Rest {
     job: SlurmJobId,
     folder: OwnedFd,
@@ -27,7 +27,7 @@ fn not_removed(job: SlurmJobId, why: &dyn std::fmt::Display) -> RequestError {
 }
 
 impl Rest {
-    /// Removes all that is in it: whoever still sees it sees nothing any more.
+    /// Removes all that is in it: a process that still has it open sees nothing any more.
     pub(super) fn clear(self) -> Result<(), RequestError> {
         tarn_mover::clear(&self.folder).map_err(|e| not_removed(self.job, &e))
     }
@@ -54,7 +54,7 @@ fn device(path: &Path) -> std::io::Result<u64> {
 }
 
 impl JobMemory {
-    /// Where it is below tarnd's folder: made, and closed to everybody else.
+    /// Makes its folder below tarnd's, closed to everybody else.
     pub(super) fn new(run: &Path) -> std::io::Result<Self> {
         let closed = run.join("clear");
         is_there(mkdir(&closed, Mode::from_raw_mode(0o700)))?;
@@ -119,8 +119,8 @@ impl JobMemory {
         Ok(())
     }
 
-    /// Takes what a job has, if it has anything, out of everybody's sight but that of who has it open. What is in it is still to be
-    /// [cleared](Rest::clear): there may be more than anybody wants to wait for.
+    /// Takes a job's memory, if it has any, out of everybody's sight but that of processes that have it open. Its content is still
+    /// to be [cleared](Rest::clear): there may be more than anybody wants to wait for.
     pub(super) fn remove(&self, job: SlurmJobId) -> Result<Option<Rest>, RequestError> {
         let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let place = self.of(job);

@@ -1,6 +1,6 @@
 //! The workers: one a user, begun when there is something to do. They end by themselves when they are idle.
 //!
-//! Whoever gives an order waits for no worker: each user has a queue ([`post`]), with a thread that starts the user's worker, writes to
+//! The sender of an order waits for no worker: each user has a queue ([`post`]), with a thread that starts the user's worker, writes to
 //! it and gives it up when it does not answer. So a worker that its user stops or locks out holds up that user alone.
 
 mod post;
@@ -43,16 +43,16 @@ pub(super) struct WorkerPool {
 #[derive(Default)]
 pub(super) struct Posts(Mutex<BTreeMap<Uid, Arc<Post>>>);
 
-/// What a user's worker is to do, and who is told what came of it.
+/// A task of a user's worker, and the receiver of its result.
 pub(super) struct WorkerTask {
     pub(super) number: u64,
     pub(super) order: WorkerOrder,
-    /// As the audit log has it; what is tarnd's own is not there.
+    /// As the audit log has it; none for tarnd's own tasks.
     pub(super) about: Option<String>,
     pub(super) reports: Sender<Report>,
 }
 
-/// What a worker is wanted for.
+/// The request to a worker.
 pub(super) enum WorkerOrder {
     Work(Box<Work>),
     /// Its port.
@@ -97,7 +97,7 @@ impl WorkerPool {
         numbers.collect()
     }
 
-    /// Has a user's worker do something. Nothing is waited for: what comes of it is reported.
+    /// Gives a task to a user's worker. Nothing is waited for: its result is reported.
     pub(super) fn give(self: &Arc<Self>, user: Uid, group: Gid, task: WorkerTask) {
         let post = match self.post(user) {
             Ok(post) => post,
@@ -134,7 +134,7 @@ impl WorkerPool {
         lock(&self.posts.0).values().cloned().collect()
     }
 
-    /// Stops it, whoever does it.
+    /// Stops it, in any worker.
     pub(super) fn stop(self: &Arc<Self>, number: u64) {
         for post in self.all() {
             post.stop(number, self);
@@ -144,7 +144,7 @@ impl WorkerPool {
     /// Workers have the keys of these secrets from now on.
     pub(super) fn rekey(self: &Arc<Self>, secrets: &Secrets) {
         *lock(&self.secrets) = Some(secrets.clone());
-        // Whoever is begun now gets these; whoever was is told.
+        // Workers that begin now get these; running ones are notified.
         for post in self.all() {
             post.notify_worker(WorkerQueueItem::Keys, self);
         }

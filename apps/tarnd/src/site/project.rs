@@ -1,4 +1,5 @@
-//! What is a project's on a node: its folders are root's and the group's, what is in them its members'. docs/internals/site.md, "The store on a node".
+//! A project's data on a node: its folders are root's and the group's, their content its members'. docs/internals/site.md, "The
+//! store on a node".
 
 use super::stores::{NodeStores, having};
 use rustix::fs::{Gid as Group, Mode, Uid as User};
@@ -9,7 +10,7 @@ use tarn_proto::site::{Gid, Owner, Part, StoreContent, Uid, Work};
 use tarn_sys::beneath::Root;
 use tarn_sys::users::{groups_of, primary_group};
 
-/// The group that a user's worker has, and all groups of the user: what the node knows decides. A user whom it does not know has the
+/// The group that a user's worker has, and all groups of the user: the node decides. A user whom it does not know has the
 /// wanted group alone.
 pub(super) fn standing(user: Uid, wanted: Gid) -> io::Result<(Gid, Vec<Gid>)> {
     let Some(own) = primary_group(user)? else {
@@ -37,7 +38,7 @@ pub(super) fn all(stores: &NodeStores) -> Vec<Gid> {
 
 /// Makes a project's folders, as far as names are tarn's own.
 pub(super) fn make(root: &Path, gid: Gid) -> io::Result<()> {
-    // Members write in the last one alone: what root makes again is never something that they have put in its place.
+    // Members write in the last one alone: they can put nothing in place of a folder that root makes again.
     let mut path = root.join(Owner::Project(gid).to_string());
     for below in ["d", Owner::NO_WORKFLOW] {
         make_one(&path, gid, 0o2750)?;
@@ -60,12 +61,12 @@ fn make_one(path: &Path, gid: Gid, mode: u32) -> io::Result<()> {
     }
     let (root, group) = (User::ROOT, Group::from_raw(gid));
     rustix::fs::chown(path, Some(root), Some(group))?;
-    // After the owner: who is given a file loses such bits.
+    // After the owner: a file loses such bits when its owner changes.
     rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
     Ok(())
 }
 
-/// What the controller leaves to the node: whose worker does this. `None` when nothing is there to be done.
+/// The user and group whose worker does this, which the controller leaves to the node. `None` when nothing is there to be done.
 pub(super) fn actor(
     stores: &NodeStores,
     user: Uid,
@@ -89,7 +90,7 @@ pub(super) fn actor(
     }
 }
 
-/// Who has written a part here.
+/// The user who has written a part here.
 pub(super) fn maker(stores: &NodeStores, part: &Part) -> io::Result<Option<Uid>> {
     let Some(folder) = part.folder() else {
         return Ok(None);
@@ -100,7 +101,7 @@ pub(super) fn maker(stores: &NodeStores, part: &Part) -> io::Result<Option<Uid>>
     let owner = part.owner.to_string();
     let inside = folder.strip_prefix(&owner).unwrap_or(&folder);
     let inside = std::os::unix::ffi::OsStrExt::as_bytes(inside.as_os_str());
-    // As root, but opened beneath what is root's, and only looked at.
+    // As root, but opened beneath a folder of root's, and only looked at.
     let found = Root::open(&root.join(owner)).and_then(|top| top.folder(inside));
     match found {
         Ok(folder) => Ok(Some(rustix::fs::fstat(&folder)?.st_uid)),
@@ -109,7 +110,7 @@ pub(super) fn maker(stores: &NodeStores, part: &Part) -> io::Result<Option<Uid>>
     }
 }
 
-/// Refuses what is a project's to who is no member, and makes the project's folders for who is.
+/// Refuses a project's data to users who are no members, and makes the project's folders for members.
 pub(super) fn admit(
     stores: &NodeStores,
     part: &Part,

@@ -1,4 +1,4 @@
-//! A session of the controller: its orders, and what came of them.
+//! A session of the controller: its orders, and their results.
 
 use super::audit::Audit;
 use super::keys::Secrets;
@@ -22,7 +22,7 @@ const MAX_ABOUT: usize = 2048;
 /// How long the controller may be silent.
 const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
 
-/// Serves whoever has proven that they may give orders, as long as their term is the highest.
+/// Serves a controller that has proven that it may give orders, as long as its term is the highest.
 pub(super) fn serve(
     site: &SiteNodeService,
     halves: (MungeSessionReader, MungeSessionWriter),
@@ -105,7 +105,7 @@ fn welcome(
             kept.context("the term cannot be kept")?;
             term.epoch = greeting.epoch;
         }
-        // Whoever gave orders before does not any more.
+        // The session that gave orders before does not any more.
         if let Some(before) = term.current.replace(Arc::clone(reader.socket())) {
             let _ = before.shutdown(Shutdown::Both);
         }
@@ -136,7 +136,7 @@ fn welcome(
     Ok(greeting.epoch)
 }
 
-/// What came of something that no worker does: it is logged, and reported.
+/// Logs and reports the result of an order that no worker carries out.
 fn ended(
     audit: &Audit,
     user: Uid,
@@ -167,7 +167,7 @@ fn brief(work: &Work) -> String {
     text
 }
 
-/// Writes what came of orders, and signs of life.
+/// Writes the results of orders, and signs of life.
 fn report(writer: &mut MungeSessionWriter, queue: &Receiver<Report>) {
     loop {
         let report = match queue.recv_timeout(Duration::from_secs(Report::BEAT)) {
@@ -181,7 +181,7 @@ fn report(writer: &mut MungeSessionWriter, queue: &Receiver<Report>) {
     }
 }
 
-/// Where the result of an order goes.
+/// The destination of the result of an order.
 struct OrderReports<'a> {
     number: u64,
     reports: &'a Sender<Report>,
@@ -235,7 +235,7 @@ impl SiteNodeService {
         ended(&self.audit, user, what, result, (to.number, to.reports));
     }
 
-    /// Has a worker do what its user may do.
+    /// Gives a worker an order that its user may give.
     fn give_work(&self, (user, group): (Uid, Gid), work: Box<Work>, to: &OrderReports<'_>) {
         let what = brief(&work);
         let (user, group) = match project::actor(&self.stores, user, group, &work) {
@@ -288,7 +288,7 @@ impl SiteNodeService {
         }
     }
 
-    /// What draws power may take a moment to say so, and the next order does not wait for that.
+    /// Power meters may take a moment to answer, and the next order does not wait for that.
     fn report_capacity(&self, to: &OrderReports<'_>) {
         let (capacity, meter) = (self.stores.capacity_report().0, Arc::clone(&self.meter));
         let (number, reports) = (to.number, to.reports.clone());
@@ -341,7 +341,7 @@ impl SiteNodeService {
         }
     }
 
-    /// A worker touches what is its user's, or its projects', whatever the controller says.
+    /// A worker touches only data of its user, or its projects, whatever the controller orders.
     fn allowed(&self, user: Uid, group: Gid, work: &Work) -> Result<(), RequestError> {
         let is_own = |part: &Part| match part.owner {
             Owner::User(owner) => owner == user,

@@ -1,4 +1,4 @@
-//! What a worker serves to the same user's workers on other nodes.
+//! The data that a worker serves to the same user's workers on other nodes.
 
 use crate::pieces::ExportedPieces;
 use std::ffi::OsStr;
@@ -11,14 +11,14 @@ use tarn_ports::Control;
 use tarn_proto::site::Owner;
 use tarn_sys::beneath::Root;
 
-/// Whose parts are served, and to whom: who knows the user's key.
+/// A user's parts, served to those who know the user's key.
 pub(super) struct SiteRegistry {
     /// Of the node's stores, fast to slow.
     roots: Vec<PathBuf>,
     run: RunId,
     key: Key,
     user: u32,
-    /// Pieces of partitions that lie over the nodes of jobs.
+    /// Pieces of partitions that are spread over the nodes of jobs.
     lent: ExportedPieces,
 }
 

@@ -44,15 +44,15 @@ use tarn_types::hash::Hash;
 use tarn_types::manifest::Manifest;
 use tarn_types::part::Verify;
 
-/// What half-done work is called, at first.
+/// The prefix of half-done work, at first.
 const HIDDEN: &str = ".tarn-";
-/// What is to be published goes on at its next order.
+/// The suffix of work that is to be published: the next order continues it.
 const MADE: &str = "made";
-/// Beside the tree of a source: what it was when it was read.
+/// Beside the tree of a source: its fingerprint when it was read.
 const SOURCE: &str = "source";
 /// Bytes of a manifest that is believed to be one.
 const MAX_MANIFEST: u64 = 1 << 30;
-/// Bytes of what else lies beside a tree: a file's name, a hash, a wrapped key.
+/// Bytes of a small file beside a tree: a file's name, a hash, a wrapped key.
 const MAX_BESIDE: u64 = 4096;
 
 /// Streams of tasks on other nodes to pieces of the user's partitions: two a task and piece, for 16 tasks on each of 32 nodes. Each has a thread.
@@ -70,20 +70,20 @@ pub(super) struct UserStore {
     key: [u8; KEY_BYTES],
     /// How others' streams, and those to others, go.
     way: ContentTransport,
-    /// What keys of data are wrapped with.
+    /// The keys that wrap data keys.
     keys: RwLock<WrappingKeys>,
     projects: Vec<Gid>,
     mover: Trees,
-    /// What is read and written outside keeps to these, and what is read from other nodes.
+    /// Limits of reads and writes outside, and of reads from other nodes.
     outside: Option<Arc<Limiter>>,
     between: Option<Arc<Limiter>>,
-    /// And what is moved from store to store.
+    /// And of moves from store to store.
     within: Option<Arc<Limiter>>,
     server: DataServer,
-    /// Pieces of partitions that lie over the nodes of jobs, and by which job.
+    /// Pieces of partitions that are spread over the nodes of jobs, and by which job.
     lent: ExportedPieces,
     shared: Mutex<BTreeMap<SlurmJobId, JobPieceExports>>,
-    /// What is worked on: one work at a time has each, as an order may be given again while its first one goes on.
+    /// The claims of works: one work at a time has each, as an order may be repeated while its first one is in progress.
     busy: Mutex<BTreeSet<String>>,
     free: Condvar,
 }
@@ -99,7 +99,7 @@ impl Drop for StoreClaim<'_> {
 }
 
 impl UserStore {
-    /// Opens it, removes what was half done, and serves its parts to the same user's workers on other nodes.
+    /// Opens it, removes half-done work, and serves its parts to the same user's workers on other nodes.
     pub(super) fn open(
         places: Vec<(String, PathBuf)>,
         node: String,
@@ -257,7 +257,7 @@ impl UserStore {
         Ok(WorkResult::Done)
     }
 
-    /// What a part that is there holds.
+    /// The manifest of a part that is there.
     fn manifest(&self, part: &Part) -> Result<(ConfinedPath, Manifest, Proof), RequestError> {
         self.manifest_at(self.where_is(part), part)
     }
@@ -368,7 +368,7 @@ impl UserStore {
         Ok(WorkResult::Done)
     }
 
-    /// Parts in the clear, in this store, or wherever they lie.
+    /// Parts in the clear, in this store, or elsewhere.
     fn trees_of(
         &self,
         root: Option<&Path>,
@@ -398,7 +398,7 @@ impl UserStore {
             .map(PartRoots)
     }
 
-    /// Removes what of a folder is other nodes'.
+    /// Removes other nodes' files from a folder.
     fn cut(
         &self,
         from: &ConfinedPath,
@@ -478,7 +478,7 @@ impl UserStore {
         let Some(folder) = part.folder() else {
             return;
         };
-        // Those of a project that all its datasets lie in are root's to make.
+        // A project's folders above all its datasets are root's to make.
         let most = match part.owner {
             Owner::User(_) => 3,
             Owner::Project(_) => 2,
@@ -515,7 +515,7 @@ impl UserStore {
         self.clear(held, &gone)
     }
 
-    /// What a tree holds, sealed or not.
+    /// The manifest of a tree as it is stored, sealed or not.
     fn as_it_lies(
         &self,
         held: &ConfinedPath,
@@ -526,7 +526,7 @@ impl UserStore {
         manifest.map_err(|e| to_request_error(&e, &[held]))
     }
 
-    /// Writes what a whole folder holds beside its tree.
+    /// Writes the files beside a whole folder's tree.
     fn label(
         &self,
         held: &ConfinedPath,
@@ -548,7 +548,7 @@ impl UserStore {
         })
     }
 
-    /// Gives a whole folder its name, durably, and before that what lies in it.
+    /// Gives a whole folder its name, durably, after its content.
     fn publish_as(&self, held: &ConfinedPath, whole: &[u8]) -> Result<(), RequestError> {
         // Without the mark, it is read again before it is used.
         let _ = untouched::mark(
@@ -561,7 +561,7 @@ impl UserStore {
     }
 }
 
-/// Parts that are here, with what they hold.
+/// Parts that are here, with their content.
 struct PartRoots(Vec<(ConfinedPath, Manifest)>);
 
 impl PartRoots {
@@ -632,7 +632,7 @@ fn write(
     })
 }
 
-/// What a work claims, so that no other one touches it meanwhile.
+/// The name that a work claims, so that no other one touches the data meanwhile.
 fn claim_name(work: &Work) -> Option<String> {
     match work {
         Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Move { part, .. } => {
@@ -652,7 +652,7 @@ fn claim_name(work: &Work) -> Option<String> {
     }
 }
 
-/// What is claimed by who exports a job's pieces, or removes them.
+/// The name that a work claims to export a job's pieces, or to remove them.
 fn export_claim_name(job: SlurmJobId) -> String {
     format!("{job} lends")
 }
@@ -661,7 +661,7 @@ fn hidden(name: &[u8], what: &str) -> Vec<u8> {
     [HIDDEN.as_bytes(), name, b".", what.as_bytes()].concat()
 }
 
-/// Reads a file that lies where a user may have put anything: a plain one of at most so many bytes, and nothing that it leads to.
+/// Reads a file from a place where a user may have put anything: a plain one of at most so many bytes, and no link's target.
 fn read_small(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);

@@ -1,4 +1,5 @@
-//! The stores of a node: what `--store` says of them, and what each says of itself, in `.tarn-site`. docs/internals/site.md, "The store on a node".
+//! The stores of a node: their values of `--store`, and each one's data in `.tarn-site`. docs/internals/site.md, "The store on a
+//! node".
 
 use anyhow::{Context, bail};
 use std::collections::BTreeSet;
@@ -12,12 +13,12 @@ use tarn_proto::site::{Epoch, MAX_STORES, NodeStoreReport, Part, StoreCapacity};
 use tarn_types::layout::ERASE;
 use tarn_types::units::parse_size;
 
-/// What a store says of itself.
+/// The file that identifies a store.
 const MARK: &str = ".tarn-site";
-/// Beside a size: what is kept in this store is lost with power.
+/// Beside a size: data in this store is lost with power.
 const VOLATILE: &str = "volatile";
 
-/// What `--store` says: one of a node's stores, or its only one.
+/// A value of `--store`: one of a node's stores, or its only one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreSpec {
     /// Empty: it has none.
@@ -41,7 +42,7 @@ pub(super) struct NodeStores {
     _locks: Vec<RunLock>,
 }
 
-/// What a store says of itself.
+/// The content of the file that identifies a store.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct StoreMarker {
     epoch: Epoch,
@@ -84,7 +85,7 @@ pub(crate) fn wanted(text: &str) -> anyhow::Result<StoreSpec> {
     })
 }
 
-/// Whether these can be the stores of one node; `--volatile` is said of an only one.
+/// Whether these can be the stores of one node; `--volatile` is for an only one.
 pub(crate) fn check(mut all: Vec<StoreSpec>, is_volatile: bool) -> anyhow::Result<Vec<StoreSpec>> {
     if let [one] = &mut all[..] {
         one.is_volatile |= is_volatile;
@@ -114,7 +115,7 @@ pub(crate) fn check(mut all: Vec<StoreSpec>, is_volatile: bool) -> anyhow::Resul
 }
 
 impl NodeStores {
-    /// Makes their folders, and takes them; with `erase`, what is removed from them is overwritten first. A store that the others know, and
+    /// Makes their folders, and takes them; with `erase`, removed data is overwritten first. A store that the others know, and
     /// that does not know itself, is not mounted: nothing is written there.
     pub(super) fn open(wanted: Vec<StoreSpec>, erase: bool) -> anyhow::Result<Self> {
         let marks: Vec<Option<StoreMarker>> = wanted
@@ -133,7 +134,7 @@ impl NodeStores {
                     store.name
                 );
             }
-            // What was in a volatile one is gone, wherever that is.
+            // Data in a volatile store is gone, wherever that is.
             let is_away = mark.is_none() && known.contains(&store.name) && !store.is_volatile;
             match is_away {
                 true => tracing::error!(
@@ -173,7 +174,7 @@ impl NodeStores {
         }
         let stores = Self { all, _locks: locks };
         let epoch = marks.iter().flatten().map(|mark| mark.epoch).max();
-        // So that each knows of the others before anything lies there.
+        // So that each knows of the others before anything is stored there.
         if stores.all.len() > 1 {
             stores
                 .keep_epoch(epoch.unwrap_or(0))
@@ -200,7 +201,7 @@ impl NodeStores {
         self.present().map(|store| store.root.as_path())
     }
 
-    /// Where a store is; one without a name is the first.
+    /// The path of a store; one without a name is the first.
     pub(super) fn root_of(&self, name: &str) -> Result<&Path, RequestError> {
         let found = self
             .present()
@@ -236,7 +237,7 @@ impl NodeStores {
         Ok(())
     }
 
-    /// What the controller is told of them: the first, and all if they have names.
+    /// The report to the controller: the first, and all if they have names.
     pub(super) fn capacity_report(&self) -> (StoreCapacity, Vec<NodeStoreReport>) {
         let capacity = |one: &One| {
             let about = rustix::fs::statvfs(&one.wanted.root)

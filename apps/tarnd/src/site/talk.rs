@@ -1,4 +1,4 @@
-//! What a node's tarnd and the worker of a user say to each other, over a socket that the worker inherits.
+//! Messages between a node's tarnd and the worker of a user, over a socket that the worker inherits.
 
 use super::keys::UserKeys;
 use serde::de::DeserializeOwned;
@@ -44,7 +44,7 @@ pub(super) enum WorkerCommand {
     Work {
         /// Its number.
         number: u64,
-        /// What.
+        /// The work.
         work: Box<Work>,
     },
     /// Stop that.
@@ -61,11 +61,11 @@ pub(super) enum WorkerNotification {
         /// The port.
         port: u16,
     },
-    /// What came of a work.
+    /// The result of a work.
     Worked {
         /// Its number.
         number: u64,
-        /// What.
+        /// The result.
         what: WorkResult,
     },
     /// It is there.
@@ -73,11 +73,11 @@ pub(super) enum WorkerNotification {
 }
 
 impl WorkerNotification {
-    /// How often a worker says that it is there: one that its user has stopped does not.
+    /// How often a worker gives a sign that it is there: one that its user has stopped does not.
     pub(super) const BEAT: Duration = Duration::from_secs(3);
 }
 
-/// Says something.
+/// Sends a message.
 pub(super) fn send_message<T: Serialize>(mut to: &UnixStream, what: &T) -> io::Result<()> {
     to.write_all(&encode(what).map_err(io::Error::other)?)
 }

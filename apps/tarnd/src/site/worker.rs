@@ -1,4 +1,4 @@
-//! `tarnd --worker`: what is done with a user's rights on a node. It is started as that user, by the node's tarnd.
+//! `tarnd --worker`: work with a user's rights on a node. It is started as that user, by the node's tarnd.
 
 use super::store::UserStore;
 use super::talk::{WorkerCommand, WorkerNotification, hear, send_message};
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(5);
 
 struct WorkerProcessState {
     store: UserStore,
-    /// Messages are written whole, and not under the queue's lock: who writes may wait for who reads.
+    /// Messages are written whole, and not under the queue's lock: a writer may wait for a reader.
     socket: Arc<Mutex<UnixStream>>,
     /// To end it.
     closer: UnixStream,
@@ -37,12 +37,12 @@ struct StoreWorkQueue {
     waiting: std::collections::VecDeque<(u64, Work, Arc<Control>)>,
     controls: BTreeMap<u64, Arc<Control>>,
     threads: usize,
-    /// Of each kind of what is slow, those under way.
+    /// Of each kind of slow work, those under way.
     slow: [usize; 2],
 }
 
 impl StoreWorkQueue {
-    /// What is done next: what is slow comes after all else, and not all at a time.
+    /// The next work: slow work comes after all else, and only so much of it at a time.
     fn next(&mut self) -> Option<(u64, Work, Arc<Control>)> {
         let find = |may: &dyn Fn(Option<SlowWork>) -> bool| {
             let mut waiting = self.waiting.iter();
@@ -59,7 +59,7 @@ impl StoreWorkQueue {
     }
 }
 
-/// What takes long, and jobs seldom wait for; any member of a project may have much of it read again.
+/// Work that takes long, and that jobs seldom wait for; any member of a project may have much of it read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SlowWork {
     Move,
@@ -147,7 +147,7 @@ fn speak(socket: &Mutex<UnixStream>, said: &WorkerNotification) -> std::io::Resu
     send_message(&socket, said)
 }
 
-/// Says that this process is there, until nobody hears it.
+/// Gives signs that this process is there, until nobody receives them.
 fn beat(socket: &Mutex<UnixStream>) {
     while speak(socket, &WorkerNotification::Alive).is_ok() {
         std::thread::sleep(WorkerNotification::BEAT);
@@ -183,7 +183,7 @@ impl WorkerProcessState {
                 && !self.store.has_exported_pieces();
             idle = if is_idle { idle + LOOK } else { Duration::ZERO };
         }
-        // Whoever listens for orders hears that there will be none.
+        // The thread that listens for orders learns that there will be none.
         let _ = self.closer.shutdown(std::net::Shutdown::Both);
     }
 

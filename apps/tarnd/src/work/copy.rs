@@ -13,12 +13,12 @@ use tarn_tasks::{Finish, HIDDEN, TaskSize};
 use tarn_types::manifest::{EntryKind, Manifest};
 use tarn_types::part::Verify as Level;
 
-/// File systems give room in pieces of so many bytes; a name takes at most one more.
+/// File systems allocate space in pieces of so many bytes; a name takes at most one more.
 const PIECE: u64 = 4096;
-/// What a single file is called while it is copied.
+/// The name of a single file while it is copied.
 pub(crate) const SINGLE: &str = "file";
 
-/// What a task would move.
+/// The size of the data that a task would move.
 pub(super) fn measure(
     shared: &FilePoolState,
     plan: &TaskPlan,
@@ -68,7 +68,7 @@ pub(super) fn space_needed(list: &Manifest) -> u64 {
     entries.fold(PIECE, |sum, n| sum.saturating_add(n).saturating_add(PIECE))
 }
 
-/// The entries of a source, without what tarnd itself has half done there.
+/// The entries of a source, without half-done work of tarnd itself there.
 pub(super) fn list(
     shared: &FilePoolState,
     from: &ConfinedPath,
@@ -95,7 +95,7 @@ pub(crate) fn list_of(
     if let [only] = &mut list.entries[..]
         && *only.path == *name
     {
-        // A single file: whatever it is called.
+        // A single file has this name in the list.
         only.path = SINGLE.as_bytes().into();
     }
     let ours = |path: &[u8]| {
@@ -141,7 +141,7 @@ pub(super) fn copy(
     let replaced = if there { stored(shared, &to)? } else { 0 };
     if plan.verb == TaskVerb::Move && from.rename(from.name(), &to, plan.replace)? {
         if there {
-            // What was replaced stands where the source was.
+            // The replaced object is where the source was.
             from.aside(&hidden(plan.id, ".gone"))?;
             let old = from.path_of(&hidden(plan.id, ".gone"));
             shared
@@ -181,21 +181,21 @@ pub(super) fn grown(place: &str) -> RequestError {
     RequestError::new(Code::Changed, text)
 }
 
-/// Where a copy comes from.
+/// The source of a copy.
 pub(super) struct TreeSource<'a> {
     /// Of this node's: its path, and the folder that holds it.
     pub(super) root: PathBuf,
     pub(super) held: Option<&'a ConfinedPath>,
     /// Of another node's.
     pub(super) peer: Option<Arc<dyn PeerTree>>,
-    /// The name in the list of what is no folder.
+    /// The name in the list of a source that is no folder.
     pub(super) single: Option<&'a [u8]>,
     pub(super) list: &'a Manifest,
-    /// What of the tree is copied, if not all.
+    /// The entries of the tree that are copied, if not all.
     pub(super) only: Option<Vec<Box<[u8]>>>,
 }
 
-/// Copies; when that fails, what has come so far is removed unless the task goes on later.
+/// Copies; when that fails, the bytes so far are removed unless the task resumes later.
 pub(super) fn transfer(
     shared: &FilePoolState,
     plan: &TaskPlan,
@@ -211,7 +211,7 @@ pub(super) fn transfer(
     })
 }
 
-/// How what a task copies is verified.
+/// How a task's copies are verified.
 pub(super) fn level(plan: &TaskPlan) -> Level {
     match (plan.verb, plan.verify) {
         (TaskVerb::Move, _) | (_, CopyVerification::Readback) => Level::Readback,
@@ -285,7 +285,7 @@ fn stage(
     })
 }
 
-/// Removes what a failed copy has left.
+/// Removes the leftovers of a failed copy.
 pub(super) fn clean(shared: &FilePoolState, plan: &TaskPlan, to: &ConfinedPath) {
     for what in ["", ".progress", ".whole"] {
         if let Err(e) = shared.mover.remove(&to.path_of(&hidden(plan.id, what))) {
@@ -298,12 +298,12 @@ pub(super) fn clean(shared: &FilePoolState, plan: &TaskPlan, to: &ConfinedPath) 
     }
 }
 
-/// Removes what a task has half done that does not go on.
+/// Removes the half-done work of a task that does not resume.
 pub(super) fn discard(shared: &FilePoolState, plan: &TaskPlan) {
     let Some(to @ TaskEndpoint::Path { .. }) = &plan.to else {
         return;
     };
-    // Where nothing can be opened, nothing was begun.
+    // If nothing can be opened, nothing was begun.
     if let Ok(to) = ConfinedPath::open(to, false) {
         clean(shared, plan, &to);
     }
@@ -360,8 +360,8 @@ pub(super) fn release_own(
     release(&shared.mover, from, &aside, print, &Control::default())
 }
 
-/// Removes a source that has been copied, by way of another name in its folder, and unless it has not the fingerprint any more:
-/// what was written since would be lost. Returns the bytes that are free now.
+/// Removes a source that has been copied, by way of another name in its folder, unless it no longer has the fingerprint: later
+/// writes would be lost. Returns the bytes that are free now.
 pub(crate) fn release(
     mover: &Trees,
     from: &ConfinedPath,
@@ -443,7 +443,7 @@ pub(super) fn finish(
     })
 }
 
-/// Removes a file or tree: at once by name, then what it held.
+/// Removes a file or tree: at once by name, then its content.
 pub(super) fn remove_endpoint(
     shared: &FilePoolState,
     plan: &TaskPlan,

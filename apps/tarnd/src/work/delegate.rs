@@ -44,7 +44,7 @@ pub(super) fn hand_over(
     control: &Control,
 ) -> Result<Finish, RequestError> {
     let peers = &Asking::of(shared, plan)?;
-    // What the source of a move is before it is copied, if it is to be removed from here.
+    // The state of a move's source before it is copied, if it is to be removed from here.
     let moves =
         plan.verb == TaskVerb::Move && spec.verify == CopyVerification::Readback && is_copy(spec);
     let known = lock(&shared.taken).get(&plan.id).and_then(|t| t.source);
@@ -125,7 +125,7 @@ fn follow(
     };
     let outcome = await_end(peers, node, id, control);
     let goes_on = |why: &RequestError| plan.durable && plan.lacks_peer(why);
-    // What is still done there is asked after again, unless that node knows nothing of it any more.
+    // A task that is still in progress there is queried again, unless that node knows nothing of it any more.
     if !outcome
         .as_ref()
         .is_err_and(|(why, there)| *there && goes_on(why))
@@ -154,7 +154,7 @@ fn follow(
     ))
 }
 
-/// Whether what a task was to copy to another node lies there: an earlier tarnd had it copied.
+/// Whether a task's copy is already on another node: an earlier tarnd had it copied.
 fn is_there(
     shared: &FilePoolState,
     plan: &TaskPlan,
@@ -227,7 +227,7 @@ fn await_end(
     }
 }
 
-/// Takes back what another node was to do for a task that does not go on.
+/// Takes back a task of another node for a task that does not resume.
 pub(super) fn discard(shared: &FilePoolState, plan: &TaskPlan) {
     let taken = lock(&shared.taken).remove(&plan.id);
     if let (Some((node, _)), Some(taken), Ok(peers)) = (&plan.handed, taken, shared.peers()) {
@@ -235,7 +235,7 @@ pub(super) fn discard(shared: &FilePoolState, plan: &TaskPlan) {
     }
 }
 
-/// Takes a task back, and waits a moment until it has ended: what it had half done is gone then.
+/// Takes a task back, and waits a moment until it has ended: its half-done work is gone then.
 fn cancel(peers: &PeerTable, node: &str, id: TaskId) {
     let control = Control::default();
     if peers

@@ -217,7 +217,7 @@ fn save(
         return Err(held.failed("make", Errno::XDEV));
     }
     if there {
-        // What was replaced, a folder perhaps.
+        // The replaced object, a folder perhaps.
         let old = shared.mover.remove(&held.path_of(&staged));
         old.map_err(|e| to_request_error(&e, &[held]))?;
     }

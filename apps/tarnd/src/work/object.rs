@@ -24,7 +24,7 @@ use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
 use tarn_types::object::ObjectUrl;
 
-/// The mode of what comes from memory.
+/// The mode of a file from memory.
 const MODE: u32 = 0o644;
 
 /// As movers name it.
@@ -46,7 +46,7 @@ fn list(
     Ok(normal(list.map_err(|e| to_request_error(&e, &[]))?, at))
 }
 
-/// What a task would move from there.
+/// The size of the data that a task would move from there.
 pub(super) fn measure(
     shared: &FilePoolState,
     at: &ObjectUrl,
@@ -59,7 +59,7 @@ pub(super) fn measure(
     })
 }
 
-/// The hash of what lies there, all of which is read.
+/// The hash of the objects there, all of which are read.
 pub(super) fn content(
     shared: &FilePoolState,
     at: &ObjectUrl,
@@ -139,7 +139,7 @@ pub(super) fn load(
     })
 }
 
-/// What is put into a store, and what is done with it after a move.
+/// An upload to a store, and the source that a move removes afterwards.
 struct ObjectUpload<'a> {
     source: CopySource,
     list: Manifest,
@@ -354,7 +354,7 @@ fn peer_source<'a>(
     })
 }
 
-/// Whose objects those of a task are: of this tarnd, as its half-done files are.
+/// The owner of a task's objects: this tarnd, as of its half-done files.
 fn owner(plan: &TaskPlan) -> String {
     String::from_utf8_lossy(&hidden(plan.id, "")).into_owned()
 }
@@ -376,7 +376,7 @@ fn deliver(
         owner: owner(plan),
         over: match (plan.replace, plan.resumed) {
             (true, _) => Over::All,
-            // It may be whole: an earlier tarnd has not come to say so.
+            // It may be whole: an earlier tarnd has not come to report it.
             (false, true) => Over::Own,
             (false, false) => Over::Unfinished,
         },
@@ -389,7 +389,7 @@ fn deliver(
     let held: Vec<&ConfinedPath> = upload.held.iter().collect();
     let report = report.map_err(|e| {
         let why = to_request_error(&e, &held);
-        // What it has put before it met somebody else's goes; what it met is not its own.
+        // Objects that it put before it met somebody else's one are removed; the one it met is not its own.
         let goes = e.refused == Some(ObjectStoreError::Occupied) && !shared.keeps(plan, &why);
         if goes && !plan.resumed {
             withdraw(shared, plan, at, false);
@@ -408,8 +408,8 @@ fn deliver(
     Ok((upload.list.bytes(), checksum))
 }
 
-/// Removes what a task has put that does not go on; what has taken the place of other objects stays. So does what a move has put
-/// whole that `may_be_moved`: its source may be gone already.
+/// Removes the objects of a task that does not resume; objects that have replaced others stay. So do whole objects of a move that
+/// `may_be_moved`: its source may be gone already.
 pub(super) fn withdraw(
     shared: &FilePoolState,
     plan: &TaskPlan,
@@ -430,7 +430,7 @@ pub(super) fn withdraw(
     }
 }
 
-/// The list of what is in memory.
+/// The list of a file in memory.
 fn of_memory(length: u64) -> Manifest {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     Manifest {

@@ -15,7 +15,7 @@ use tarn_proto::local::{
 use tarn_tasks::{Finish, TaskSize};
 use tarn_types::grant::admits;
 
-/// Bytes of partitions in one reply: the rest is asked for again.
+/// Bytes of partitions in one reply: another request gets the rest.
 const MAX_LISTED: usize = 48 << 10;
 /// Bytes that one takes there beside its name, its text and its list.
 const LISTED: usize = 64;
@@ -59,8 +59,8 @@ fn takes(info: &PartitionDetails) -> u64 {
     file(info.size, info.unit)
 }
 
-/// Does what nobody else may have the partition open for; for a moment, somebody may: a program of another node has closed it, and its
-/// stream is not noticed to have ended yet.
+/// Does an operation for which nobody else may have the partition open. For a moment, somebody may: a program of another node has
+/// closed it, and the end of its stream is not noticed yet.
 fn patiently(does: impl Fn() -> Result<(), RequestError>) -> Result<(), RequestError> {
     let until = Instant::now() + CLOSING;
     loop {
@@ -73,7 +73,7 @@ fn patiently(does: impl Fn() -> Result<(), RequestError>) -> Result<(), RequestE
     }
 }
 
-/// What one would take more than it does.
+/// The additional space that a partition needs.
 pub(super) fn measure(
     plan: &TaskPlan,
     bytes: u64,
@@ -189,7 +189,7 @@ pub(crate) fn list(
     Ok(some.collect())
 }
 
-/// What a program wants of partitions.
+/// A program's query about partitions.
 #[derive(Debug)]
 pub(crate) enum PartitionQuery {
     /// This file, to be written too.
@@ -201,7 +201,7 @@ pub(crate) enum PartitionQuery {
 /// Partitions for a program.
 #[derive(Debug)]
 pub(crate) struct PartitionRequest {
-    /// Who is answered.
+    /// The request that is answered.
     pub(crate) to: (ProgramConnectionId, u32),
     /// The node that has it, if it is another one.
     pub(crate) node: Option<String>,
@@ -210,11 +210,11 @@ pub(crate) struct PartitionRequest {
     /// Below it.
     pub(crate) path: Vec<u8>,
     pub(crate) wanted: PartitionQuery,
-    /// Who asks, and their groups; none for who may have all.
+    /// The user who asks, and their groups; none for a user who may have all.
     pub(crate) guest: Option<(UserId, Vec<u32>)>,
 }
 
-/// The answer.
+/// The reply.
 pub(crate) struct PartitionReply {
     pub(crate) to: (ProgramConnectionId, u32),
     pub(crate) reply: Reply,
@@ -254,7 +254,7 @@ impl PartitionRequest {
     }
 
     fn open(&self, write: bool) -> Result<OwnedFd, RequestError> {
-        // Who is not on its list does not learn whether there is one.
+        // A user who is not on its list does not learn whether there is one.
         let denied = || {
             let text = format!(
                 "user {} may not have the partition, or it does not exist: its owner can make one with this user on its access list",

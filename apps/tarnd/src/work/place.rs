@@ -20,7 +20,7 @@ const FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::CLOEXEC);
 
-/// File systems of the kernel (`linux/magic.h`): the sizes that their files tell are not those that are read.
+/// File systems of the kernel (`linux/magic.h`): their files have other sizes than the bytes that are read.
 const OF_KERNEL: [i64; 7] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -31,14 +31,14 @@ const OF_KERNEL: [i64; 7] = [
     0x7363_6673, // securityfs
 ];
 
-/// A file or folder, whatever it is called: device and inode.
+/// A file or folder, by any name: device and inode.
 pub(crate) type Id = (u64, u64);
 
 pub(crate) fn id_of(stat: &Stat) -> Id {
     (stat.st_dev, stat.st_ino)
 }
 
-/// A name in a folder that is open. The folder stays the one it is, whoever renames what is above it.
+/// A name in a folder that is open. The folder stays the same one, whoever renames folders above it.
 #[derive(Debug)]
 pub(crate) struct ConfinedPath {
     folder: OwnedFd,
@@ -167,7 +167,7 @@ impl ConfinedPath {
         refuse(&self.place, doing, errno)
     }
 
-    /// What is there; `None` for nothing.
+    /// The status of the object there; `None` for nothing.
     pub(crate) fn stat(&self) -> Result<Option<Stat>, RequestError> {
         self.stat_of(&self.name)
     }
@@ -180,7 +180,7 @@ impl ConfinedPath {
         }
     }
 
-    /// Gives a name of this folder to `to`; what is there is replaced at once or, without `replace`, never.
+    /// Gives a name of this folder to `to`; an object there is replaced at once or, without `replace`, never.
     /// `Ok(false)` when they lie on different file systems.
     pub(crate) fn rename(
         &self,
@@ -211,7 +211,7 @@ impl ConfinedPath {
             .map_err(|e| self.failed("remove", e))
     }
 
-    /// Whether both are one name in one folder, whatever ways lead there.
+    /// Whether both are one name in one folder, by any path.
     pub(crate) fn is(&self, other: &Self) -> Result<bool, RequestError> {
         let folder = |held: &Self| {
             let stat = fstat(&held.folder).map_err(|e| held.failed("examine", e))?;
@@ -220,7 +220,7 @@ impl ConfinedPath {
         Ok(self.name == other.name && folder(self)? == folder(other)?)
     }
 
-    /// Refuses what the kernel makes up as it is read.
+    /// Refuses files that the kernel makes up as they are read.
     pub(crate) fn check_readable(&self) -> Result<(), RequestError> {
         let about = fstatfs(&self.folder).map_err(|e| self.failed("examine", e))?;
         if !OF_KERNEL.contains(&about.f_type) {
@@ -259,7 +259,7 @@ impl ConfinedPath {
     }
 }
 
-/// A mover's error as it is told, with the paths that people know.
+/// A mover's error for a reply, with the paths that people know.
 pub(crate) fn to_request_error(error: &MoverError, places: &[&ConfinedPath]) -> RequestError {
     let mut text = error.failure.message.clone();
     for held in places {
@@ -297,13 +297,13 @@ pub(crate) fn above(folder: &OwnedFd) -> Vec<Id> {
     ids
 }
 
-/// Refuses an external destination that lies in one of these dataspaces or around it: what comes there by that way would not be
+/// Refuses an external destination that is in one of these dataspaces or around it: bytes that come there by that way would not be
 /// counted.
 pub(crate) fn check_outside(path: &[u8], spaces: &[(String, PathBuf)]) -> Result<(), RequestError> {
     let text = |path: &[u8]| String::from_utf8_lossy(path).escape_debug().to_string();
     let refuse = |what: String| Err(RequestError::new(Code::Invalid, what));
     let whole = Path::new(OsStr::from_bytes(path));
-    // Its own name is replaced, not followed; what is above it may not be made yet.
+    // Its own name is replaced, not followed; a folder above it may not be made yet.
     let there = openat(CWD, whole, FOLDER | OFlags::NOFOLLOW, Mode::empty()).ok();
     let is_folder = there.is_some();
     let mut parents = whole.ancestors().skip(1);
@@ -348,7 +348,7 @@ fn make_folders(top: &OwnedFd, folders: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What tells this tarnd's half-done things from those of others: numbers of tasks are the same in all, and folders outside are
+/// Tells this tarnd's half-done files from those of others: numbers of tasks are the same in all, and folders outside are
 /// shared. It stays the same over restarts, as the state folder and the node do.
 static TAG: OnceLock<String> = OnceLock::new();
 
@@ -361,14 +361,14 @@ pub(crate) fn set_tag(node: &str, state: &Path) {
     let _ = TAG.set(format!("{:08x}", hasher.finish().0 as u32));
 }
 
-/// A name of this tarnd's own beside what a task works on.
+/// A name of this tarnd's own beside a task's file.
 pub(crate) fn hidden(id: TaskId, what: &str) -> Vec<u8> {
     let tag = TAG.get().map_or("", String::as_str);
     let name = format!("{id}-{tag}{what}");
     [tarn_tasks::HIDDEN, name.as_bytes()].concat()
 }
 
-/// The task that such a name is of, if it is this tarnd's; `rest` is what follows [`tarn_tasks::HIDDEN`].
+/// The task that such a name is of, if it is this tarnd's; `rest` is the name after [`tarn_tasks::HIDDEN`].
 pub(crate) fn task_of(rest: &[u8]) -> Option<TaskId> {
     let name = rest.split(|b| *b == b'.').next()?;
     let (id, tag) = std::str::from_utf8(name).ok()?.split_once('-')?;
@@ -376,7 +376,7 @@ pub(crate) fn task_of(rest: &[u8]) -> Option<TaskId> {
     id.parse().ok()
 }
 
-/// What a status says of the kind.
+/// The kind of file in a status.
 pub(crate) fn kind_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }

@@ -18,7 +18,7 @@ use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{EntryKind, Manifest};
 
-/// Bytes that are asked for at a time, and how many times ahead.
+/// Bytes of one request, and how many requests ahead.
 const PIECE: u64 = 1 << 20;
 const AHEAD: u64 = 4;
 
@@ -40,7 +40,7 @@ pub(super) fn show((node, space, path): PeerPath<'_>) -> String {
     format!("{node}/{space}:{}", path.escape_debug())
 }
 
-/// A tree of another node; what fails of it is noted.
+/// A tree of another node; its failures are noted.
 #[derive(Debug)]
 struct MonitoredTree {
     tree: RemoteTree,
@@ -143,7 +143,7 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// What a task would move that takes from another node.
+/// The size of the data that a task would move from another node.
 pub(super) fn measure(
     shared: &FilePoolState,
     plan: &TaskPlan,
@@ -243,7 +243,7 @@ pub(super) fn normal(mut list: Manifest, single: bool) -> Manifest {
     list
 }
 
-/// The hash of what lies at a place of this node.
+/// The hash of the data at a place of this node.
 pub(super) fn content(
     shared: &FilePoolState,
     held: &ConfinedPath,

@@ -1,4 +1,4 @@
-//! What is in a space, by user.
+//! The usage of a space, by user.
 
 use super::place::task_of;
 use super::{LiveLeftovers, UsageByUser};
@@ -29,8 +29,8 @@ struct Survey<'a> {
     mover: &'a Trees,
 }
 
-/// Bytes of the blocks of every user's files below `root`, without what tasks have half done. With `kept`, what tasks
-/// of earlier tarnds have half done is removed, unless they go on.
+/// Bytes of the blocks of every user's files below `root`, without half-done work of tasks. With `kept`, half-done work of tasks of
+/// earlier tarnds is removed, unless they resume.
 pub(super) fn survey(
     mover: &Trees,
     root: &Path,

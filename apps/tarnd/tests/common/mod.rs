@@ -173,7 +173,7 @@ pub(crate) fn ports<const N: usize>() -> [u16; N] {
     [(); N].map(|()| free::free_port())
 }
 
-/// A file of peers; what stands after each address is its entry's rest.
+/// A file of peers; the text after each address is its entry's rest.
 pub(crate) fn peers(dir: &Path, key: &str, nodes: &[(&str, u16, &str)]) -> String {
     let mut text = format!("key = \"{key}\"\n");
     for (name, port, rest) in nodes {

@@ -36,7 +36,7 @@ pub(crate) const RUN: &str = "w-1";
 pub(crate) const WORKSPACE: &str = "w-ws";
 const NONCE: (&str, &str) = ("nonce", "a word");
 
-/// What a run's processes have in common.
+/// The settings that a run's processes share.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Bed {
     root: PathBuf,
@@ -123,16 +123,16 @@ fn step(at: u32, run: String) -> Step {
     }
 }
 
-/// Makes a small tree and says so.
+/// Makes a small tree and prints that.
 pub(crate) const MAKES: u32 = 0;
-/// Notes again and again that it is there, whatever it is asked to do; `beats` tells where.
+/// Notes again and again that it is there, whatever requests it gets; `beats` gives the place.
 pub(crate) const BEATS: u32 = 1;
 /// Makes a large tree.
 pub(crate) const LARGE: u32 = 2;
 /// Runs on two nodes; waits on the second one while there is a file `wait`.
 pub(crate) const PAIR: u32 = 3;
 
-/// Makes what is to be kept.
+/// Makes data that is kept.
 pub(crate) const KEEPS: u32 = 4;
 /// Runs on two nodes; the second one prints [`PRINTED`] lines of numbers, which it has read from the first, and how many words
 /// its command has: [`WORDS`], more than one piece of a message.
@@ -260,7 +260,7 @@ impl Bed {
         self.launch(tarnd, name, HASTE, "tcp")
     }
 
-    /// Reading as `--transport` says. What it logs is in a file of its name.
+    /// A node that reads as `--transport` says. Its log is in a file of its name.
     pub(crate) fn start_reading_by(&self, name: &str, transport: &str) -> Node {
         let mut tarnd = Command::new(self.path("bin/tarnd"));
         tarnd.args(["--node", "--node-name", name, "--log-level", "info"]);
@@ -452,7 +452,7 @@ impl Drop for Node {
     }
 }
 
-/// What `tarn run` is for a node.
+/// The client of a node, in the place of `tarn run`.
 pub(crate) struct Client {
     pub(crate) session: NodeSession,
     pub(crate) news: Receiver<Option<Vec<u8>>>,
@@ -494,7 +494,7 @@ impl Client {
         self.tell(NodeCommand::Do(Action { what, why }));
     }
 
-    /// What it says next; none when the session is over.
+    /// Its next notification; none when the session is over.
     pub(crate) fn heard(&self) -> Option<NodeNotification> {
         let said = self.news.recv_timeout(LONG).unwrap();
         said.map(|bytes| decode(&bytes).unwrap())

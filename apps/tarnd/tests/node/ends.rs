@@ -1,4 +1,4 @@
-//! How sessions and tarnds end, and what is left then.
+//! How sessions and tarnds end, and the data that is left then.
 
 use crate::Test;
 use crate::bed::*;
@@ -80,7 +80,7 @@ fn a_client_is_killed() {
     first.wait().unwrap();
     bed.wait_for_silence();
     let work = bed.tier("n1").work();
-    // tarnd is still there for the run, and so is what it has made.
+    // tarnd is still there for the run, and so is its data.
     let client = bed.connect(&node.started);
     client.open(bed.node_config(&[(&node, &client)], 0));
     let at = Place::Node(spot(0));
@@ -177,7 +177,7 @@ fn steps_end_with_tarnd() {
         while let Some(heard) = client.heard() {
             last = Some(heard);
         }
-        // A signal is told of, so that the run knows that nobody was lost by accident.
+        // A signal is reported, so that the run knows that nobody was lost by accident.
         assert_eq!(last == Some(NodeNotification::Ending), !closes, "{last:?}");
         assert!(client.session.over().is_some());
         assert!(
@@ -190,7 +190,7 @@ fn steps_end_with_tarnd() {
 /// The terminal goes: it ends as by SIGTERM; under `nohup` it stays.
 fn under_nohup_it_stays() {
     let bed = Bed::make();
-    // Whatever these tests were started with.
+    // Independent of the way in which these tests were started.
     let mut node = bed.start_by(&["env", "--default-signal=HUP"], "n1");
     node.hang_up();
     assert!(node.ended().success());
@@ -224,7 +224,7 @@ fn idle_it_needs_little() {
     client.open(bed.node_config(&[(&node, &client)], 0));
     client.clean(Staying::default());
     client.run(MAKES, 0);
-    // Wake-ups, not time: how long one takes says more of the machine than of tarnd.
+    // Wake-ups, not time: the time of each depends more on the machine than on tarnd.
     let woken = || -> u64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", node.pid())).unwrap();
         let one = |t: std::io::Result<std::fs::DirEntry>| {
@@ -239,7 +239,7 @@ fn idle_it_needs_little() {
     std::thread::sleep(Duration::from_secs(3));
     let rate = (woken() - before) as f64 / since.elapsed().as_secs_f64();
     assert!(rate < 20.0, "{rate} wake-ups a second");
-    // What is its own: how much of the program's file is there says more of the build.
+    // Its own pages: the mapped part of the program's file depends more on the build.
     let memory = std::fs::read_to_string(format!("/proc/{}/statm", node.pid())).unwrap();
     let mut pages = memory.split(' ').map(|n| n.parse::<u64>().unwrap_or(0));
     let own = pages.nth(1).unwrap() - pages.next().unwrap();

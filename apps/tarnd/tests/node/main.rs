@@ -44,7 +44,7 @@ fn run_all() -> ExitCode {
         })
     };
     let mut arguments = Arguments::from_args();
-    // Tests send signals to this process and look for what is left of its children.
+    // Tests send signals to this process and look for leftovers of its children.
     arguments.test_threads = Some(1);
     let trials = tests.concat().iter().map(trial).collect();
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -1,4 +1,4 @@
-//! What the nodes of a step send each other: in order, once, not before its time, whatever the network does in between.
+//! Messages between the nodes of a step: in order, once, not before their time, whatever the network does in between.
 
 use crate::Test;
 use crate::bed::*;
@@ -45,7 +45,7 @@ struct Two {
     clients: [Client; 2],
 }
 
-/// As `change` makes of what each is told; none where this machine has no namespaces.
+/// `change` edits each one's configuration; none where this machine has no namespaces.
 fn two(bed: &Bed, change: impl Fn(&mut NodeConfig)) -> Option<Two> {
     let nodes = ["n1", "n2"].map(|name| bed.start(name, &[]));
     let clients = nodes.each_ref().map(|node| bed.connect(&node.started));
@@ -82,7 +82,7 @@ impl Two {
         }
     }
 
-    /// Who asks the second one's data server.
+    /// A client of the second one's data server.
     fn peer(&self, run: [u8; 16], key: Key) -> Peer {
         Peer {
             node: "n2".into(),
@@ -170,7 +170,7 @@ impl Drop for Cutting {
     }
 }
 
-/// Both ways, until one end closes or so many bytes have gone either way: what is under way then is lost.
+/// Both ways, until one end closes or so many bytes have passed either way: bytes under way then are lost.
 fn pass(
     (near, far): (TcpStream, TcpStream),
     bytes: usize,
@@ -267,7 +267,7 @@ fn who_cannot_be_reached_fails_the_attempt_by_name() {
             let is_empty = || work.read_dir().is_ok_and(|mut all| all.next().is_none());
             until("the attempt is over", || !work.exists() || is_empty());
         }
-        // It is there for what it can do alone.
+        // It is there for steps of its own.
         two.clients[to.at()].run(MAKES, to.0);
     }
 }
@@ -323,7 +323,7 @@ fn only_a_node_of_the_run_is_heard_and_no_lost_one() {
         Some(PeerTarndReply::Refused(why)) => Some(why.code),
         _ => None,
     };
-    // With the run's own key; with another; of no other node of the run; on a stream for content; and what is no message.
+    // With the run's own key; with another; of no other node of the run; on a stream for content; and bytes that are no message.
     assert_eq!(said(run, Key(bed.data.1), &message(0)), None);
     assert_eq!(said(run, Key([9; 32]), &message(0)), None);
     let key = || derive("key");
@@ -336,7 +336,7 @@ fn only_a_node_of_the_run_is_heard_and_no_lost_one() {
     let no_message = said(run, key(), &PeerTarndRequest::Look(7));
     assert_eq!(refused(no_message), Some(Code::Unsupported));
     assert_eq!(said(run, key(), &message(0)), Some(PeerTarndReply::Done));
-    // A lost node is not heard until it is back.
+    // A lost node's messages are refused until it is back.
     second.tell(NodeCommand::NodeLost(NodeId(0)));
     until("it is lost", || {
         refused(said(run, key(), &message(0))) == Some(Code::Lost)

@@ -1,4 +1,4 @@
-//! Two nodes: what one has made is moved to the other.
+//! Two nodes: data that one has made is moved to the other.
 
 use crate::Test;
 use crate::bed::*;
@@ -30,7 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
-/// Whether tarnd finds what speaks to libfabric.
+/// Whether tarnd finds the library for libfabric.
 pub(crate) fn shim(bed: &Bed) -> bool {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut build = Command::new(root.join("scripts/shim.sh"));
@@ -43,7 +43,7 @@ pub(crate) fn shim(bed: &Bed) -> bool {
     true
 }
 
-/// Two tarnds of one machine read each other's memory, where they are told to.
+/// Two tarnds of one machine read each other's memory, where their options say so.
 fn memory_of_one_host_is_shared() {
     let bed = Bed::make();
     if !shim(&bed) {
@@ -52,7 +52,7 @@ fn memory_of_one_host_is_shared() {
     let one = bed.start_reading_by("n1", "libfabric:shm");
     let two = bed.start_reading_by("n2", "libfabric:shm");
     let (first, second) = moved(&bed, &one, &two);
-    // What it served, it served from windows: but for the small file.
+    // It served from windows, but for the small file.
     let mut pids = Vec::new();
     for (client, mut node) in [(first, one), (second, two)] {
         client.call(NodeRequest::Close);
@@ -73,7 +73,7 @@ fn memory_of_one_host_is_shared() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// What the first has made the second reads.
+/// The second node reads the data that the first has made.
 fn moved(bed: &Bed, one: &Node, two: &Node) -> (Client, Client) {
     let (first, second) = (bed.connect(&one.started), bed.connect(&two.started));
     let both = [(one, &first), (two, &second)];
@@ -93,7 +93,7 @@ fn moved(bed: &Bed, one: &Node, two: &Node) -> (Client, Client) {
     (first, second)
 }
 
-/// Where a run wants it, nothing is sent in clear, to whoever asks.
+/// If a run wants it, nothing is sent in clear, to any client.
 fn what_is_to_be_sealed_is_sent_to_nobody_in_clear() {
     let bed = Bed::make();
     let [one, two] = ["n1", "n2"].map(|name| bed.start_reading_by(name, "sealed"));
@@ -130,7 +130,7 @@ fn a_link_is_measured_once() {
     };
     let found = rate(link("n2", two.started.data));
     assert!(found > 10_000_000, "{found}");
-    // It is remembered: nobody is asked again, and the tiers are beside it.
+    // It is remembered: nothing is measured again, and the tiers are beside it.
     first.call(bed.measure("n1"));
     two.kill();
     two.ended();
@@ -140,7 +140,7 @@ fn a_link_is_measured_once() {
         memory.contains("\"from n2\"") && memory.contains("tier-n1\""),
         "{memory}"
     );
-    // Who is not there, and who says nothing.
+    // A node that is not there, and one that does not answer.
     let why = first.failed(link("n3", two.started.data));
     assert!(
         why.contains("node n3") && why.contains("cannot be reached"),
@@ -161,7 +161,7 @@ fn a_link_is_measured_once() {
     first.run(MAKES, 0);
 }
 
-/// How a step of two nodes ends. Does `more` in between, told how long it took; passes on which message did not get through, as tarn does.
+/// How a step of two nodes ends. Does `more` in between, with the time so far; reports undelivered messages, as tarn does.
 pub(crate) fn until_ended(
     first: &Client,
     second: &Client,
@@ -282,7 +282,7 @@ fn a_replica_is_pulled() {
     let both = [(&one, &first), (&two, &second)];
     first.open(bed.node_config(&both, 0));
     let mut seen = bed.node_config(&both, 1);
-    // What is on another node is not to be seen in the file system.
+    // Data on another node is not to be seen in the file system.
     seen.cluster.nodes[0].tiers[0].root = bed.path("elsewhere");
     second.open(seen);
     first.clean(Staying::default());
@@ -300,7 +300,7 @@ fn a_replica_is_pulled() {
     let [from, to] = ["n1", "n2"].map(|n| tree(&bed.tier(n).part(&large.key)));
     assert_eq!(from.len(), 9);
     assert!(from == to);
-    // What is withdrawn is not served any more.
+    // Evicted data is not served any more.
     let at = Place::Node(spot(0));
     let (gone, key) = (part(LARGE), large.key.clone());
     first.order(Do::Evict {

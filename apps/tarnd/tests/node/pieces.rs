@@ -1,4 +1,4 @@
-//! A partition over two nodes: who has its pieces, for how long, and who has not.
+//! A partition over two nodes: the programs that have its pieces, for how long, and those that have not.
 
 use crate::Test;
 use crate::bed::*;
@@ -41,7 +41,7 @@ pub(crate) const TESTS: &[Test] = &[
 /// Bytes of the partition, and of a block.
 const SIZE: u64 = 64 << 10;
 const BLOCK: u64 = 8 << 10;
-/// What its piece is called there.
+/// The name of its piece there.
 const FILE: &[u8] = b"field.partition";
 const STEP: &str = "@step";
 
@@ -120,7 +120,7 @@ impl Two {
         SocketAddr::from(([127, 0, 0, 1], self.nodes[node].started.data))
     }
 
-    /// What a node's data server says to who knows this key.
+    /// The reply of a node's data server to a client with this key.
     fn asked(
         &self,
         bed: &Bed,
@@ -170,7 +170,7 @@ fn used(stream: OwnedFd) -> TcpStream {
     stream
 }
 
-/// What it answers.
+/// The reply to a request on the stream.
 fn answered(
     stream: &mut TcpStream,
     ask: &storage::StorageRequest,
@@ -233,7 +233,7 @@ fn a_step_has_those_of_both_nodes() {
             refused(program.partitions(None, STEP, b"")),
             Code::Unsupported
         );
-        // Who does not have the run's key learns nothing, who has it only what was lent.
+        // A client without the run's key learns nothing, a client with it only the exported pieces.
         let right = bed.data.1;
         let none = two.asked(&bed, [9; 32], &lend("@s3.0.1", FILE));
         assert!(none.is_err(), "{none:?}");

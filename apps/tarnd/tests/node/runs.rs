@@ -1,4 +1,4 @@
-//! What a run asks of a node, from the first word to the last.
+//! The requests of a run to a node, from the first to the last.
 
 use crate::Test;
 use crate::bed::*;
@@ -94,7 +94,7 @@ fn progress_is_told() {
     assert!(matches!(steps[0].phase, Phase::Preparing | Phase::Running));
     client.tell(NodeCommand::KillAll);
     assert!(matches!(client.event(), Event::Ended { .. }));
-    // Once more, because nothing goes on.
+    // Once more, because nothing is in progress.
     loop {
         match client.heard() {
             Some(NodeNotification::Progress { transfers, steps }) if steps.is_empty() => {

@@ -1,5 +1,5 @@
-//! Two nodes of a run with encrypted datasets: each has the keys that the run has handed to it, and what one has made the other gets as
-//! it lies.
+//! Two nodes of a run with encrypted datasets: each has the keys that the run has handed to it, and a node gets the other one's
+//! data as it is stored.
 
 use crate::Test;
 use crate::bed::*;
@@ -25,7 +25,7 @@ fn keys(of: &str) -> WorkspaceKeys {
     WorkspaceKeys(text.into())
 }
 
-/// All that a node is told, with some datasets encrypted.
+/// The whole configuration of a node, with some datasets encrypted.
 fn encrypted(mut node_config: NodeConfig, keys: Option<WorkspaceKeys>) -> NodeConfig {
     for at in [LARGE, PAIR] {
         node_config.workflow.data[at as usize].encrypt = true;
@@ -74,12 +74,12 @@ fn what_is_encrypted_goes_as_it_lies_by_keys_that_the_run_hands_out() {
     assert_eq!((from.len(), to.len()), (9, 9));
     for (name, bytes) in &from {
         assert!(bytes.starts_with(b"TARNSEAL"), "{name}");
-        // What fits one piece is sealed anew where it arrives.
+        // A file that fits one piece is sealed again where it arrives.
         let small = name == "e/y";
         assert!((to[name] == *bytes) != small, "{name}");
         assert!(to[name].starts_with(b"TARNSEAL"), "{name}");
     }
-    // What the second node says in a step of both lies sealed on the first, whose output it is.
+    // Output of the second node in a step of both is stored sealed on the first, to which it belongs.
     first.begin_on(PAIR, 1, &[0, 1]);
     let outputs = match until_ended(&first, &second, |_| ()) {
         AttemptOutcome::Committed { outputs, .. } => outputs,

@@ -1,4 +1,4 @@
-//! Who is not of the run, and what is no message.
+//! Clients that are not of the run, and bytes that are no message.
 
 use crate::Test;
 use crate::bed::*;

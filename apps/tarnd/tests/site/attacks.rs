@@ -1,4 +1,4 @@
-//! What is refused, and logged.
+//! Attacks that are refused, and logged.
 
 use crate::node::*;
 use std::fs;
@@ -16,7 +16,7 @@ fn attack_a_controller_of_an_earlier_term_acts_on_nothing() {
     let mut node = Node::start("n1", &daemon);
     let mut old = node.try_begin(4, &daemon).ok().unwrap();
     let mut new = node.try_begin(5, &daemon).ok().unwrap();
-    // The one that was there is cut off, and cannot come back, not even when the node has begun anew.
+    // The old controller is cut off, and cannot come back, not even after the node was restarted.
     let number = 1;
     let order = NodeOrder::Look;
     let _ = old.try_say(order, number);
@@ -76,7 +76,7 @@ fn attack_a_result_is_not_written_where_its_user_may_not_write() {
         assert_eq!(session.refused(ALICE, send).0, Code::Denied);
     }
     assert_eq!(fs::read_to_string(&bobs).unwrap(), "bob's");
-    // Nor into the store, past what is counted there.
+    // Nor into the store, past the account there.
     let send = Work::Send {
         parts: vec![(part(ALICE, "x", 1), None, proof)],
         dest: node.path("store/u20001/loot"),
@@ -201,10 +201,10 @@ fn attack_links_in_the_store_lead_nowhere() {
             .0,
         Code::Denied
     );
-    // A job's folder is one: it goes, not what it leads to.
+    // A job's folder is one: it is removed, not its target.
     node.as_user(ALICE, &format!("ln -s {outside} store/u20001/j/6"));
     session.done(ALICE, Work::Remove(vec![StoreContent::Job(6)]));
-    // One within what is removed is removed itself.
+    // One within removed data is removed itself.
     node.as_user(ALICE, &format!("ln -s {outside} store/u20001/j/5/w/x/out"));
     session.done(ALICE, Work::Remove(vec![StoreContent::Job(5)]));
     assert_eq!(fs::read_to_string(target.join("precious")).unwrap(), "x");
@@ -334,7 +334,7 @@ fn attack_a_worker_can_neither_be_looked_into_nor_does_it_keep_roots_rights() {
         assert_eq!(field(set), ["0000000000000000"], "{set}");
     }
     assert_eq!(field("NoNewPrivs:"), ["1"]);
-    // Not dumpable: what is of it in /proc is root's, so its user reads neither memory nor environment.
+    // Not dumpable: its files in /proc are root's, so its user reads neither memory nor environment.
     assert_eq!(
         fs::metadata(format!("/proc/{worker}/environ"))
             .unwrap()

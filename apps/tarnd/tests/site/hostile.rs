@@ -18,7 +18,7 @@ use tarn_proto::site::{
     Holding, NodeOrder, Owner, Report, SlurmJobId, StoreContent, Work, WorkResult, is_name,
 };
 
-/// What may pass until a worker that does not answer was given up, and another one is started.
+/// The longest time until a worker that does not answer was given up, and another one is started.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
 /// The worker of a user.
@@ -59,7 +59,7 @@ pub(crate) fn next(session: &mut Session) -> (u64, WorkResult) {
     }
 }
 
-/// What comes of an order, whatever is said of others before.
+/// The result of an order; results of others before it are skipped.
 fn heard(session: &mut Session, wanted: u64) -> WorkResult {
     loop {
         let (number, what) = next(session);
@@ -82,7 +82,7 @@ fn alice_is_served_again(session: &mut Session, job: SlurmJobId) {
     }
 }
 
-/// Something of a user's that goes on in the background.
+/// A user's program that runs in the background.
 struct Program(Child);
 
 impl Program {
@@ -269,12 +269,12 @@ fn who_has_very_much_is_cut_short_and_nobody_else(daemon: &Daemon) -> Result<(),
     publish_one(&node, &mut session, ALICE);
     publish_one(&node, &mut session, BOB);
     let mut quiet = Quiet::beside(&mut session, daemon);
-    // Folders of the right shape, in names of all kinds, for which the 4 MiB that are told of one user do not suffice.
+    // Folders of the right shape, in names of all kinds, for which the 4 MiB that are reported of one user do not suffice.
     let script = "w=$(printf '\\001%.0s' $(seq 255)); l=$(printf 'a%.0s' $(seq 60)); n=$(printf 'a\\nb'); \
         cd store/u20001/d; mkdir -p \"$w/$w/1\" \"$n/x/1/0\" $l/$l/1; \
         (cd \"$w/$w/1\"; seq 7000 | xargs mkdir); cd $l/$l/1; seq 9000 | xargs mkdir";
     node.as_user(ALICE, script);
-    // A node looks at what it holds when a session begins.
+    // A node looks at its data when a session begins.
     quiet.bob_is_served(&mut session)?;
     drop(session);
     node.restart();
@@ -290,7 +290,7 @@ fn who_has_very_much_is_cut_short_and_nobody_else(daemon: &Daemon) -> Result<(),
         .collect();
     assert!(of_alice.iter().map(|h| h.weight()).sum::<usize>() <= 4 << 20);
     assert!(of_alice.len() > 1000);
-    // What has no name of a dataset is none.
+    // A folder without the name of a dataset is none.
     let parts = of_alice.iter().filter_map(|h| h.held.part());
     assert!(parts.clone().count() > 1000);
     for part in parts {
@@ -318,7 +318,7 @@ fn silent_strangers_do_not_keep_the_controller_out(daemon: &Daemon) -> Result<()
     let mut session = quiet.begins(&node)?;
     quiet.bob_is_served(&mut session)?;
     node.audited("too many at a time");
-    // Those that are left are closed soon: all they have heard is who is there, and a number.
+    // The rest are closed soon: all that they have received is the node's name, and a number.
     for mut stranger in strangers {
         stranger.set_read_timeout(Some(SOON)).unwrap();
         let mut said = Vec::new();

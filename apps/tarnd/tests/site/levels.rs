@@ -1,4 +1,4 @@
-//! Several stores of a node, on two file systems: moves between them, and what becomes of these when something fails.
+//! Several stores of a node, on two file systems: moves between them, and their state when something fails.
 
 use crate::munged::Daemon;
 use crate::node::*;
@@ -60,7 +60,7 @@ impl Two {
         self.at(store, &format!("u{ALICE}/d/w/{dataset}/0/0/tree"))
     }
 
-    /// What is half done or hidden in a store.
+    /// Half-done and hidden files in a store.
     fn hidden(&self, store: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut folders = vec![self.at(store, &format!("u{ALICE}"))];
@@ -129,7 +129,7 @@ fn check(session: &mut Session, dataset: &str, store: &str) {
     session.proven(ALICE, Work::CheckIn(part(ALICE, dataset, 0), store.into()));
 }
 
-/// Where a node says that a dataset lies.
+/// The stores in which a node reports a dataset.
 fn told(session: &Session, dataset: &str) -> Vec<String> {
     let held = StoreContent::Part(part(ALICE, dataset, 0));
     let own = session.holds.iter().filter(|(_, h)| h.held == held);
@@ -155,7 +155,7 @@ fn a_part_goes_from_one_file_system_to_another_and_back() {
     let down = moves("x", ("fast", "slow"), &proof, false);
     let bytes = 6 * MIB as u64;
     assert_eq!(session.proven(ALICE, down.clone()), (proof.clone(), bytes));
-    // It is what it was, in the one place alone; where it was it is overwritten.
+    // It is as it was, in the one place alone; in the other it is overwritten.
     check(&mut session, "x", "slow");
     assert!(!two.at("fast", &format!("u{ALICE}/d/w")).exists());
     let mut left = vec![1; 9];
@@ -177,7 +177,7 @@ fn a_part_goes_from_one_file_system_to_another_and_back() {
         session.proven(ALICE, fetch(ALICE, "x", &source)),
         (proof.clone(), 0)
     );
-    // Up again, as a copy: it lies in both, and each is told of.
+    // Up again, as a copy: it is in both stores, and each is reported.
     let up = moves("x", ("slow", "fast"), &proof, true);
     assert_eq!(session.proven(ALICE, up.clone()).1, bytes);
     assert_eq!(session.proven(ALICE, up).1, 0);
@@ -195,7 +195,7 @@ fn a_part_goes_from_one_file_system_to_another_and_back() {
         Work::Remove(vec![StoreContent::Part(part(ALICE, "x", 0))]),
     );
     assert!(!two.tree("slow", "x").exists());
-    // What is not there cannot be moved, nor to where there is nothing.
+    // A part that is not there cannot be moved, nor can a part be moved to a store that is not there.
     assert_eq!(
         session
             .refused(ALICE, moves("x", ("fast", "slow"), &proof, false))
@@ -233,7 +233,7 @@ fn what_lies_in_another_store_is_served_merged_and_let_in_from_there() {
         proof: Some(low.clone()),
     };
     assert_eq!(far.proven(ALICE, work), (low, 2000));
-    // A view is made where the parts lie, what is written where it is to be; what that begins with may lie elsewhere.
+    // A view is made where the parts are stored, output where it is to be; its initial content may be stored elsewhere.
     session.done(
         ALICE,
         Work::View {
@@ -294,7 +294,7 @@ fn what_lies_in_another_store_is_served_merged_and_let_in_from_there() {
         fs::read_to_string(two.node.path("run/jobs/5")).unwrap(),
         expected
     );
-    // Where all of it lies in one store, that is the one root, as ever.
+    // If all of it is in one store, that is the one root, as ever.
     let one = vec![mount("low", "slow", "j/5/v/low", false)];
     session.order(NodeOrder::Admit {
         job: 6,
@@ -319,7 +319,7 @@ fn what_lies_in_another_store_is_served_merged_and_let_in_from_there() {
         two.at("fast", &format!("u{ALICE}/d/w/made/1/0/tree/a"))
             .exists()
     );
-    // What a job has goes from all stores.
+    // A job's data is removed from all stores.
     session.done(ALICE, Work::Remove(vec![StoreContent::Job(5)]));
     for store in ["fast", "slow"] {
         assert!(!two.at(store, &format!("u{ALICE}/j/5")).exists());
@@ -400,7 +400,7 @@ fn a_move_that_was_interrupted_between_both_is_ended_and_what_is_damaged_is_copi
     fs::write(&file, bytes).unwrap();
     assert_eq!(session.proven(ALICE, down()).1, 10_000);
     check(&mut session, "x", "slow");
-    // What is damaged where it comes from goes nowhere, and stays.
+    // A part that is damaged at its source is not moved, and stays.
     let file = two.tree("slow", "x").join("deep/b");
     fs::write(&file, "wrong").unwrap();
     let up = moves("x", ("slow", "fast"), &proof, false);
@@ -413,7 +413,7 @@ fn a_move_that_was_interrupted_between_both_is_ended_and_what_is_damaged_is_copi
     assert_eq!(two.hidden("fast"), Vec::<PathBuf>::new());
 }
 
-/// What the one worker has synced and renamed while something was done, as strace saw it.
+/// The syncs and renames of the one worker while something was done, as strace saw them.
 fn traced(two: &Two, act: impl FnOnce()) -> Option<Vec<String>> {
     let trace = two.node.path("trace");
     let [worker] = two.node.workers()[..] else {
@@ -476,7 +476,7 @@ fn what_has_come_is_durable_before_its_source_goes() {
     let inside = places(&calls, "fsync(", ".moved>");
     let order = [manifest.last(), inside.last(), named.last(), kept.last()];
     assert!(order[0].is_some() && order.is_sorted(), "{calls:#?}");
-    // It lies in both, and is ordered again.
+    // It is in both stores, and is ordered again.
     session.proven(ALICE, moves("x", ("slow", "fast"), &proof, true));
     let calls = traced(&two, || drop(session.proven(ALICE, down(false)))).unwrap();
     assert!(
@@ -497,7 +497,7 @@ fn a_store_that_is_full_keeps_nothing_of_what_did_not_fit() {
     let node = Node::start_in(("n1", &[]), &daemon, far, stores);
     let two = Two { node, shm: small };
     let mut session = two.node.begin(&daemon);
-    // Somebody else's file is room that is not there, and the controller is told what is.
+    // Another user's file takes space, and the controller gets the free space.
     let free = session.stores[0].capacity.free;
     assert!(free <= 2 << 20, "{free}");
     fs::write(two.shm.path().join("foreign"), vec![1; MIB]).unwrap();
@@ -608,7 +608,7 @@ fn a_node_is_started_with_other_stores_than_the_last_time() {
     two.node.kill();
     assert_eq!(two.node.ends_at_once(), Some(5), "{}", two.node.log());
     assert!(two.node.log().contains("mounted in each other's places"));
-    // As one store without a name, what is in it is found.
+    // As one store without a name, its data is found.
     let lone = both[0]
         .trim_start_matches("fast=")
         .trim_end_matches(",volatile")
@@ -626,7 +626,7 @@ fn begin_after(two: &mut Two, stores: &[String], daemon: &Daemon) -> Session {
     two.node.begin(daemon)
 }
 
-/// By a member, whoever orders it: what is a project's is moved by who has made it there. And encrypted, as it lies.
+/// By a member, whoever orders it: the member who has made a project's part there moves it. And encrypted, as it is stored.
 #[test]
 fn what_is_a_projects_or_sealed_moves_as_it_is() {
     let Some(daemon) = munge() else { return };
@@ -697,7 +697,7 @@ fn what_is_a_projects_or_sealed_moves_as_it_is() {
     check(&mut session, "secret", "slow");
     let bytes = fs::read(two.tree("slow", "secret").join("secret")).unwrap();
     assert!(!bytes.windows(5).any(|w| w == b"alice"));
-    // With another secret of the site the key is wrapped anew where it lies.
+    // With another secret of the site the key is wrapped again where it is stored.
     drop(session);
     let mut session = two.node.begin_with(&[9, 11, 10], &daemon);
     assert!(!session.is_behind);
@@ -721,7 +721,7 @@ fn attack_a_move_follows_no_link_out_of_a_store() {
     chown(&target, Some(ALICE), Some(ALICE)).unwrap();
     let (to, slow) = (target.display(), two.at("slow", &format!("u{ALICE}")));
     let down = || moves("x", ("fast", "slow"), &proof, false);
-    // Where it is to go, a folder above it leads out; or its own name does.
+    // At its destination, a folder above it leads out; or its own name does.
     for link in ["d", "d/w/x/0/0"] {
         let above = Path::new(link).parent().unwrap();
         let script = format!(
@@ -732,7 +732,7 @@ fn attack_a_move_follows_no_link_out_of_a_store() {
         two.node.as_user(ALICE, &script);
         match link {
             "d" => assert_eq!(session.refused(ALICE, down()).0, Code::Denied),
-            // It is no part: it goes, not what it leads to.
+            // It is no part: it is removed, not its target.
             _ => drop(session.proven(ALICE, down())),
         }
         let script = format!("cd {}; [ ! -L d ] || rm d", slow.display());
@@ -740,7 +740,7 @@ fn attack_a_move_follows_no_link_out_of_a_store() {
     }
     check(&mut session, "x", "slow");
     assert_eq!(fs::read_dir(&target).unwrap().count(), 1);
-    // Where it comes from, what was published is a link.
+    // At its source, the published tree is a link.
     let tree = two.tree("slow", "x");
     let script = format!("mv {0} {0}.old; ln -s {to} {0}", tree.display());
     two.node.as_user(ALICE, &script);
@@ -756,7 +756,7 @@ fn attack_a_move_follows_no_link_out_of_a_store() {
         fs::read_to_string(target.join("precious")).unwrap(),
         "bob's"
     );
-    // Nobody moves what is another's.
+    // Nobody moves another user's data.
     let bobs = session.refused(BOB, down());
     assert_eq!(bobs.0, Code::Denied, "{}", bobs.1);
     for script in ["ls", "touch x", "rm -rf u20001"] {

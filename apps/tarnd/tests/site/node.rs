@@ -25,7 +25,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(120);
 pub(crate) struct Node {
     pub(crate) name: &'static str,
     options: &'static [&'static str],
-    /// What `--store` says, of each; relative to its folder.
+    /// The values of `--store`; relative to its folder.
     pub(crate) stores: Vec<String>,
     pub(crate) tarnd: Child,
     pub(crate) folder: TempDir,
@@ -38,7 +38,7 @@ pub(crate) struct Session {
     pub(crate) reader: MungeSessionReader,
     writer: Orders,
     pub(crate) number: u64,
-    /// What the node held when it began.
+    /// The data that the node held when it began.
     pub(crate) holds: Vec<(Uid, Holding)>,
     /// Those who may have held more.
     pub(crate) partial: Vec<Owner>,
@@ -48,7 +48,8 @@ pub(crate) struct Session {
     pub(crate) stores: Vec<NodeStoreReport>,
 }
 
-/// What the node is ordered. It is told between orders that its controller is there, however long the test is kept from saying so.
+/// Orders to the node. Between them the node gets a sign that its controller is there, however long the test is kept from giving
+/// one.
 struct Orders(Arc<Mutex<MungeSessionWriter>>);
 
 impl Orders {
@@ -73,7 +74,7 @@ fn send(writer: &Mutex<MungeSessionWriter>, command: &NumberedOrder) -> Result<(
     writer.lock().unwrap().send(command)
 }
 
-/// `None`, said loudly, where it cannot be tried.
+/// `None`, printed loudly, where it cannot be tried.
 pub(crate) fn munge() -> Option<Daemon> {
     if !rustix::process::geteuid().is_root() {
         println!("SKIPPED: a node of a site is root's; run the tests as root");
@@ -104,7 +105,7 @@ impl Node {
         folder: TempDir,
         stores: Vec<String>,
     ) -> Self {
-        // Users reach what is theirs below it.
+        // Users reach their own files below it.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
         fs::create_dir(folder.path().join("outside")).unwrap();
         let port = free_port();
@@ -185,7 +186,7 @@ impl Node {
         self.restart_killed();
     }
 
-    /// The processes of its workers; whichever thread has begun them.
+    /// The processes of its workers, begun by any thread.
     pub(crate) fn workers(&self) -> Vec<u32> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.tarnd.id()));
         let threads = threads.into_iter().flatten().flatten();
@@ -243,7 +244,7 @@ impl Node {
         let secrets: Vec<SecretBytes> =
             secrets.iter().map(|b| SecretBytes::new([*b; 32])).collect();
         let until = Instant::now() + SOON;
-        // On a busy machine munge may take longer than a node waits for who says nothing: a controller comes again as well.
+        // On a busy machine munge may take longer than a node waits for a silent client: a controller comes again as well.
         let (mut reader, mut writer) = loop {
             let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
             match open(stream, self.name, 0, &secrets, &daemon.munge()) {
@@ -308,7 +309,7 @@ impl Node {
         path
     }
 
-    /// What a user's program does in its job: as that user.
+    /// Runs a script in the place of a user's program in its job: as that user.
     pub(crate) fn as_user(&self, user: Uid, script: &str) {
         let id = user.to_string();
         let done = Process::new("setpriv")
@@ -342,8 +343,8 @@ impl Drop for Node {
         for job in memory.into_iter().flatten().flatten() {
             let _ = rustix::mount::unmount(job.path(), rustix::mount::UnmountFlags::DETACH);
         }
-        // What a test that fails leaves may be 60,000 folders deep: the removal of a `TempDir` calls itself for each, and would end
-        // this whole program without a word of the test.
+        // The folders that a failed test leaves may be 60,000 folders deep: the removal of a `TempDir` calls itself for each, and
+        // would end this whole program without a word of the test.
         let _ = Process::new("rm")
             .arg("-rf")
             .arg(self.folder.path())

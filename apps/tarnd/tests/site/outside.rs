@@ -1,4 +1,4 @@
-//! What goes outside takes the place of what tarn has put there, and of nothing else.
+//! Deliveries outside take the place of data that tarn has put there, and of nothing else.
 
 use crate::node::*;
 use std::fs;
@@ -94,7 +94,7 @@ fn what_tarn_has_put_outside_is_replaced_and_nothing_else() {
     );
     assert_eq!(read(out.join("file")), "text\n");
 
-    // One that is not there, one that is empty, and what a link leads to, are written, and written anew.
+    // A missing file, an empty one, and a link's target are written, and written again.
     for name in ["new/deep", "empty", "link"] {
         let dest = out.join(name);
         for (made, text) in [(&one, "one\n"), (&two, "two\n"), (&one, "one\n")] {
@@ -105,7 +105,7 @@ fn what_tarn_has_put_outside_is_replaced_and_nothing_else() {
     }
     assert!(out.join("link").is_symlink());
 
-    // Another dataset's data is not replaced, nor what was changed since.
+    // Another dataset's data is not replaced, nor data changed since.
     let dest = out.join("new/deep");
     let (code, _) = session.refused(ALICE, look(&dest, "site u20001 other mesh"));
     assert_eq!(code, Code::Exists);

@@ -1,4 +1,4 @@
-//! What is a project's, on a node.
+//! A project's data on a node.
 
 use crate::node::*;
 use std::fs;
@@ -20,7 +20,7 @@ fn shared(version: u32) -> Part {
     }
 }
 
-/// As a member's job has it done: users that the node does not know are in the group that is said.
+/// As a member's job has it done: users that the node does not know are in the given group.
 fn order(session: &mut Session, user: Uid, group: Gid, work: Work) -> WorkResult {
     let work = Box::new(work);
     match session.order(NodeOrder::Do { user, group, work }) {
@@ -82,11 +82,11 @@ fn members_make_versions_beside_each_others_and_the_group_reads_them() {
             let is = (about.uid(), about.gid(), about.permissions().mode() & 0o777);
             assert_eq!(is, (user, PROJECT, mode), "{path}");
         }
-        // It is what was published, with the modes that it has.
+        // It is the published part, with the modes that it has.
         let said = order(&mut session, 0, 0, Work::Check(shared(version)));
         assert!(matches!(said, WorkResult::Proven { .. }), "{said:?}");
     }
-    // The node knows whose worker is to remove what, and that it is gone already.
+    // The node knows whose worker is to remove each part, and that it is gone already.
     for version in [1, 2, 3] {
         let remove = Work::Remove(vec![StoreContent::Part(shared(version))]);
         assert_eq!(order(&mut session, 0, 0, remove), WorkResult::Done);
@@ -176,7 +176,7 @@ fn make_sealed(node: &Node, session: &mut Session, user: Uid, version: u32) -> P
     proven(order(session, user, PROJECT, publish))
 }
 
-/// What a member sees of a version in a job's memory.
+/// A member's view of a version in a job's memory.
 fn opened(node: &Node, session: &mut Session, user: Uid, version: u32) -> Result<String, Code> {
     let job = 200 + version;
     let view = Work::View {
@@ -207,7 +207,7 @@ fn what_is_encrypted_is_opened_by_each_member_with_the_projects_keys() {
     assert!(proof.sealed);
     let alices = format!("{ALICE} knows");
     assert_eq!(opened(&one, &mut first, BOB, 1), Ok(alices.clone()));
-    // It goes to another node as it lies, by whoever of them runs there.
+    // It goes to another node as it is stored, by any of them who runs there.
     let fetch = Work::Fetch {
         store: String::new(),
         sealed: true,
@@ -229,7 +229,7 @@ fn what_is_encrypted_is_opened_by_each_member_with_the_projects_keys() {
             .status();
         assert!(!found.unwrap().success());
     }
-    // Who is in the group on no node opens nothing, not with a copy of all that lies there either.
+    // A user who is in the group on no node opens nothing, not even with a copy of all that is stored there.
     assert_eq!(
         refused(order(
             &mut first,
@@ -248,7 +248,7 @@ fn what_is_encrypted_is_opened_by_each_member_with_the_projects_keys() {
     );
 }
 
-/// Each member's worker wraps what its user has made: another could not.
+/// Each member's worker wraps the keys of its user's parts: another could not.
 #[test]
 fn the_keys_of_all_members_are_wrapped_anew_when_the_secret_is_rotated() {
     let Some(daemon) = munge() else { return };
@@ -259,7 +259,7 @@ fn the_keys_of_all_members_are_wrapped_anew_when_the_secret_is_rotated() {
     make_sealed(&node, &mut session, BOB, 2);
     let key = |version| node.path(&format!("store/p{PROJECT}/d/named/forcing/{version}/0/key"));
     let old = [1, 2].map(|version| fs::read(key(version)).unwrap());
-    // One of them cannot be: that is told, and the other one is.
+    // One of them cannot be: that is reported, and the other one is.
     let folder = key(2).parent().unwrap().to_owned();
     let mode = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
     mode(0o550);
@@ -339,7 +339,7 @@ fn attack_who_is_not_in_the_group_has_nothing_to_do_with_what_is_its() {
     let said = order(&mut session, BOB, 0, Work::Check(zero));
     assert_eq!(refused(said), Code::Denied);
     assert!(!node.path("store/p0").exists());
-    // Nobody is chosen for what is a user's.
+    // Nobody is chosen for a user's own part.
     let alices = Work::Remove(vec![StoreContent::Part(part(ALICE, "x", 1))]);
     assert_eq!(refused(order(&mut session, 0, 0, alices)), Code::Denied);
     node.audited("is not in that group");
@@ -351,7 +351,7 @@ fn attack_a_member_leads_nobody_astray_by_links() {
     let node = Node::start("n1", &daemon);
     let mut session = node.begin(&daemon);
     make(&node, &mut session, ALICE, 1);
-    // What root makes anew is nothing that a member can put in its place.
+    // A member can put nothing in the place of folders that root makes.
     let top = node.path(&format!("store/p{PROJECT}"));
     for script in [
         "mv d e",
@@ -371,7 +371,7 @@ fn attack_a_member_leads_nobody_astray_by_links() {
         assert!(!tried.success(), "{script}");
     }
     let precious = node.outside("precious", "x", BOB, 0o600);
-    // The part's folder is a link to what is another's: whoever removes it removes no more than the link's folder allows.
+    // The part's folder is a link to another user's folder: its removal removes no more than the link's folder allows.
     let part = format!("store/p{PROJECT}/d/named/forcing/1/0");
     let outside = precious.parent().unwrap().display().to_string();
     node.as_user(
@@ -386,7 +386,7 @@ fn attack_a_member_leads_nobody_astray_by_links() {
     assert!(Path::new(&precious).exists());
 }
 
-/// What a project's source holds its members read at once: no link in it leads to a private file of who reads it.
+/// A project's members read its source's content at once: no link in it leads to a private file of the member who fetches it.
 #[test]
 fn attack_a_link_in_a_projects_source_publishes_nothing_that_lies_outside_of_it() {
     let Some(daemon) = munge() else { return };
@@ -409,7 +409,7 @@ fn attack_a_link_in_a_projects_source_publishes_nothing_that_lies_outside_of_it(
     };
     assert!(why.text.contains("project's source"), "{}", why.text);
     fs::remove_file(folder.join("b")).unwrap();
-    // Nor may the source be one, whoever has made it: Bob could turn it to what is private.
+    // Nor may the source be one, whoever has made it: Bob could turn it to a private folder.
     let (bobs, own) = (node.path("outside/current"), node.path("outside/own"));
     for (link, target) in [(&bobs, private.parent().unwrap()), (&own, folder)] {
         symlink(target, link).unwrap();

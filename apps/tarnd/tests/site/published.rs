@@ -1,4 +1,4 @@
-//! What a job has made becomes a part: once, whatever is killed between that and its report.
+//! The output of a job becomes a part: once, whatever is killed between that and its report.
 
 use crate::node::*;
 use std::fs;
@@ -18,7 +18,7 @@ fn reads(node: &Node) -> String {
     fs::read_to_string(node.path(TREE).join("a")).unwrap()
 }
 
-/// Its report was lost, and Slurm has begun the job anew, which makes the same version: the second run's result counts.
+/// Its report was lost, and Slurm has restarted the job, which makes the same version: the second run's result counts.
 #[test]
 fn what_a_job_that_began_anew_has_made_is_published_and_not_what_was_there() {
     let Some(daemon) = munge() else { return };
@@ -26,7 +26,7 @@ fn what_a_job_that_began_anew_has_made_is_published_and_not_what_was_there() {
     let mut session = node.begin(&daemon);
     write(&node, &mut session, "first");
     let (first, _) = session.proven(ALICE, publish(ALICE, 5, "x", 1));
-    // Asked for once more, as nothing was heard of it, it is there.
+    // Requested once more, as its report was lost, it is there.
     assert_eq!(session.proven(ALICE, publish(ALICE, 5, "x", 1)).0, first);
     write(&node, &mut session, "second");
     let (second, _) = session.proven(ALICE, publish(ALICE, 5, "x", 1));
@@ -35,7 +35,7 @@ fn what_a_job_that_began_anew_has_made_is_published_and_not_what_was_there() {
     assert_eq!(session.proven(ALICE, publish(ALICE, 5, "x", 1)).0, second);
 }
 
-/// The worker is killed at whatever moment of it, up to after its end and before its report.
+/// The worker is killed at any moment of it, up to after its end and before its report.
 #[test]
 fn a_worker_that_is_killed_while_it_publishes_loses_and_repeats_nothing() {
     let Some(daemon) = munge() else { return };
@@ -88,7 +88,7 @@ fn a_worker_that_is_killed_while_it_publishes_loses_and_repeats_nothing() {
     assert_eq!(names, ["0"]);
 }
 
-/// What is changed between the end of a publication and whoever uses the part is found by that.
+/// A change between the end of a publication and the use of the part is found at that use.
 #[test]
 fn a_part_that_is_changed_before_its_report_was_heard_is_not_used() {
     let Some(daemon) = munge() else { return };
@@ -101,7 +101,7 @@ fn a_part_that_is_changed_before_its_report_was_heard_is_not_used() {
         &format!("chmod u+w {TREE}/a; printf wrong > {TREE}/a"),
     );
     node.kill_workers();
-    // Said once more, it is what was published.
+    // Requested once more, it is the published part.
     let until = Instant::now() + SOON;
     loop {
         match session.work(ALICE, publish(ALICE, 5, "x", 1)) {

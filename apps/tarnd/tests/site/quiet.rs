@@ -1,5 +1,5 @@
-//! What nobody disturbs: a second node on the same machine, asked for the same at the same time as the one that is attacked. However
-//! slow the machine is, both feel it; what remains is what the attack costs.
+//! The undisturbed side: a second node on the same machine, with the same requests at the same time as the one that is attacked.
+//! However slow the machine is, both feel it; the difference is the cost of the attack.
 
 use crate::hostile::{next, send};
 use crate::munged::Daemon;
@@ -8,9 +8,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 use tarn_proto::site::{SlurmJobId, WorkResult};
 
-/// What another user's order may take longer than without the attack.
+/// The time by which another user's order may exceed that without the attack.
 const ALLOWED: Duration = Duration::from_secs(2);
-/// Rounds before the attack. They tell how far two nodes differ that nobody attacks.
+/// Rounds before the attack. They show how far two nodes differ that nobody attacks.
 const ROUNDS: usize = 3;
 /// The most of that which is allowed on top. On a machine on which two undisturbed nodes differ by more, some attempts miss by chance.
 const MOST_NOISE: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ pub(crate) enum Miss {
     Slower(String),
 }
 
-/// Tries an attack until it is shown that nobody else is late for it, or somebody is.
+/// Tries an attack until it is shown that no other user is late for it, or that one is.
 pub(crate) fn attempted(attack: fn(&Daemon) -> Result<(), Miss>) {
     let Some(daemon) = munge() else { return };
     let (mut ahead, mut misses) = (0, Vec::new());
@@ -139,7 +139,7 @@ impl<'a> Quiet<'a> {
         self.round_with(&mut own, session, other, |_| {})
     }
 
-    /// The same with a session of the undisturbed node, and what is done when that has served its order.
+    /// The same with a session of the undisturbed node, and an action when that has served its order.
     fn round_with(
         &mut self,
         own: &mut Session,
@@ -182,7 +182,7 @@ impl<'a> Quiet<'a> {
     }
 }
 
-/// What an order of Bob's takes; what is heard of others meanwhile goes to `other`.
+/// The time that an order of Bob's takes; results of other orders meanwhile go to `other`.
 fn served(
     session: &mut Session,
     began: Instant,
@@ -218,7 +218,7 @@ fn the_measure_sees_who_is_held_up() {
     let (attacked, alone) = quiet.round_with(&mut own, &mut session, |_, _| {}, resume);
     let seen = quiet.judge(attacked, alone);
     assert!(matches!(seen, Err(Miss::Late(_))), "{seen:?}");
-    // One that the whole machine waits for is not told apart from the machine, but seen.
+    // A delay of the whole machine is not told apart from the machine, but seen.
     let slow = quiet.before + held;
     let seen = quiet.judge(slow, slow);
     assert!(matches!(seen, Err(Miss::Slower(_))), "{seen:?}");

@@ -13,7 +13,7 @@ const JOB: SlurmJobId = 17;
 const TEXT: &str = "nobody but alice knows";
 const MEMORY: Option<u64> = Some(16 << 20);
 
-/// What tarnd mounts is gone with the test.
+/// Mounts that tarnd makes are gone with the test.
 fn site() -> Option<Daemon> {
     let daemon = munge()?;
     tarn_sys::namespace::own_mounts().unwrap();
@@ -89,7 +89,7 @@ fn source(node: &Node) -> PathBuf {
     folder
 }
 
-/// A part whose removal never came to this node, say: it was in clear, and is to be sealed now.
+/// For example a part whose removal never came to this node: it was in clear, and is to be sealed now.
 #[test]
 fn what_was_left_in_clear_is_not_taken_for_what_is_sealed() {
     let Some(daemon) = site() else { return };
@@ -115,7 +115,7 @@ fn what_was_left_in_clear_is_not_taken_for_what_is_sealed() {
         other => other,
     };
     assert_eq!(session.proven(ALICE, again), (proof, 0));
-    // Nor is it for what a job has made, of a number that was given once more.
+    // Nor is it for a job's output, of a number that was given once more.
     session.proven(ALICE, fetch(ALICE, "made", &from));
     session.done(ALICE, write_anew(JOB, "made", Vec::new()));
     let made = clear(&node, "w/made/m");
@@ -143,7 +143,7 @@ fn it_is_in_clear_only_in_the_memory_of_a_job() {
     chown(&made, Some(ALICE), Some(ALICE)).unwrap();
     fs::remove_file(clear(&node, "w/mesh/b")).unwrap();
 
-    // A tarnd that begins anew finds it as it was.
+    // A tarnd that is started again finds it as it was.
     drop(session);
     node.restart();
     let mut session = node.begin(&daemon);
@@ -154,7 +154,7 @@ fn it_is_in_clear_only_in_the_memory_of_a_job() {
     assert_eq!((mesh.entries, mesh.sealed), (1, true));
     assert!(!holds(&node.path("store"), "alice knows"));
 
-    // What goes out is in clear again: it is the user's own there.
+    // Delivered data is in clear again: it is the user's own there.
     let out = node.path("outside/out");
     fs::create_dir(&out).unwrap();
     chown(&out, Some(ALICE), Some(ALICE)).unwrap();
@@ -169,7 +169,7 @@ fn it_is_in_clear_only_in_the_memory_of_a_job() {
         format!("{TEXT} now")
     );
 
-    // The job leaves: no mount, no folder, and nothing where somebody still has it open.
+    // The job leaves: no mount, no folder, and nothing for a process that still has it open.
     let open = fs::File::open(clear(&node, "v")).unwrap();
     session.order(NodeOrder::Dismiss(JOB));
     assert!(!node.path(&format!("run/clear/all/{JOB}")).exists());
@@ -287,7 +287,8 @@ fn attack_what_was_changed_on_the_tier_is_not_believed() {
     session.done(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
 }
 
-/// Who can write the store, or the medium below it, has kept a part that was there under the same name: valid in itself, with its own key.
+/// A user who can write the store, or the medium below it, has kept a part that was there under the same name: valid in itself,
+/// with its own key.
 #[test]
 fn attack_an_older_part_that_was_put_back_is_not_believed() {
     let Some(daemon) = site() else { return };
@@ -314,7 +315,7 @@ fn attack_an_older_part_that_was_put_back_is_not_believed() {
     };
     roll_back("mesh");
 
-    // It opens by itself, so nothing but what was published tells it apart.
+    // It opens by itself, so only the published hash tells it apart.
     session.done(ALICE, view(16, vec![mesh()], MEMORY));
     let read = Work::View {
         hashes: vec![newer.hash],
@@ -347,7 +348,7 @@ fn attack_an_older_part_that_was_put_back_is_not_believed() {
     }
     assert!(!clear(&node, "v/mesh").exists() && !clear(&node, "w/mesh").exists());
     assert!(!out.join("result").exists());
-    // Who reads it again, and an inventory, say which one it is.
+    // A check, and an inventory, say which one it is.
     assert_eq!(session.proven(ALICE, Work::Check(mesh())).0, older);
     drop(session);
     let mut session = node.begin(&daemon);
@@ -358,7 +359,7 @@ fn attack_an_older_part_that_was_put_back_is_not_believed() {
             .any(|(_, h)| h.proof == Some(older.clone()))
     );
 
-    // A source is read anew, not taken from what lies there and nobody knows of, whatever stands beside that.
+    // A source is read again, not taken from unknown data stored there, whatever is beside that.
     let print = newer.origin.unwrap().to_string();
     fs::write(in_store(&node, "mesh", "source"), print).unwrap();
     let (again, moved) = session.proven(ALICE, fetch_sealed(ALICE, "mesh", &folder));
@@ -392,7 +393,7 @@ fn attack_a_part_without_its_own_key_is_not_whole() {
         let (code, why) = session.refused(ALICE, Work::Check(mesh()));
         assert_eq!(code, Code::Corrupt, "{why}");
     }
-    // Without a key it is not what the controller knows.
+    // Without a key it is not the part that the controller knows.
     fs::remove_file(&key).unwrap();
     let (found, _) = session.proven(ALICE, Work::Check(mesh()));
     assert_eq!((found == proof, found.sealed), (false, false));
@@ -400,7 +401,7 @@ fn attack_a_part_without_its_own_key_is_not_whole() {
     assert_eq!(session.proven(ALICE, Work::Check(mesh())).0, proof);
 }
 
-/// A job that begins again makes the same version once more: what an earlier try has made is put there before it publishes.
+/// A job that begins again makes the same version once more: output of an earlier try is put there before it publishes.
 #[test]
 fn attack_an_older_part_is_not_published_in_place_of_what_was_made() {
     let Some(daemon) = site() else { return };
@@ -461,7 +462,7 @@ fn it_goes_from_node_to_node_as_it_lies() {
     second.done(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
     assert_eq!(fs::read_to_string(clear(&two, "v/mesh/a")).unwrap(), TEXT);
 
-    // What goes out from another node is there for so long only.
+    // A part that is delivered from another node is here for so long only.
     second.done(
         ALICE,
         Work::Remove(vec![StoreContent::Part(part(ALICE, "mesh", 0))]),
@@ -492,14 +493,14 @@ fn a_secret_that_was_rotated_and_forgotten_opens_nothing_any_more() {
     };
     let image = fs::read(in_store(&node, "mesh", "key")).unwrap();
     assert_eq!(opens(&mut session), WorkResult::Done);
-    // What cannot be wrapped anew, as if the tier were full, is told: then no secret is forgotten.
+    // A key that cannot be wrapped again, as if the tier were full, is reported: then no secret is forgotten.
     let folder = in_store(&node, "mesh", "");
     let mode = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
     mode(0o500);
     let behind = node.begin_with(&[9, 11, 10], &daemon);
     assert!(behind.is_behind && behind.holds.len() == 1);
     mode(0o755);
-    // With the session, and the worker that there is, comes another secret: what is there is wrapped with it.
+    // With the session, and the worker that there is, comes another secret: stored keys are wrapped with it.
     let mut session = node.begin_with(&[9, 11, 10], &daemon);
     assert!(!session.is_behind && session.holds.len() == 1);
     assert_eq!(opens(&mut session), WorkResult::Done);
@@ -523,7 +524,7 @@ fn a_secret_that_was_rotated_and_forgotten_opens_nothing_any_more() {
     }
     let mut session = node.begin_with(&[9, 11], &daemon);
     assert_eq!(opens(&mut session), WorkResult::Done);
-    // Who removes it removes its key first.
+    // The removal of a part erases its key first.
     let key = fs::File::open(in_store(&node, "mesh", "key")).unwrap();
     session.done(
         ALICE,

@@ -49,7 +49,7 @@ fn links_of_a_source_count_as_in_a_run() {
     let (proof, _) = session.proven(ALICE, fetch(ALICE, "current", &link));
     assert_eq!((proof.file, proof.bytes), (None, 6));
     assert_eq!(reads(tree(&node, "current").join("more/deep")), "two");
-    // In a folder: what leads out counts as what it leads to, what stays inside is a link.
+    // In a folder: a link that leads out counts as its target, a link that stays inside is a link.
     let samples = folder(&node, "samples");
     node.outside("samples/own", "own", ALICE, 0o644);
     symlink(&far, samples.join("s1")).unwrap();
@@ -62,7 +62,7 @@ fn links_of_a_source_count_as_in_a_run() {
     assert_eq!(reads(come.join("s1")), "one");
     assert_eq!(reads(come.join("s2/deep")), "two");
     assert_eq!(fs::read_link(come.join("same")).unwrap(), Path::new("own"));
-    // Nothing has changed; then what a link leads to has.
+    // Nothing has changed; then a link's target has.
     let again = session.proven(ALICE, fetch(ALICE, "samples", &samples));
     assert_eq!(again, (proof, 0));
     node.outside("annex/000123.dat", "other", ALICE, 0o600);
@@ -70,7 +70,7 @@ fn links_of_a_source_count_as_in_a_run() {
         let (code, text) = session.refused(ALICE, fetch(ALICE, dataset, source));
         assert_eq!(code, Code::Changed, "{text}");
     }
-    // What leads nowhere, or round and round, is refused by name.
+    // A link that leads nowhere, or round and round, is refused by name.
     let nowhere = node.path("outside/nowhere");
     symlink(annex.join("gone"), &nowhere).unwrap();
     let (code, text) = session.refused(ALICE, fetch(ALICE, "x", &nowhere));
@@ -143,7 +143,7 @@ fn attack_links_of_a_source_lead_to_nothing_that_its_user_may_not_read() {
     assert!(!tree(&node, "x").exists());
 }
 
-/// Who may read the dataset may also be who has made the link: a folder where others write is a source too.
+/// A user who may read the dataset may also have made the link: a folder where others write is a source too.
 #[test]
 fn attack_links_of_other_users_lead_nowhere() {
     let Some(daemon) = munge() else { return };
@@ -183,7 +183,7 @@ fn attack_links_of_other_users_lead_nowhere() {
         }
     }
     assert!(!tree(&node, "x").exists());
-    // The user's own are followed, and those of root, who could read it all anyway.
+    // The user's own are followed, and those of root, who could read all of it anyway.
     link(&in_it, &private, ALICE);
     link(&samples.join("more"), private.parent().unwrap(), 0);
     let (proof, _) = session.proven(ALICE, fetch(ALICE, "x", &samples));

@@ -1,4 +1,4 @@
-//! What users have done.
+//! The works of users.
 
 use crate::node::*;
 use std::fs;
@@ -25,7 +25,7 @@ fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
         session.proven(ALICE, fetch(ALICE, "mesh", mesh)),
         (proof, 0)
     );
-    // A source that has changed since is not what was read of it.
+    // A source that has changed since is not the one that was read.
     let other = node.outside("mesh/new", "x", ALICE, 0o600);
     let (code, text) = session.refused(ALICE, fetch(ALICE, "mesh", mesh));
     assert_eq!(code, Code::Changed, "{text}");
@@ -43,7 +43,7 @@ fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
     };
     session.done(ALICE, begin.clone());
     node.as_user(ALICE, "cd store/u20001/j/5/w/mesh; echo two > b; rm a");
-    // It is not made anew when it is asked for once more.
+    // It is not made again when it is requested once more.
     session.done(ALICE, begin);
     let (made, _) = session.proven(ALICE, publish(ALICE, 5, "mesh", 1));
     assert_eq!((made.bytes, made.entries), (4, 1));
@@ -112,7 +112,7 @@ fn what_is_ordered_twice_at_the_same_time_is_done_once() {
     session.proven(ALICE, Work::Check(part(ALICE, "many", 0)));
 }
 
-/// A port that leads to another one, and what came from there.
+/// A port that leads to another one, and the bytes that came from there.
 fn seen(port: u16) -> (u16, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -337,11 +337,11 @@ fn controllers_of_other_versions_are_understood_as_far_as_they_speak_a_common_on
         let welcome: NodeWelcome = reader.receive(SOON).unwrap();
         (reader, writer, welcome)
     };
-    // One that speaks no version that is known here is told which are.
+    // A controller without a version that is known here gets the known ones.
     let next = VERSION + 1;
     let (_, _, welcome) = greeted(json!({"oldest": next, "newest": next, "epoch": 1}));
     assert_eq!(welcome, NodeWelcome::Version(OLDEST, VERSION));
-    // What a newer one says beyond that is passed over; what an older one does not say yet has its default.
+    // Unknown fields of a newer controller are passed over; fields that an older one lacks have their defaults.
     let newer = json!({"oldest": OLDEST, "newest": next, "epoch": 1, "since": "tomorrow"});
     let older = json!({"oldest": 0, "newest": VERSION, "epoch": 1});
     for (at, (greeting, more)) in [(newer, true), (older, false)].into_iter().enumerate() {
@@ -446,7 +446,7 @@ fn a_worker_that_is_killed_fails_its_work_and_the_next_order_begins_another() {
     assert_ne!(session.port(ALICE), before);
 }
 
-/// What other jobs of a node keep of its network and of the store outside.
+/// Transfers leave a part of a node's network and of the store outside to other jobs.
 #[test]
 fn what_comes_and_goes_keeps_to_the_nodes_rates() {
     let Some(daemon) = munge() else { return };
@@ -457,7 +457,7 @@ fn what_comes_and_goes_keeps_to_the_nodes_rates() {
     let source = node.outside("mesh/a", &"x".repeat(size as usize), ALICE, 0o600);
     let mesh = source.parent().unwrap();
     chown(mesh, Some(ALICE), Some(ALICE)).unwrap();
-    // A second each, but for what may come at once.
+    // A second each, but for the bytes that may come at once.
     let takes = |work: &mut dyn FnMut() -> u64| {
         let began = Instant::now();
         assert_eq!(work(), size);
@@ -536,7 +536,7 @@ fn a_jobs_partitions_are_its_users_own_and_go_with_its_folders() {
         (list[0].unit, list[0].owner, list[0].grants.len()),
         (8192, ALICE, 0)
     );
-    // Asked for once more, it stays what it is.
+    // Requested once more, it stays as it is.
     let before = about("field").ino();
     session.done(ALICE, lend("field", 1 << 20, 0));
     assert_eq!(about("field").ino(), before);
@@ -555,7 +555,7 @@ fn a_jobs_partitions_are_its_users_own_and_go_with_its_folders() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The door of a job's pieces answers its user alone, and goes with them; who lends stays where it said.
+/// The socket of a job's pieces answers its user alone, and goes with them; the exporting node keeps its address.
 #[test]
 fn pieces_of_a_job_are_lent_to_its_user_alone_until_it_has_left() {
     let Some(daemon) = munge() else { return };

@@ -1,4 +1,4 @@
-//! The structures of `phx.h`, and what they mean in Rust.
+//! The structures of `phx.h`, and their values in Rust.
 
 use crate::guard::set_last_error;
 use std::ffi::{c_char, c_int};
@@ -19,7 +19,7 @@ pub(crate) const AUDIT: u32 = 8;
 pub(crate) const NO_REPLICAS: u32 = 16;
 pub(crate) const MPROTECT: u32 = 32;
 pub(crate) const ENCRYPT: u32 = 64;
-/// The code of what was done with a warning.
+/// The code of a call that was done with a warning.
 const DEGRADED: c_int = 1;
 
 #[repr(C)]
@@ -132,7 +132,7 @@ pub struct phx_stats {
     pub tcp_fetched_bytes: u64,
 }
 
-/// A structure of the caller's, of the size that it was compiled with: what this library has beyond that is as if zero.
+/// A structure of the caller's, of the size that it was compiled with: fields of this library beyond that are as if zero.
 ///
 /// # Safety
 /// `given` is NULL or begins with its size in bytes, and has so many; a value of zeros is valid.

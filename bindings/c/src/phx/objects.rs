@@ -1,4 +1,5 @@
-//! The functions of `tarn_objects.h`. What was mapped or created is known by its address, so that no wrong one does harm.
+//! The functions of `tarn_objects.h`. Memory that was mapped or created is known by its address, so that no wrong one does
+//! harm.
 
 use super::abi::{guard, invalid};
 use super::calls::{give, path, text};
@@ -41,7 +42,7 @@ pub struct tarn_object_info {
 
 impl From<&ObjectInfo> for tarn_object_info {
     fn from(info: &ObjectInfo) -> Self {
-        // A key, and what is said, has at most 255 bytes.
+        // A key, and the text for its type, have at most 255 bytes.
         let text = |text: &str| {
             let mut to = [0; TEXT];
             let bytes = text.bytes().take(TEXT - 1);

@@ -144,7 +144,7 @@ pub unsafe extern "C" fn phx_map_obj(
             true => std::ptr::null(),
             false => mapped.as_ptr().cast(),
         };
-        // SAFETY: `memory` is not NULL; the others as the header says. What is mapped stays until the reader is closed.
+        // SAFETY: `memory` is not NULL; the others as the header says. Mapped memory stays until the reader is closed.
         unsafe {
             memory.write(start);
             give(bytes, mapped.len());

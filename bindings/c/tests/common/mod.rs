@@ -9,7 +9,7 @@ pub(crate) fn source(name: &str) -> PathBuf {
     root.join("bindings/c").join(name)
 }
 
-/// Where cargo has put the library: beside this test, or one folder up.
+/// The folder in which cargo has put the library: beside this test, or one folder up.
 pub(crate) fn library() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let near = own.ancestors().skip(1).take(2);
@@ -31,7 +31,7 @@ pub(crate) fn compiler(name: &str, flags: &[&str], files: &[&str], to: &Path) ->
         .arg(to)
         .arg("-L")
         .arg(&folder)
-        // This library, whatever else the environment offers.
+        // This library, even if the environment offers another.
         .arg(format!(
             "-Wl,--disable-new-dtags,-rpath,{}",
             folder.display()
@@ -40,7 +40,7 @@ pub(crate) fn compiler(name: &str, flags: &[&str], files: &[&str], to: &Path) ->
     command
 }
 
-/// What a command that succeeds says.
+/// The output of a command that succeeds.
 pub(crate) fn said(command: &mut Command) -> String {
     let Output {
         status,

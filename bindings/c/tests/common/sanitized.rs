@@ -4,7 +4,7 @@ use super::{compiler, said};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What such a program says in the end.
+/// The last line of such a program.
 const WELL: &str = "each call was done or told, and nothing was lost\n";
 
 /// Calls `run` for each build of a program and each of its modes, with the command that has that and the mode's folder, to which it adds
@@ -12,14 +12,14 @@ const WELL: &str = "each call was done or told, and nothing was lost\n";
 pub(crate) fn each_build(file: &str, folder: &Path, mut run: impl FnMut(Command, PathBuf, &str)) {
     let address = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let thread = ["-fsanitize=thread"];
-    // ThreadSanitizer lets no child of several threads live on, and AddressSanitizer's memory is locked in a child whose parent's other threads
-    // asked for some.
+    // ThreadSanitizer lets no child of several threads live on, and AddressSanitizer's memory is locked in a child whose parent's
+    // other threads allocated some.
     let builds: [(&str, &[&str], &[&str]); 3] = [
         ("plain", &[], &["fork", "churn", "threads"]),
         ("address", &address, &["fork", "threads"]),
         ("thread", &thread, &["threads"]),
     ];
-    // It does not see how the library, which is not compiled for it, keeps its threads apart: what it looks at is the program.
+    // It does not see how the library, which is not compiled for it, keeps its threads apart: it looks at the program only.
     let ignored = folder.join("ignored");
     std::fs::write(&ignored, "called_from_lib:libtarn.so\n").unwrap();
     for (name, extra, modes) in builds {

@@ -33,7 +33,7 @@ _KINDS: dict[ExitCode, type[Error]] = {
     ExitCode.TERMINATED: errors.CancelledError,
 }
 
-# What docs/reference/exit-codes.md advises, in the terms of this package. An exit code that is
+# The advice of docs/reference/exit-codes.md, in the terms of this package. An exit code that is
 # not here has its remedy in the message.
 _HINTS = {
     ExitCode.WORKFLOW_FAILED: "tarn.why() says why; mend the cause, then tarn.resume()",
@@ -53,7 +53,7 @@ _OWN_SIGNAL = 3.0
 
 
 def program() -> str:
-    """The command: what $TARN_PROGRAM names, or `tarn` in the PATH."""
+    """The command: the one that $TARN_PROGRAM names, or `tarn` in the PATH."""
     named = os.environ.get("TARN_PROGRAM")
     found = shutil.which(named or "tarn")
     if found is None:
@@ -72,7 +72,7 @@ def option(name: str, value: object) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What a command printed: lines of JSON, but for records of a run's log, and messages."""
+    """The output of a command: lines of JSON, but for records of a run's log, and messages."""
 
     lines: list[Json]
     messages: str

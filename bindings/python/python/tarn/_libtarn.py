@@ -8,7 +8,7 @@ import shutil
 from typing import Any
 
 UNKNOWN = 2**64 - 1
-"""What tarn.h has for a number that is not known."""
+"""The value in tarn.h for a number that is not known."""
 
 
 class Place(ctypes.Structure):

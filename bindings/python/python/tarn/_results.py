@@ -1,4 +1,4 @@
-"""What runs, plans and datasets are told as: frozen dataclasses, made from tarn's JSON."""
+"""Runs, plans and datasets as results: frozen dataclasses, made from tarn's JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class StepSummary:
-    """What the instances of a step did, all together.
+    """The work of all instances of a step together.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class StepSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What a run did.
+    """The work of a run.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Summary:
     resumed : int
         How often it was resumed.
     bytes : Traffic
-        What moved.
+        The bytes that moved.
     run_instances, reused_instances, failed_instances : int
         Instances that ran, that an earlier run had done, and that failed.
     steps : tuple of StepSummary
@@ -175,11 +175,11 @@ class PlannedStep:
     at : float
         Estimated seconds from the start of the run until it starts.
     nodes : tuple of str
-        Where it runs; empty if an earlier run has done it.
+        The nodes it runs on; empty if an earlier run has done it.
     partitions : tuple of str
-        What its partitions take of which tier.
+        The bytes of each tier that its partitions take.
     why : str
-        Why there.
+        The reason for its nodes.
     """
 
     step: str
@@ -191,7 +191,7 @@ class PlannedStep:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a run would do.
+    """The work that a run would do.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class Plan:
     summary : Summary
         Estimated totals: makespan and bytes.
     notes : tuple of str
-        What is noteworthy.
+        Noteworthy facts.
     raw : dict
         All of tarn's JSON (the most that each tier holds).
     """
@@ -301,7 +301,7 @@ class Decision:
     when : float
         Seconds since the start of the run.
     what : str
-        What was done, noted, or failed.
+        The action, the note, or the failure.
     why : str
         The reason.
     times : int

@@ -1,4 +1,4 @@
-"""What tasks of tarnd are told as."""
+"""The types that describe tasks of tarnd."""
 
 from __future__ import annotations
 

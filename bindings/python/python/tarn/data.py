@@ -44,7 +44,7 @@ def list(*, state: Path | None = None) -> builtins.list[Dataset]:
         `tarn data ls --site`.
     """
     output = _command.call(["data", "ls"], state=state)
-    # Where no run was here, the command lists the site's, which have no workflow of this folder.
+    # If no run was here, the command lists the site's, which have no workflow of this folder.
     return [Dataset._of(line) for line in output.lines if "workflow" in line]
 
 
@@ -131,7 +131,7 @@ def put(
     Returns
     -------
     Summary or None
-        What was copied; None if it was already there, unchanged.
+        The copy's totals; None if it was already there, unchanged.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def release(dataset: str, *, state: Path | None = None) -> None:
 
 
 def rm(dataset: str, *, state: Path | None = None) -> None:
-    """Removes a dataset from the nodes; what was delivered outside stays.
+    """Removes a dataset from the nodes; copies delivered outside stay.
 
     Raises
     ------

@@ -29,7 +29,7 @@ class ExitCode(enum.IntEnum):
 
 
 class Error(Exception):
-    """What failed and why.
+    """A failed operation, and the reason.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class Error(Exception):
         The number that the interface documents: `ExitCode` of runs and datasets,
         `tarn.tasks.Code` of tasks, `tarn.checkpoint.Code` of checkpoints and objects.
     message : str
-        What failed, with its name, and why.
+        The operation that failed, with the object's name, and the reason.
     hint : str or None
-        What to do, where the message does not say so itself.
+        The remedy, if the message does not give one itself.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class NoMemoryError(Error, MemoryError):
 
 
 class CorruptError(Error):
-    """What was read is not what was written, and no undamaged copy is left."""
+    """The data read is not the data written, and no undamaged copy is left."""
 
 
 class TimedOutError(Error, TimeoutError):
@@ -135,14 +135,14 @@ class WorkflowFailedError(Error):
     Attributes
     ----------
     summary : tarn.Summary or None
-        What the run did before it failed, where a run failed.
+        The work of the run before it failed, if a run failed.
     """
 
     summary: Any = None
 
 
 class InternalError(Error):
-    """An error inside tarn; what was committed is intact."""
+    """An error inside tarn; committed versions are intact."""
 
 
 def make(kinds: dict[Any, type[Error]], code: enum.IntEnum, message: str) -> Error:

@@ -1,6 +1,6 @@
 """Objects of a node's store: any program of the node maps what another one has put there.
 
-docs/guide/objects.md explains the words. A version never changes. What is mapped stays for as
+docs/guide/objects.md explains the words. A version never changes. Mapped memory stays for as
 long as a view of it does, also when the version is deleted. Errors are those of
 `tarn.checkpoint`.
 

@@ -122,7 +122,7 @@ def finish(output: Output) -> Summary:
 
 
 def _failures(summary: Summary) -> list[str]:
-    """What failed in a run, a line each; none where its state cannot be read."""
+    """The failures of a run, a line each; none if its state cannot be read."""
     state = summary.raw.get("state")
     if state is None:
         return []
@@ -149,7 +149,7 @@ def run(
     on_record: Callable[[Record], None] | None = None,
     options: Iterable[str] = (),
 ) -> Summary:
-    """Runs a workflow; what has not changed since an earlier run does not run again.
+    """Runs a workflow; unchanged instances of an earlier run do not run again.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def run(
     fail_fast : bool
         Whether nothing new starts once a step has failed for good.
     report : path, optional
-        Where the report is written as well.
+        A second place for the report.
     state : path, optional
         The state folder.
     on_record : callable, optional
@@ -185,7 +185,7 @@ def run(
     Returns
     -------
     Summary
-        What the run did.
+        The work of the run.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def plan(
     state: Path | None = None,
     options: Iterable[str] = (),
 ) -> Plan:
-    """What `run` would do: order, placement, bytes that move, estimated times.
+    """The work that `run` would do: order, placement, bytes that move, estimated times.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def resume(
     Returns
     -------
     Summary
-        What the run did, before it was interrupted too.
+        The work of the run, before it was interrupted too.
 
     Raises
     ------
@@ -311,7 +311,7 @@ def _named(run: str | None) -> list[Path]:
 
 
 def status(run: str | None = None, *, state: Path | None = None) -> RunStatus:
-    """What a run is doing, or how it ended.
+    """The state of a run, or its end.
 
     Parameters
     ----------
@@ -380,7 +380,7 @@ def why(
     Returns
     -------
     list of Decision
-        What was decided about it, in the order of time.
+        The decisions about it, in the order of time.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Tasks: what a program can ask of the tarnd of its node (docs/guide/tasks.md).
+"""Tasks: a program's requests to the tarnd of its node (docs/guide/tasks.md).
 
 tarnd copies, moves and removes files, or saves memory, while the program computes. Calls go
 through libtarn: the system's, or the one that $TARN_LIBRARY names.

@@ -1,4 +1,4 @@
-//! What follows for a machine: how many replicas, what is kept on other nodes, how much is staged, how often.
+//! Advice for a machine: how many replicas, what is kept on other nodes, how much is staged, how often.
 
 use super::energy::link_budget;
 use super::interval::Times;
@@ -10,7 +10,7 @@ use tarn_types::units::SECOND;
 
 /// Versions that a rank has space for: one that is kept, and the next; and one more while others fetch it.
 const SLOTS: f64 = 2.0;
-/// Versions that there is space for in what is kept for others.
+/// Versions of others that a node has space for.
 const OTHERS: f64 = 2.0;
 
 /// A run on a machine. Rates are above 0.
@@ -46,28 +46,28 @@ pub struct CheckpointedRun {
     pub every: f64,
 }
 
-/// What so many replicas mean.
+/// The estimate for a number of replicas.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Choice {
-    /// Of what is staged, on other nodes.
+    /// Copies of the staged bytes, on other nodes.
     pub replicas: u32,
-    /// Where the bytes of a checkpoint go first.
+    /// The split of a checkpoint's bytes between tier and memory.
     pub split: Split,
-    /// What checkpoints and restarts take, and how often the whole fails.
+    /// Times of a checkpoint and of a restart, and between failures of the whole.
     pub times: Times,
     /// The time between checkpoints.
     pub interval: f64,
-    /// What the run is exposed to.
+    /// The run's exposure to losses.
     pub exposure: Exposure,
     /// How likely it loses something that was committed and not yet durable.
     pub loss: f64,
-    /// Bytes of a node's memory: what it stages, and its copies of what others do.
+    /// Bytes of a node's memory: its own staged bytes, and its copies of others'.
     pub memory: f64,
     /// Seconds of a node's link for a checkpoint.
     pub link: f64,
 }
 
-/// What it means that versions are on other nodes in this way, or are not.
+/// The estimate for one way of keeping versions on other nodes, or for keeping none there.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReplicationEstimate {
     /// The way.
@@ -76,7 +76,7 @@ pub struct ReplicationEstimate {
     pub window: f64,
     /// How likely the run loses the newest of these versions: nodes are gone for good.
     pub loss: f64,
-    /// Bytes of a node's tier: its own versions, and what it keeps of others.
+    /// Bytes of a node's tier: its own versions, and those of others.
     pub tier: f64,
     /// Seconds of a node's link for a version.
     pub link: f64,
@@ -84,10 +84,10 @@ pub struct ReplicationEstimate {
     pub back: f64,
 }
 
-/// What is advised.
+/// The advised choice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReplicationAdvice {
-    /// Replicas of what is staged.
+    /// Replicas of the staged bytes.
     pub staged: Choice,
     /// All of versions.
     pub kept: ReplicationEstimate,
@@ -96,12 +96,12 @@ pub struct ReplicationAdvice {
 }
 
 impl ReplicationAdvice {
-    /// How likely the run loses something: what was staged, or what had reached the tiers.
+    /// How likely the run loses something: staged bytes, or versions that had reached the tiers.
     pub fn loss(&self) -> f64 {
         self.staged.loss + self.kept.loss * (1.0 - self.staged.loss)
     }
 
-    /// What it costs: bytes of a node, in memory and on the tier; and of as many, its link.
+    /// The cost: bytes of a node, in memory and on the tier; then the share of its link.
     fn cost(&self) -> [f64; 2] {
         [self.staged.memory + self.kept.tier, self.link_share]
     }
@@ -121,7 +121,7 @@ impl CheckpointedRun {
         };
         let split = rates.split(self.bytes, self.budget.min(linked));
         let stored = |bytes: u64| bytes as f64 / self.persistent as f64;
-        // What is too short to be told from nothing takes a nanosecond.
+        // A checkpoint that is too short to measure takes a nanosecond.
         let checkpoint = rates.time(split).max(1);
         let times = Times {
             checkpoint: checkpoint as f64 / SECOND as f64,
@@ -152,7 +152,7 @@ impl CheckpointedRun {
     pub fn keep(&self, staged: &Choice, how: Replicate) -> ReplicationEstimate {
         let bytes = self.bytes as f64;
         let part = bytes / self.link as f64;
-        // What a node keeps of others, in parts of a version; and how many of these it fetches, and who comes back.
+        // In versions: a node's space for those of others, its fetches for that, and the fetches of a lost node that comes back.
         let (kept, fetched, back) = match how {
             Replicate::None => (0.0, 0.0, f64::INFINITY),
             Replicate::Copies(copies) => (copies as f64, copies as f64, 1.0),
@@ -208,7 +208,7 @@ impl CheckpointedRun {
         }
     }
 
-    /// What costs least and makes a loss no more likely than this; if nothing does, what makes it least likely.
+    /// The cheapest choice that makes a loss no more likely than this; if there is none, the one that makes it least likely.
     pub fn advise(&self, bound: f64) -> ReplicationAdvice {
         let staged = self.replicas().map(|n| self.with(n));
         let all = staged.flat_map(|of| self.ways().map(move |how| self.both(of, how)));
@@ -272,7 +272,7 @@ mod tests {
             ..JOB
         };
         assert_eq!(kind.advise(1e-3), kind.both(kind.with(1), Replicate::None));
-        // Never safe enough: what there is.
+        // No choice is safe enough: the safest one.
         let never = JOB.advise(0.0);
         let most = (MAX_REPLICAS, Replicate::Copies(MAX_REPLICAS as usize));
         assert_eq!((never.staged.replicas, never.kept.how), most);

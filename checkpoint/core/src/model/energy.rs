@@ -1,10 +1,10 @@
-//! What staging costs in energy, and what the time that it saves is worth: a model of our own. The published one (Fernando 2016,
+//! The energy that staging costs, and the worth of the time that it saves: a model of our own. The published one (Fernando 2016,
 //! figure 2) cannot be rebuilt from its text.
 //!
 //! With D bytes of a node's checkpoint, s of them staged, rates P of the tier, M of memory and L of the link, and two copies in
 //! memory (this node's and its buddy's), the checkpoint takes T(s) = max((D - s) / P, (D + s) / M, s / L): it falls as the tier has
-//! less to take, until memory or the link is what it waits for, and rises then. What is saved, power times T(0) - T(s), is so a
-//! curve with a top, and what the additional copies cost a line through 0: where they meet, staging more costs more than it saves.
+//! less to take, until memory or the link limits it, and rises then. The saving, power times T(0) - T(s), is so a
+//! curve with a top, and the cost of the copies a line through 0: beyond where they meet, staging costs more than it saves.
 
 use crate::split::{Split, StagingRates};
 
@@ -15,7 +15,7 @@ const PICO: f64 = 1e-12;
 /// How often a staged byte is in memory's way beside the naive one: written to the staging file, read for the buddy, written by
 /// the buddy, read to be de-staged. The tier takes each byte once in both.
 const ACCESSES: f64 = 4.0;
-/// Copies of what is staged.
+/// Copies of the staged bytes.
 const COPIES: u32 = 2;
 
 /// Picojoules for a bit that memory takes or gives: assumed, of the order of DDR3 and DDR4 with their interface.
@@ -39,7 +39,7 @@ pub const OMNI_PATH: Interconnect = Interconnect {
     switch: 40.0,
 };
 
-/// 400 Gb/s, what the paper expects at most. Energies are assumed: tens of pJ/bit from node to node, as roadmaps of optical
+/// 400 Gb/s, the most that the paper expects. Energies are assumed: tens of pJ/bit from node to node, as roadmaps of optical
 /// links have it.
 pub const EXASCALE: Interconnect = Interconnect {
     rate: 50_000_000_000,
@@ -47,7 +47,7 @@ pub const EXASCALE: Interconnect = Interconnect {
     switch: 10.0,
 };
 
-/// A checkpoint of one node, and what moves it.
+/// A checkpoint of one node, and the devices that move it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CheckpointEnergy {
     /// Bytes of the checkpoint.
@@ -69,8 +69,8 @@ pub struct CheckpointEnergy {
 /// The published point: up to about so many bytes can be staged "without extra overheads".
 pub const PUBLISHED: f64 = 750e6;
 
-/// What it is published for: 2:1, two copies, one switch, Omni-Path. The rest is assumed: a checkpoint of twice the point, as the
-/// paper's runs stage about half of theirs; memory at 20 GB/s. Power is what makes it true.
+/// The published case: 2:1, two copies, one switch, Omni-Path. The rest is assumed: a checkpoint of twice the point, as the
+/// paper's runs stage about half of theirs; memory at 20 GB/s. The power is fitted to the published point.
 pub fn calibrated() -> CheckpointEnergy {
     let mut case = CheckpointEnergy {
         bytes: 2 * PUBLISHED as u64,
@@ -86,7 +86,7 @@ pub fn calibrated() -> CheckpointEnergy {
 }
 
 impl CheckpointEnergy {
-    /// What the additional copies of so many staged bytes cost.
+    /// The energy of the additional copies of so many staged bytes.
     pub fn overhead(&self, staged: f64) -> f64 {
         let link = self.link.adapters + self.link.switch * f64::from(self.switches);
         staged * BITS * PICO * (self.memory_energy * ACCESSES + link)
@@ -101,19 +101,19 @@ impl CheckpointEnergy {
         tier.max(memory).max(staged / self.link.rate as f64)
     }
 
-    /// What is saved by it in all; below 0 if it costs more.
+    /// The net saving; below 0 if staging costs more than it saves.
     pub fn net(&self, staged: f64) -> f64 {
         self.power * (self.time(0.0) - self.time(staged)) - self.overhead(staged)
     }
 
-    /// The most that can be staged before the additional copies cost what the time is worth; all of the checkpoint at most.
+    /// The most that can be staged before the additional copies cost more than the time is worth; all of the checkpoint at most.
     pub fn break_even(&self) -> f64 {
         let all = self.bytes as f64;
         let (cost, naive) = (self.overhead(1.0), self.time(0.0));
         if self.power / self.persistent as f64 <= cost {
             return 0.0;
         }
-        // Each of what it can wait for gives a line; where the lowest of them falls below 0 is the point.
+        // Each device that can limit it gives a line; the point is where the lowest of them falls below 0.
         let [memory, link] = [self.memory, self.link.rate].map(|rate| rate as f64);
         let by_memory = self.power * (naive - all / memory)
             / (cost + self.power * f64::from(COPIES - 1) / memory);

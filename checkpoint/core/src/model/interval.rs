@@ -41,7 +41,7 @@ impl Times {
         }
     }
 
-    /// The expected time to compute for `work`, with checkpoints, restarts and what is computed again;
+    /// The expected time to compute for `work`, with checkpoints, restarts and lost work;
     /// infinite where it hardly ever comes to a checkpoint. Checkpoints are made every `interval` of
     /// computing (Daly's complete model: failures are exponential, and may come in checkpoints and restarts
     /// too).

@@ -1,10 +1,10 @@
-//! How likely a run loses what is staged: all copies of one node's part within the time in which nothing else
+//! How likely a run loses staged bytes: all copies of one node's part within the time in which nothing else
 //! has it.
 
-/// Seconds of a year of 365 days, which is what the published values were computed with.
+/// Seconds of a year of 365 days: the published values were computed with it.
 pub const YEAR: f64 = 365.0 * 86_400.0;
 
-/// What a run is exposed to; times in one unit, such as seconds. Failures are independent, and equally likely
+/// The exposure of a run to losses; times in one unit, such as seconds. Failures are independent, and equally likely
 /// at any time (exponential).
 ///
 /// # Examples
@@ -28,7 +28,7 @@ pub struct Exposure {
     pub checkpoints: f64,
 }
 
-/// What Fernando 2016 publishes (section II): the loss of one copy, and of two, in 48 hours with 2880
+/// The values that Fernando 2016 publishes (section II): the loss of one copy, and of two, in 48 hours with 2880
 /// checkpoints.
 pub const PUBLISHED: [f64; 2] = [0.989_602_70, 0.000_000_03];
 
@@ -186,7 +186,7 @@ mod tests {
             };
             assert!((0.2..0.8).contains(&closed), "{size}: {closed}");
             let often = simulate_losses(&of, size, enough, &mut random);
-            // Four deviations of what is counted.
+            // Four standard deviations of the count.
             let bound = 4.0 * (closed * (1.0 - closed) / f64::from(RUNS)).sqrt();
             assert!((often - closed).abs() < bound, "{size}: {often} {closed}");
         }

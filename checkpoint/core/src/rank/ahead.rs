@@ -1,9 +1,9 @@
 //! Copying ahead (phx-ec): objects that are written no more in a cycle are copied while the program still computes, and at the commit
-//! only what was written since (Fernando 2016, section III).
+//! only bytes that were written since (Fernando 2016, section III).
 //!
-//! A cycle is the time between two commits. When an object is written last in it is learned by looking at a few places of it, some times
-//! in each cycle; it is watched from that time only. A prediction that is wrong costs time, never data: what counts is which pages were
-//! written since the copy began.
+//! A cycle is the time between two commits. The time of an object's last write in it is estimated by looks at a few places of it,
+//! some times in each cycle; it is watched from that time only. A wrong prediction costs time, never data: only the pages count
+//! that were written since the copy began.
 
 use super::{CommitObject, RankContext, RankState};
 use crate::layout;
@@ -17,7 +17,7 @@ use tarn_types::crc::crc;
 
 /// Looks at all objects in a cycle.
 const LOOKS: u32 = 32;
-/// With fewer looks a cycle teaches nothing but what was seen: the helper was busy.
+/// With fewer looks the cycle is no evidence: the helper was busy.
 const ENOUGH: u32 = LOOKS / 2;
 /// Places of an object that are looked at, and the bytes of each: a line of the processor's cache.
 const PLACES: u64 = 64;
@@ -32,18 +32,18 @@ const WASTE: f64 = 0.25;
 const TRIES: u32 = 2;
 /// An object that was copied in vain is not for up to so many cycles, as a power of two.
 const MAX_PAUSE: u32 = 10;
-/// Chunks that are copied before the rank's state is given to who wants it.
+/// Chunks that are copied before the rank's state is given to a waiting caller.
 const SLICE: u64 = 4;
 /// How soon it is looked again whether there is a free slot.
 const SOON: Duration = Duration::from_millis(20);
 
-/// What is copied ahead.
+/// The state of copying ahead.
 #[derive(Default)]
 pub(super) struct PrecopyState {
     watched: BTreeMap<Box<[u8]>, PrecopyObject>,
     /// The objects of the last commit, in the order of a slot.
     last: Vec<(Box<[u8]>, u64)>,
-    /// Where the next version will be stored.
+    /// The slot of the next version.
     slot: Option<u64>,
     /// Cycles that have begun.
     cycle: u64,
@@ -57,7 +57,7 @@ pub(super) struct PrecopyState {
 /// An object that is watched.
 struct PrecopyObject {
     memory: Box<dyn WatchedMemory>,
-    /// As soon as possible, whatever was learned.
+    /// As soon as possible, without a prediction.
     always: bool,
     /// The part of a cycle after which it is written no more: the latest of the last cycles, more or less.
     written_until: Option<f64>,
@@ -72,7 +72,7 @@ struct PrecopyObject {
     /// Copies that were begun in this cycle.
     tries: u32,
     doing: Doing,
-    /// Of what was copied and not written since, by chunks. Pages are protected as long as there are any.
+    /// Chunks that were copied and not written since. Pages are protected as long as there are any.
     copies: Vec<Option<Early>>,
     /// Chunks that were written after the copy that was begun last.
     lost: u64,
@@ -87,13 +87,13 @@ struct PrecopyObject {
 pub(super) struct Early {
     /// Its checksum where it is stored.
     pub(super) sum: u64,
-    /// That of what the program had.
+    /// The checksum of the program's bytes.
     plain: u64,
-    /// Of what is sealed.
+    /// The proof of a sealed chunk.
     pub(super) proof: Option<ChunkProof>,
 }
 
-/// What is done with an object in a cycle.
+/// The handling of an object in a cycle.
 #[derive(Debug, Clone, Copy)]
 enum Doing {
     Nothing,
@@ -103,7 +103,7 @@ enum Doing {
     Copying(u64),
 }
 
-/// What was copied ahead and is as it was: per object, in the order of the items, each such chunk.
+/// Chunks that were copied ahead and not written since: per object, in the order of the items.
 pub(super) struct PrecopiedChunks {
     pub(super) slot: Option<u64>,
     pub(super) copies: Vec<Vec<Option<Early>>>,
@@ -137,7 +137,7 @@ impl PrecopyState {
         self.watched.remove(key);
     }
 
-    /// A cycle ends: what of these objects need not be copied.
+    /// A cycle ends: the chunks of these objects that need not be copied.
     pub(super) fn settle(&mut self, items: &[&CommitObject<'_>], audit: bool) -> PrecopiedChunks {
         let now = Instant::now();
         if let Some(began) = self.began {
@@ -198,7 +198,7 @@ impl PrecopyState {
     pub(super) fn disarm(&mut self) {
         for object in self.watched.values_mut() {
             if object.copies.is_empty() && std::mem::take(&mut object.armed) {
-                // What stays watched costs a little, no more.
+                // An object that stays watched costs a little, no more.
                 let _ = object.memory.disarm();
             }
         }
@@ -219,7 +219,7 @@ impl PrecopyState {
         }
         if part >= *due {
             for object in self.watched.values_mut() {
-                // The first one only begins: what was written before is not known, nor of interest.
+                // The first one only begins: earlier writes are not known, nor of interest.
                 object.look(part, *looks == 0);
             }
             (*looks, *due) = (*looks + 1, part + 1.0 / f64::from(LOOKS));
@@ -240,7 +240,7 @@ impl PrecopyState {
     }
 }
 
-/// What is done with an object that is written until this part of a cycle.
+/// The handling of an object that is written until this part of a cycle.
 fn due(until: f64) -> Doing {
     match until + MARGIN {
         due if due < LATE => Doing::Waiting(due),
@@ -249,7 +249,7 @@ fn due(until: f64) -> Doing {
 }
 
 impl PrecopyObject {
-    /// Whether a few places of it, evenly spread, hold something else than when this was asked last. That is a guess, and costs the
+    /// Whether a few places of it, evenly spread, have changed since the last call. That is a guess, and costs the
     /// program nothing, as tracking would while the object is written all the time.
     fn changed(&mut self) -> bool {
         let size = self.memory.size();
@@ -318,7 +318,7 @@ impl PrecopyObject {
         (self.armed, self.lost) = (true, 0);
         match self.memory.arm() {
             Ok(()) => self.copies = vec![None; ObjectPiece::chunks(self.memory.size()) as usize],
-            // What cannot be watched is copied at the commit.
+            // Memory that cannot be watched is copied at the commit.
             Err(_) => (self.doing, self.rests, self.always) = (Doing::Nothing, u64::MAX, false),
         }
     }
@@ -350,14 +350,14 @@ impl PrecopyObject {
                 }
                 self.doing = Doing::Copying(end);
             }
-            // The commit says what is wrong with the tier.
+            // The commit reports the tier's error.
             None => self.doing = Doing::Nothing,
         }
         true
     }
 
-    /// The cycle of this number has ended: what was learned, and what was copied and not written since. `bytes` are looked through for
-    /// writes that nobody saw.
+    /// The cycle of this number has ended: updates the prediction, and returns the chunks that were copied and not written since.
+    /// `bytes` are compared to find writes that nobody saw.
     fn settle(&mut self, bytes: Option<&[u8]>, cycle: u64, learns: bool) -> Vec<Option<Early>> {
         let copied = !self.copies.is_empty();
         let late = match copied {
@@ -400,7 +400,7 @@ impl PrecopyObject {
 }
 
 impl<A: Medium, S: Medium> RankState<A, S> {
-    /// Does what there is to do now, but no more than a slice of copying; when to come again.
+    /// Does the next work, but no more than a slice of copying; returns when to come again.
     pub(super) fn look_ahead<T, M>(&mut self, shared: &RankContext<T, M>) -> Option<Instant>
     where
         T: Vault<Medium = A>,

@@ -1,4 +1,4 @@
-//! Copies of what is staged, in the memory of a rank of another node: whose, and what this rank keeps for others.
+//! Copies of staged bytes, in the memory of a rank of another node: this rank's, and those that it keeps for others.
 
 use super::source::RemoteMedium;
 use super::{Distance, RankContext, files, lock};
@@ -15,11 +15,11 @@ use tarn_ports::{
 };
 use tarn_types::crc::joined;
 
-/// The ranks that keep copies of what this one stages, each on a node of its own.
+/// The ranks that keep copies of this rank's staged bytes, each on a node of its own.
 #[derive(Debug)]
 pub(super) struct Buddies<S> {
     granted: Vec<Granted<S>>,
-    /// Those that failed.
+    /// Ranks that failed.
     lost: BTreeSet<u32>,
 }
 
@@ -42,7 +42,7 @@ impl<S> Default for Buddies<S> {
 }
 
 impl<S: Medium> Buddies<S> {
-    /// Sees to it that as many as are wanted have memory for so many bytes, and the head that says whose they are.
+    /// Gets grants of memory for so many bytes from as many buddies as are wanted, with the head that names the owner.
     pub(super) fn ready<T, M>(
         &mut self,
         shared: &RankContext<T, M>,
@@ -104,7 +104,7 @@ impl<S: Medium> Buddies<S> {
         Ok(all)
     }
 
-    /// The ranks that are sent what to keep: those of other nodes.
+    /// The ranks that get chunks to keep: those of other nodes.
     pub(super) fn far(&self) -> Vec<u32> {
         let far = self.granted.iter().filter(|g| g.near.is_none());
         far.map(|g| g.by).collect()
@@ -199,7 +199,7 @@ pub(super) struct RankTopology {
     groups: Vec<Vec<usize>>,
     /// By node: its group, and the how many-eth it is there.
     homes: Vec<(usize, usize)>,
-    /// By group: all groups, those first whose nodes are to have what its nodes stage.
+    /// By group: all groups, those first whose nodes are to keep its nodes' staged bytes.
     order: Vec<Vec<usize>>,
     distance: Distance,
 }
@@ -240,14 +240,15 @@ impl RankTopology {
         }
     }
 
-    /// Whether what is kept for others is to be on another switch than what it is kept of.
+    /// Whether copies are to be on another switch than the original.
     pub(super) fn are_far(&self) -> bool {
         self.distance == Distance::Far
     }
 
-    /// Who may keep something for a rank, node by node, the best first: the next node of its group and so on, and of other groups the one
-    /// that is as many-eth there as this node is here, in the order that the distance requests. Of a node first the rank that is as many-eth
-    /// there as this one is here, then the others. So all have as much to keep. At last of this node, if that will do.
+    /// The ranks that may keep something for a rank, node by node, the best first: the next node of its group and so on, and of
+    /// other groups the node with the same index as this one, in the order that the distance requests. Of a node first the rank
+    /// with the same index there as this one here, then the others. So all have as much to keep. Last come ranks of this node, if
+    /// that will do.
     pub(super) fn from(
         &self,
         me: u32,
@@ -271,13 +272,13 @@ impl RankTopology {
             .map(|(first, then)| first.iter().chain(then).copied())
     }
 
-    /// Where the node of a rank comes in an order in which neighbours are on different switches.
+    /// The place of a rank's node in an order in which neighbours are on different switches.
     pub(super) fn apart(&self, rank: u32) -> (usize, usize) {
         let (home, seat) = self.homes[self.places[rank as usize].0];
         (seat, home)
     }
 
-    /// How many copies of what a rank stages can be, each on a node of its own.
+    /// How many copies of a rank's staged bytes there can be, each on a node of its own.
     pub(super) fn replicas(&self, me: u32, same_node: bool) -> usize {
         let by_node = self.from(me, same_node);
         by_node.filter_map(|mut of| of.next()).count()
@@ -324,15 +325,15 @@ struct MemoryGrant<S> {
     own: GrantWindow,
 }
 
-/// What a rank has of it to write there itself.
+/// The granted rank's own access to the memory.
 #[derive(Default)]
 struct GrantWindow {
     window: Option<KeepAliveGuard>,
-    /// What it has written is read here to be checked.
+    /// Bytes that it has written, read here for the check.
     seen: Vec<u8>,
 }
 
-/// What this rank keeps for others, and reads for them.
+/// The memory that this rank keeps for others, and the arenas that it reads for them.
 pub(super) struct BuddyStorage<T, M: Vault> {
     tier: Arc<T>,
     memory: Arc<M>,
@@ -349,7 +350,7 @@ impl<T: Vault, M: Vault> BuddyStorage<T, M> {
         }
     }
 
-    /// Does something with what was granted to a start of a rank, and the memory.
+    /// Does something with the memory that was granted to a start of a rank.
     fn with<R>(
         &self,
         of: u32,
@@ -383,7 +384,7 @@ impl<T: Vault, M: Vault> RankService for BuddyStorage<T, M> {
             return unserved("a later start of the program has its memory");
         }
         let name = files::kept(of);
-        // Its window is closed, and whoever still has the memory itself writes to what has no name any more.
+        // Its window is closed, and a process that still has the memory mapped writes to memory without a name.
         granted.remove(&of);
         let made = self.memory.remove(&name);
         let made = made.and_then(|()| self.memory.create(&name, bytes, &mut |_| Ok(())));
@@ -405,7 +406,7 @@ impl<T: Vault, M: Vault> RankService for BuddyStorage<T, M> {
         bytes: &[u8],
     ) -> Result<u64, RankServiceError> {
         self.with(of, generation, |own, medium| {
-            // Who sends has given up what it was writing itself: that must not come later.
+            // A rank that sends has given up its own writing: those bytes must not arrive later.
             own.window = None;
             let mut whole = super::whole(medium)?;
             let sum = whole.write(at, bytes)?;

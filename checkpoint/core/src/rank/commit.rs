@@ -1,7 +1,7 @@
-//! A commit, stage by stage. `CheckpointSession::commit` lists the objects, [`super::Rank::commit`] waits for the level that they ask for, and
-//! in between is this file:
+//! A commit, stage by stage. `CheckpointSession::commit` lists the objects, [`super::Rank::commit`] waits for the level that they
+//! require, and in between is this file:
 //!
-//! 1. [`RankContext::commit_version`] numbers the version and reports to the other ranks what became of it.
+//! 1. [`RankContext::commit_version`] numbers the version and reports the outcome to the other ranks.
 //! 2. [`RankState::make_version`] makes it: de-stages the version before (`destage`), reserves space and gives up old versions
 //!    (`space`), lays the new one out (`lay_out`), copies the objects (`copy`) and publishes the manifest (`publish_version`).
 //!
@@ -92,7 +92,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
     }
 }
 
-/// What a commit did, for the figures.
+/// The figures of a commit.
 struct CommitFigures {
     bytes: u64,
     /// Bytes that were copied ahead and written again.
@@ -187,8 +187,8 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         })
     }
 
-    /// Prepares the buddies for the staged part of a version; its bytes, and why a buddy is not ready. Without the copy that was asked
-    /// for nothing is staged: it would be lost with this node's memory.
+    /// Prepares the buddies for the staged part of a version; its bytes, and why a buddy is not ready. Without the requested copy
+    /// nothing is staged: it would be lost with this node's memory.
     fn ready_buddies<T, M>(
         &mut self,
         shared: &RankContext<T, M>,
@@ -302,7 +302,7 @@ fn recent(number: u64) -> u64 {
     (0..RECENT).fold(0, |bits, n| bits | 1 << (number.wrapping_sub(n) % 64))
 }
 
-/// The mean of a rate and what was measured now.
+/// The mean of a rate and the rate that was measured now.
 fn mean(before: u64, bytes: u64, time: Duration) -> u64 {
     let nanos = time.as_nanos().max(1);
     let now = u64::try_from(u128::from(bytes) * 1_000_000_000 / nanos).unwrap_or(u64::MAX);
@@ -317,7 +317,7 @@ fn mean(before: u64, bytes: u64, time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// That a rank had no version 5 says nothing of version 69, which others may have before it.
+    /// A rank that had no version 5 may have version 69, which others may have before it.
     #[test]
     fn what_was_missed_long_ago_is_not_what_is_to_come() {
         let mut missed = 1u64 << 5;

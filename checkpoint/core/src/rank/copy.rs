@@ -23,7 +23,7 @@ pub(super) struct NewVersion<'a> {
     pub(super) items: Vec<&'a CommitObject<'a>>,
     /// Bytes of each item.
     pub(super) sizes: Vec<u64>,
-    /// Where each item is stored in the arena.
+    /// The place of each item in the arena.
     pub(super) places: Vec<u64>,
     /// The ranges that are to be copied now.
     pub(super) jobs: Vec<ChunkRun>,
@@ -115,7 +115,8 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     }
 }
 
-/// Copies with all helpers, and sends what is staged to the buddies on other nodes. With it comes the buddy that failed, or [`u32::MAX`].
+/// Copies with all helpers, and sends staged chunks to the buddies on other nodes. Returns the buddy that failed too, or
+/// [`u32::MAX`].
 fn run_copies<'a, T: Vault, M: Vault, V: tarn_ports::MediumWindow, W: tarn_ports::MediumWindow>(
     shared: &RankContext<T, M>,
     works: Vec<ChunkCopyTask<'a, V, W>>,
@@ -149,14 +150,14 @@ fn run_copies<'a, T: Vault, M: Vault, V: tarn_ports::MediumWindow, W: tarn_ports
     Ok((copied, failed.load(Ordering::Relaxed)))
 }
 
-/// The place of a chunk that was copied, its checksum there, and the proof of what is sealed.
+/// The place of a chunk that was copied, its checksum there, and the proof of a sealed one.
 pub(super) type CopiedChunk = (PieceLocation, u64, Option<ChunkProof>);
 
 /// The places of the chunks that were copied, by object and number.
 pub(super) struct Chunks {
     pub(super) chunks: Vec<BTreeMap<u64, CopiedChunk>>,
     pub(super) spent: copy_workers::Spent,
-    /// The buddy that does not have what was staged, and why.
+    /// The buddy that does not have the staged bytes, and why.
     pub(super) replication_failed: Option<(u32, CheckpointError)>,
 }
 

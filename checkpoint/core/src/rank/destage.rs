@@ -1,4 +1,4 @@
-//! What is staged goes to the arena, while the program computes.
+//! De-stages to the arena, while the program computes.
 
 use super::{RankContext, RankState, lock, publish, whole};
 use crate::arena::PersistenceLevel;
@@ -11,10 +11,10 @@ use std::time::Instant;
 use tarn_ports::{Medium, MediumWindow, ReadableMedium, Vault};
 
 impl<A: Medium, S: Medium> RankState<A, S> {
-    /// De-stages what is staged, if anything is. Once it has returned, all that this rank has committed is stored in its arena.
+    /// De-stages, if anything is staged. Once it has returned, all that this rank has committed is stored in its arena.
     ///
     /// # Errors
-    /// When the arena cannot be written: what is staged stays as it is. Of what is damaged, and at no buddy, the version is given up.
+    /// When the arena cannot be written: the staged bytes stay. A version with damaged bytes that no buddy has is given up.
     pub(super) fn destage<T, M>(
         &mut self,
         shared: &RankContext<T, M>,
@@ -58,7 +58,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
                 publish(arena, medium, Some(new), |_| true)?;
                 0
             }
-            // This rank has no such version: all others learn it, and keep the one before.
+            // This rank has no such version: it reports that to all others, and they keep the one before.
             Err(fault) if fault.code == CheckpointErrorCode::Corrupt => {
                 drop(window);
                 publish(arena, medium, None, |v| v.id != id)?;
@@ -74,7 +74,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         stats.destage += took;
         stats.last_destage = took;
         drop(stats);
-        // After the figures: who sees the version durable sees them as well.
+        // After the figures: a caller that sees the version durable sees them as well.
         shared.update_progress(|reached| {
             reached.missed |= missed;
             reached.durable = id.number;
@@ -176,8 +176,8 @@ impl StagedChunkRun {
     }
 }
 
-/// Copies the staged pieces of a version to where its objects have their places. `fill` fills at most `run` chunks from memory, and tells
-/// whether they are what their checksums say; it may change those. The manifest is that of the copy then.
+/// Copies the staged pieces of a version to the places of its objects. `fill` fills at most `run` chunks from memory, and returns
+/// whether they have their checksums; it may change those. The manifest is that of the copy then.
 pub(super) fn copy(
     manifest: &mut RankManifest,
     places: &[u64],
@@ -251,7 +251,7 @@ mod tests {
     use tarn_media::MappedFile;
     use tarn_types::crc::crc;
 
-    /// Whatever the number of chunks that are copied at once; the last one is shorter.
+    /// For any number of chunks that are copied at once; the last one is shorter.
     #[test]
     fn what_is_staged_is_copied_in_runs_and_what_is_not_stays_where_it_is() {
         const STAGED: u64 = 64;

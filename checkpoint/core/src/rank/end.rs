@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use tarn_ports::{RankProgress, Vault};
 
 impl<T: Vault, M: Vault> Rank<T, M> {
-    /// Ends: what is staged is de-staged, and memory is given back; what is being flushed is not waited for. All ranks call it.
+    /// Ends: de-stages, and gives memory back; does not wait for a flush. All ranks call it.
     ///
     /// # Errors
     /// When it cannot be de-staged: it stays in memory, and the next start tries again.
@@ -21,7 +21,7 @@ impl<T: Vault, M: Vault> Rank<T, M> {
         rank_state.staging = None;
         shared.memory.remove(&files::staging(shared.ranks.rank()))?;
         rank_state.buddies.forget();
-        // Whoever does not come has its own reason, and loses nothing by this: what is kept for it here stays then.
+        // A rank that does not come has its own reason, and loses nothing by this: its memory here stays then.
         let (ranks, timeout) = (&*shared.ranks, shared.options.timeout);
         if agree(ranks, ExchangeKind::End, &(), timeout).is_ok() {
             buddy::give_back(&*shared.memory, &*shared.ranks)?;
@@ -42,7 +42,7 @@ impl<T: Vault, M: Vault> Rank<T, M> {
                 replicated: number,
                 ..RankProgress::default()
             };
-            // Whoever does not come has its own reason.
+            // A rank that does not come has its own reason.
             let _ = shared.ranks.wait(least, shared.options.timeout);
         }
     }
@@ -51,7 +51,7 @@ impl<T: Vault, M: Vault> Rank<T, M> {
         self.shared.ended.store(true, Ordering::Release);
         self.shared.notify_helper();
         for thread in self.helper.take().into_iter().chain(self.keeper.take()) {
-            // What one that panicked has left undone is done by whoever opens the arena next.
+            // The next process that opens the arena completes the work of a thread that panicked.
             let _ = thread.join();
         }
         if let (Some(flusher), Some(thread)) = (&self.shared.flusher, self.flusher.take()) {
@@ -61,7 +61,7 @@ impl<T: Vault, M: Vault> Rank<T, M> {
 }
 
 impl<T: Vault, M: Vault> Drop for Rank<T, M> {
-    /// As if the process was killed, but for what the helper is at.
+    /// As if the process was killed, but for the current work of the helper.
     fn drop(&mut self) {
         self.stop();
     }

@@ -1,24 +1,24 @@
-//! What all ranks send each other at once: words, in the same order of calls on all.
+//! Exchanges of words between all ranks at once, in the same order of calls on all.
 
 use crate::fault::{CheckpointError, CheckpointErrorCode};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tarn_ports::Ranks;
 
-/// What a word belongs to.
+/// The call that a word belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ExchangeKind {
-    /// The begin: what a node has.
+    /// The begin: the inventory of a node.
     Begin,
-    /// What it has once it was completed.
+    /// The inventory of a node once it was completed.
     Complete,
-    /// What was made again from parities.
+    /// Parts that were made again from parities.
     Mend,
-    /// What the external store has.
+    /// Versions in the external store.
     Outside,
     /// A restart: which version, and how many rows.
     Restart,
-    /// Whether it has come to something.
+    /// Whether it succeeded.
     Restarted,
     /// Whether it is time for a commit.
     Due,

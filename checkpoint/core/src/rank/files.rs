@@ -2,15 +2,15 @@
 
 /// Bytes of the head of a staging file: the rest is as in an arena.
 pub(super) const HEAD: usize = 4 << 10;
-/// What arenas are called.
+/// The suffix of arenas.
 pub(super) const ARENA: &str = ".arena";
-/// What copies of other ranks' parts are called.
+/// The suffix of copies of other ranks' parts.
 const COPY: &str = ".copy";
-/// What the parity of a set of ranks is called.
+/// The suffix of the parity of a set of ranks.
 pub(super) const PARITY: &str = ".parity";
-/// What was made again from the others of a set is called.
+/// The suffix of parts that were made again from the others of a set.
 const MADE: &str = ".made";
-/// What staging files are called.
+/// The suffix of staging files.
 const STAGING: &str = ".staging";
 
 /// The name of an arena.
@@ -45,12 +45,12 @@ pub(super) fn staging_of(name: &str) -> Option<u32> {
     name.strip_suffix(STAGING)?.parse().ok()
 }
 
-/// The name of what a buddy keeps of a rank's staging file.
+/// The name of a buddy's copy of a rank's staging file.
 pub(super) fn kept(rank: u32) -> String {
     format!("{rank}.buddy")
 }
 
-/// The name of what a rank had, made again from the others of its set.
+/// The name of a rank's part, made again from the others of its set.
 pub(super) fn made(generation: u64, of: u32) -> String {
     format!("{generation}/{of}{MADE}")
 }

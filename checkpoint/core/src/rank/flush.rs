@@ -1,9 +1,9 @@
 //! Every k-th version goes to the external store, by a thread of its own: a slow store holds up no commit. Its slot in the arena is not
 //! used again until then. A version whose turn comes while the one before is still being flushed is skipped.
 //!
-//! Ranks skip on their own, and only what none has skipped is complete. So a rank that had to skip, or whose last part the others have
-//! not completed, doubles its stride from one version to the next: multiples of the widest stride are the turn of all ranks, whatever
-//! each has skipped before, and the widest one stops growing once every rank keeps up with it.
+//! Ranks skip on their own, and only a version that none has skipped is complete. So a rank that had to skip, or whose last part
+//! the others have not completed, doubles its stride from one version to the next: multiples of the widest stride are the turn of
+//! all ranks, however many each has skipped before, and the widest one stops growing once every rank keeps up with it.
 
 use super::{ExternalStore, Options, RankStats, lock};
 use crate::arena::{Arena, VersionId};
@@ -20,20 +20,20 @@ use tarn_ports::{Ranks, ReadableMedium, Vault};
 const LOOK: Duration = Duration::from_millis(5);
 /// The store is looked at for other ranks' parts after so long first, and then ever more seldom.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
-/// It is looked at as often at least.
+/// The longest time between two looks.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 /// The most that is waited for a store that does not answer when the program ends.
 const END: Duration = Duration::from_secs(5);
 /// A rank's parts of versions that other ranks have not completed: older ones are removed.
 const MAX_WAITING: usize = 8;
-/// A stride is at most so many times `every`: what a number can hold matters, not more.
+/// A stride is at most so many times `every`: only so that the number does not overflow.
 const MAX_STRIDE: u64 = 1 << 20;
 
-/// What flushes a rank's versions.
+/// Flushes a rank's versions.
 pub(super) struct Flusher<T> {
     external: ExternalStore,
     tier: Arc<T>,
-    /// Who ends lets go of its rank, whatever the store is doing.
+    /// Weak: the rank is dropped at its end, whatever the store is doing.
     ranks: Weak<dyn Ranks>,
     rank: u32,
     /// The identity of this start.
@@ -254,7 +254,7 @@ impl<T: Vault + 'static> Flusher<T> {
         flush::write(store, header, version, &mut read, &mut meter).map(drop)
     }
 
-    /// The version of this start that `latest` names; rank 0 has it name the newest. What cannot be looked at now is looked at later.
+    /// The version of this start that `latest` names; rank 0 has it name the newest. A store that cannot be read now is read later.
     fn look(&self) -> Option<VersionId> {
         let store = &*self.external.store;
         let published = match self.rank {
@@ -349,7 +349,7 @@ impl<T> Flusher<T> {
     }
 
     /// Waits until this rank has done with a version for which `latest` stands, so that it is counted, and the next one finds nothing under
-    /// way. What else is under way is not waited for.
+    /// way. It does not wait for other versions.
     pub(super) fn settle(&self, id: VersionId, within: Duration) {
         let until = Instant::now() + within;
         let mut state = lock(&self.state);
@@ -364,7 +364,7 @@ impl<T> Flusher<T> {
         }
     }
 
-    /// What it has done.
+    /// Adds its figures.
     pub(super) fn count(&self, stats: &mut RankStats) {
         let state = lock(&self.state);
         stats.flushed = state.flushed;
@@ -388,10 +388,10 @@ impl<T> Flusher<T> {
             return Ok(());
         }
         loop {
-            // Before the store is looked at: what comes in between is there then.
+            // Before the store is looked at: a version that comes in between is there then.
             let (coming, failed) = {
                 let mut state = lock(&self.state);
-                // What may be there already is not flushed twice.
+                // A version that may be there already is not flushed twice.
                 if flushed == Ok(false)
                     && let Some(arena) = kept.take()
                     && state.all().all(|other| other != id)
@@ -448,7 +448,7 @@ impl<T> Flusher<T> {
         Ok(self.own(latest) >= Some(id))
     }
 
-    /// It is to end, whatever it is at: what is not whole is no part.
+    /// It is to end, whatever it does: a file that is not whole is no part.
     pub(super) fn end(&self, thread: JoinHandle<()>) {
         lock(&self.state).ended = true;
         self.changed.notify_all();

@@ -1,5 +1,5 @@
-//! What earlier starts of the program have left: which versions there are, on which nodes, and which of them are whole. What was only
-//! staged is completed first, so that all that follows reads arenas alone.
+//! The remains of earlier starts of the program: which versions there are, on which nodes, and which of them are whole. Versions
+//! that were staged are completed first, so that all that follows reads arenas alone.
 
 mod mend;
 
@@ -26,7 +26,7 @@ pub(super) struct SurvivingArena {
     identity: u128,
     /// The start that made it.
     made: ProgramStart,
-    /// The newest start that has gone on with it.
+    /// The newest start that has continued with it.
     started: ProgramStart,
     pub(super) rank: u32,
     pub(super) ranks: u32,
@@ -44,7 +44,7 @@ struct ArenaVersion {
     whole: bool,
 }
 
-/// Memory that survived: a staging file, or what a buddy kept of one.
+/// Memory that survived: a staging file, or a buddy's copy of one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct SurvivingMemory {
     name: String,
@@ -52,7 +52,7 @@ struct SurvivingMemory {
     identity: u128,
 }
 
-/// What one node has.
+/// The inventory of one node.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct NodeInventory {
     arenas: Vec<SurvivingArena>,
@@ -66,7 +66,7 @@ pub(super) struct RestartInventory {
     /// This start of the program: later than all that anything was found of.
     pub(super) start: ProgramStart,
     pub(super) outside: ExternalVersions,
-    /// What was kept for others on this node, and is damaged so that nobody can open it: the first rank of the node knows it.
+    /// Files that were kept for others on this node, and are too damaged to open: the first rank of the node knows them.
     pub(super) damaged: Vec<String>,
 }
 
@@ -134,7 +134,8 @@ fn is_near(ranks: &dyn Ranks, rank: u32) -> bool {
     rank < ranks.ranks() && ranks.node(rank) == ranks.node(ranks.rank())
 }
 
-/// What all nodes have, and the identity of this start. All ranks must have the same settings, and no arena may be on two nodes.
+/// The inventories of all nodes, and this start's identity. All ranks must have the same settings, and no arena may be on two
+/// nodes.
 fn exchange_inventories(
     options: &Options,
     ranks: &dyn Ranks,
@@ -171,7 +172,7 @@ fn twice(ranks: &dyn Ranks, one: &SurvivingArena, other: &SurvivingArena) -> Che
     CheckpointError::new(CheckpointErrorCode::Invalid, text)
 }
 
-/// What this node has, and the names of what cannot be opened. What is another program's is left alone.
+/// The inventory of this node, and the names of files that cannot be opened. Other programs' files are left alone.
 fn look<T: Vault, M: Vault>(
     options: &Options,
     tier: &T,
@@ -196,7 +197,7 @@ fn look<T: Vault, M: Vault>(
         };
         match see() {
             Ok(found) => node.arenas.extend(found),
-            // One that cannot be opened may be what is wanted: who began from nothing beside it would lose it.
+            // An arena that cannot be opened may be the wanted one: a start from nothing beside it would lose it.
             Err(fault) if name.ends_with(ARENA) => {
                 return Err(CheckpointError::new(fault.code, format!("{name}: {fault}")));
             }
@@ -221,7 +222,7 @@ fn look<T: Vault, M: Vault>(
     Ok((node, damaged))
 }
 
-/// De-stages what an arena's owner could not: from its staging file, or from a buddy's.
+/// De-stages for an arena's dead owner: from its staging file, or from a buddy's copy.
 fn complete<T: Vault, M: Vault>(
     found: &SurvivingArena,
     nodes: &[NodeInventory],
@@ -290,7 +291,7 @@ impl SurvivingArena {
     }
 
     /// Whether it would have a version of that start, had its rank committed one: it is the rank's own, as old, and that start or a
-    /// later one went on with it.
+    /// later one continued with it.
     fn knows(&self, start: ProgramStart) -> bool {
         let before = |one: ProgramStart, other: ProgramStart| {
             one == other || one.generation < other.generation
@@ -298,12 +299,12 @@ impl SurvivingArena {
         self.is_own() && before(self.made, start) && before(start, self.started)
     }
 
-    /// Whether it is what a rank has written itself.
+    /// Whether its rank has written it itself.
     fn is_own(&self) -> bool {
         self.name.ends_with(ARENA)
     }
 
-    /// Whether it has what its rank had: it is no parity.
+    /// Whether it is a rank's part: it is no parity.
     fn is_part(&self) -> bool {
         !self.name.ends_with(PARITY)
     }
@@ -314,7 +315,7 @@ impl SurvivingArena {
         self.is_part() && versions.any(|v| v.whole && v.version == version)
     }
 
-    /// Where it is stored.
+    /// The source of its bytes.
     pub(super) fn version_source<'a, T: Vault>(
         &'a self,
         tier: &T,
@@ -369,7 +370,7 @@ impl RestartInventory {
         of.map(|v| v.start).collect()
     }
 
-    /// What there was and cannot be restored, if nothing can: a version that all ranks may have had, and those who lack all or some of
+    /// The lost version, if none can be restored: one that all ranks may have had, and the ranks that lack all or some of
     /// it now. None if there never was one.
     pub(super) fn lost(&self) -> Option<(VersionId, Vec<u32>)> {
         let parts = || self.arenas.iter().filter(|f| f.is_part());
@@ -390,7 +391,7 @@ impl RestartInventory {
         })
     }
 
-    /// What a rank's arena is called in this start.
+    /// The name of a rank's arena in this start.
     pub(super) fn arena_of(&self, ranks: &dyn Ranks, rank: u32) -> String {
         let own = self.own(ranks, rank).map(str::to_owned);
         own.unwrap_or_else(|| arena(self.start.generation, rank))

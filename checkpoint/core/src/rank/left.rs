@@ -1,5 +1,6 @@
-//! What a process that died had staged goes to its arena: at the next start of the program by its ranks, or before that by whoever
-//! looks after the node ([`destage`]). Both do it by the same code. Who has the arena open for writing does it: others wait, or leave it.
+//! De-stages for a process that died: at the next start of the program by its ranks, or before that by the process that looks
+//! after the node ([`destage`]). Both do it by the same code. The process that has the arena open for writing does it: others
+//! wait, or leave it.
 
 use super::destage::{self as staged, RUN};
 use super::files;
@@ -13,12 +14,12 @@ use std::time::{Duration, Instant};
 use tarn_ports::{Medium, MediumError, MediumWindow, ReadableMedium, Vault};
 use tarn_types::block::{self, BlockKind};
 
-/// How often an arena is looked at whose content changes.
+/// Reads of an arena whose content changes, at most.
 const OPENS: usize = 8;
 /// Between two tries to open an arena that another process has.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// What an arena holds, to whom it does not belong: as it was before, or as it is after what somebody publishes in it meanwhile.
+/// The content of an arena of another process: as it was before, or after a change that somebody publishes meanwhile.
 ///
 /// # Errors
 /// When it cannot be read, or is none.
@@ -42,7 +43,7 @@ pub fn look<T: Vault>(tier: &T, name: &str) -> Result<(T::Seen, Arena), Checkpoi
     before
 }
 
-/// Opens an arena for writing. Who de-stages what its process left has it for as long as that takes.
+/// Opens an arena for writing. A process that de-stages for a dead owner has it for as long as that takes.
 pub(super) fn open<T: Vault>(
     tier: &T,
     name: &str,
@@ -67,22 +68,22 @@ pub(super) fn open<T: Vault>(
     }
 }
 
-/// What was done with what an arena's process had staged.
+/// The result of de-staging for an arena's dead process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destaged {
-    /// Whose the arena is.
+    /// The owner of the arena.
     pub header: ArenaHeader,
-    /// The versions that are whole in it now and were not, and what of them was staged, in bytes.
+    /// The versions that are whole in it now and were not, and their staged bytes.
     pub brought: Vec<(VersionId, u64)>,
-    /// Those of which this node's memory lacks some.
+    /// Versions of which this node's memory lacks some.
     pub lacking: Vec<VersionId>,
 }
 
-/// De-stages an arena whose process is dead, from what this node's memory has: the staging file, or what a buddy kept of it. Who calls it
-/// has seen to it that no process is that rank, after it had opened the medium.
+/// De-stages an arena whose process is dead, from this node's memory: the staging file, or a buddy's copy of it. The caller
+/// has made sure that no process is that rank, after it had opened the medium.
 ///
 /// # Errors
-/// When the arena cannot be read or written: what is staged stays as it is.
+/// When the arena cannot be read or written: the staged bytes stay.
 pub fn destage<M: Vault>(
     medium: &mut impl Medium,
     memory: &M,
@@ -91,7 +92,7 @@ pub fn destage<M: Vault>(
     let identity = arena.header().identity;
     let mut sources: Vec<VersionSource<'_, M>> = Vec::new();
     for name in memory.list()? {
-        // What cannot be read is not there.
+        // A file that cannot be read counts as missing.
         let seen = memory.see(&name).ok();
         let seen = seen.filter(|seen| staged_of(seen) == Some(identity));
         sources.extend(seen.map(VersionSource::Near));
@@ -118,8 +119,8 @@ pub fn staged_of(stored: &impl ReadableMedium) -> Option<u128> {
     block::unseal(BlockKind::Staging, 0, &head).map(|(identity, _)| identity)
 }
 
-/// Removes the staging file of an arena, if nothing waits in it any more. Who calls it holds the arena's rank: meanwhile nobody stages
-/// anything. Its memory is free once what is returned is dropped, which takes time.
+/// Removes the staging file of an arena, if nothing waits in it any more. The caller holds the arena's rank: meanwhile nobody
+/// stages anything. Its memory is free once the returned value is dropped, which takes time.
 ///
 /// # Errors
 /// When it cannot be removed, or the arena cannot be read.
@@ -146,7 +147,7 @@ pub fn waiting(arena: &Arena) -> impl Iterator<Item = &Version> {
     versions.filter(|v| !v.manifest.is_durable())
 }
 
-/// De-stages what an arena's owner could not, and returns which versions, and of how many bytes.
+/// De-stages for an arena's dead owner; returns the versions, and their staged bytes.
 pub(super) fn complete<A: Medium, M: Vault>(
     medium: &mut A,
     sources: &[VersionSource<'_, M>],
@@ -218,7 +219,7 @@ fn proven<M: Vault>(
 /// Fills a chunk from the first source that has it as it was; false if none has.
 ///
 /// # Errors
-/// When none has, and one on another node could not be asked: it may have it, and what is given up now would be lost.
+/// When none has, and one on another node cannot be reached: it may have it, and a version that is given up now would be lost.
 fn proven_chunk<M: Vault>(
     sources: &[VersionSource<'_, M>],
     at: u64,

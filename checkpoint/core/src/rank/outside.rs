@@ -1,4 +1,4 @@
-//! What earlier starts have left on the external store: one more place where parts of versions are found, by all ranks.
+//! Versions that earlier starts have left on the external store: one more place where all ranks find parts.
 
 use super::exchange::{ExchangeKind, agree};
 use super::source::VersionIdentity;
@@ -22,7 +22,7 @@ pub(super) struct ExternalVersions {
     pub(super) generation: Option<u64>,
 }
 
-/// What a rank tells: how many versions are between two that it flushes, if it has a store, and of rank 0 what is there.
+/// The report of a rank: how many versions are between two that it flushes, if it has a store, and from rank 0 the versions there.
 #[derive(Serialize, Deserialize)]
 struct ExternalStoreReport {
     every: Option<u64>,
@@ -42,7 +42,7 @@ pub(super) fn find(
         versions: Vec::new(),
     };
     if let Some(external) = external.filter(|_| ranks.rank() == 0) {
-        // The start before may have ended with all parts there. Where that cannot be published, the parts say the same.
+        // The start before may have ended with all parts there. Where that cannot be published, the parts show the same.
         let _ = flush::publish(&*external.store);
         let all = flush::list(&*external.store)?;
         word.generation = all.last().map(|v| v.version.id.generation);
@@ -90,7 +90,7 @@ fn differ(rank: u32, other: Option<u64>, own: Option<u64>) -> String {
 }
 
 impl ExternalVersions {
-    /// What can be restored, by what the nodes have and by what is here; oldest first.
+    /// The restorable versions of the nodes and of this store, oldest first.
     pub(super) fn add(
         &self,
         nodes: impl Iterator<Item = (VersionIdentity, Restorable)>,
@@ -148,7 +148,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
     }
 
     /// Whether the store has a version of an earlier start, or a newer one of the same start, or one of this one, if that continues from it.
-    /// Of other starts, as far as nodes know whose it is, the same number says nothing.
+    /// For other starts the same number means nothing, as far as nodes know the start.
     fn was_flushed(&self, store: &dyn External, id: VersionId) -> Result<bool, CheckpointError> {
         let starts = self.world.starts(id);
         let latest = flush::latest(store)?.map(|v| (v.id, v.start));
@@ -173,7 +173,7 @@ impl<A, S> RankState<A, S> {
     }
 }
 
-/// A part of a version, and what it has.
+/// A part of a version, and its manifest.
 pub(super) type ExternalPart = (Box<dyn ReadableMedium + Send + Sync>, RankManifest);
 
 /// A rank's part of a version.
@@ -186,7 +186,7 @@ pub(super) fn open(
         id: version.id,
         start: version.start,
     };
-    // Whatever it is, an older version may be whole.
+    // After any error here an older version may be whole.
     let opened = flush::open(store, exact, rank);
     let (stored, kept, _) =
         opened.map_err(|f| CheckpointError::new(CheckpointErrorCode::Corrupt, f.text))?;

@@ -65,7 +65,7 @@ impl<S: ReadableMedium> PartImage<S> {
         self.chunks.last().map_or(0, |c| c.begin + c.length)
     }
 
-    /// Adds what is stored there, each chunk proven; what is beyond the end is zero.
+    /// Adds the bytes there, each chunk verified; bytes beyond the end are zero.
     fn add(&mut self, from: u64, into: &mut [u8]) -> Result<(), CheckpointError> {
         let wanted = from..from + into.len() as u64;
         let first = self
@@ -111,13 +111,13 @@ fn length(longest: u64, ranks: usize) -> u64 {
     longest.div_ceil(ranks as u64 - 1).next_multiple_of(CHUNK)
 }
 
-/// What the ranks of a set have, by which any of them is made again: who they are, and their manifests.
+/// The members of a set, by which any of them is made again: the ranks, and their manifests.
 type Members = Vec<(u32, Vec<u8>)>;
 
-/// What one rank keeps of the others of its set: first the parity, then who they are.
+/// The bytes that one rank keeps for its set: first the parity, then the members.
 pub(super) struct Parity<S> {
     images: Vec<PartImage<S>>,
-    /// Which of them the rank itself is.
+    /// The rank's own place among them.
     me: usize,
     /// Of a segment.
     length: u64,
@@ -164,7 +164,7 @@ impl<S: ReadableMedium> Parity<S> {
         }
     }
 
-    /// Makes what is stored there.
+    /// Computes the bytes there.
     pub(super) fn read(&mut self, at: u64, into: &mut [u8]) -> Result<(), CheckpointError> {
         if let Some(at) = at.checked_sub(self.length) {
             into.copy_from_slice(&self.members[at as usize..][..into.len()]);
@@ -181,7 +181,7 @@ impl<S: ReadableMedium> Parity<S> {
     }
 }
 
-/// Who is in a set, and what each had: of the version that a rank of it keeps the parity of.
+/// The members of a set, and their manifests: of the version that a rank of it keeps the parity of.
 pub(super) fn members(
     stored: &impl ReadableMedium,
     manifest: &RankManifest,
@@ -215,12 +215,12 @@ fn strange() -> CheckpointError {
 pub(super) struct ReconstructedImage<S> {
     lost: usize,
     length: u64,
-    /// What the others have, and what they keep of the set; at the place of the lost one, nothing.
+    /// The parts of the others, and the parities that they keep; at the place of the lost one, nothing.
     others: Vec<Option<(PartImage<S>, PartImage<S>)>>,
 }
 
 impl<S: ReadableMedium> ReconstructedImage<S> {
-    /// `others` are the rest of a set, in its order: the part of each, and the manifest of what it keeps, with what both are stored in.
+    /// `others` are the rest of a set, in its order: the part of each, and the manifest of its parity, with the media of both.
     pub(super) fn new(lost: usize, others: Vec<Option<(PartImage<S>, PartImage<S>)>>) -> Self {
         let mut parities = others.iter().flatten().map(|(_, parity)| parity.length());
         Self {
@@ -230,7 +230,7 @@ impl<S: ReadableMedium> ReconstructedImage<S> {
         }
     }
 
-    /// Makes what is stored at an offset of its image.
+    /// Computes the bytes at an offset of its image.
     pub(super) fn read(&mut self, mut at: u64, mut into: &mut [u8]) -> Result<(), CheckpointError> {
         let ranks = self.others.len();
         into.fill(0);
@@ -255,7 +255,7 @@ impl<S: ReadableMedium> ReconstructedImage<S> {
     }
 }
 
-/// What a rank keeps of its set, as an image of the parity alone.
+/// The parity that a rank keeps of its set, as an image.
 pub(super) fn kept<S: ReadableMedium>(source: S, manifest: &RankManifest) -> PartImage<S> {
     let parity = manifest.objects.iter().filter(|o| *o.key == *PARITY);
     let objects = parity.cloned().collect();

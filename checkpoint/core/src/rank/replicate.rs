@@ -1,5 +1,6 @@
-//! Versions on other nodes too, while the program computes: copies of all of a rank's part, or the parity of a set of ranks. Who keeps
-//! it fetches it, proves each chunk, and publishes it in an arena of its own; whose it is keeps the version until all have done so.
+//! Versions on other nodes too, while the program computes: copies of all of a rank's part, or the parity of a set of ranks. The
+//! keeper fetches it, verifies each chunk, and publishes it in an arena of its own; the owner keeps the version until all have
+//! done so.
 
 use super::buddy::RankTopology;
 use super::destage::{self, RUN};
@@ -21,13 +22,13 @@ use tarn_types::crc::crc;
 const LOOK: Duration = Duration::from_millis(100);
 /// How often an arena is looked at that is being written.
 const OPENS: usize = 8;
-/// Versions in what is kept for others: the next is written beside the last.
+/// Versions that are kept of others: the next is written beside the last.
 const KEPT: usize = 1;
 
-/// Arenas of what is kept for others, by name.
+/// Arenas for versions of others, by name.
 type ReplicaArenas<A> = BTreeMap<String, (Arena, A)>;
 
-/// What a rank keeps for others.
+/// A thing that a rank keeps for others.
 enum Ward {
     /// All that a rank has.
     Copy(u32),
@@ -75,7 +76,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
                 let all = wards
                     .iter()
                     .map(|ward| self.keep(ward, id, good, &mut kept));
-                // What can be kept is kept, whatever becomes of the others.
+                // Each ward that can be kept is kept, whatever becomes of the others.
                 all.fold(Ok(()), Result::and)
             };
             let done = match (&wards, progress.lacks(number)) {
@@ -91,7 +92,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
             stats.bare += u64::from(done.is_err());
             drop(stats);
             let is_bare = done.is_err();
-            // Who learns of it looks for the reason.
+            // A rank that sees the progress looks for the reason.
             if let Err(fault) = done {
                 *lock(&self.why_bare) = Some((number, fault.text));
             }
@@ -122,7 +123,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
         good.map_or(0, |number| number * every)
     }
 
-    /// Fetches what is kept of a version, and publishes it beside the newest that all have.
+    /// Fetches a version for a ward, and publishes it beside the newest that all have.
     fn keep(
         &self,
         ward: &Ward,
@@ -170,7 +171,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
         }
     }
 
-    /// Where a rank's part of a version of this start is stored, and what it has.
+    /// The place of a rank's part of a version of this start, and its manifest.
     fn part(
         &self,
         of: u32,
@@ -180,7 +181,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
         let name = self.world.arena_of(ranks, of);
         let source = match ranks.node(of) == ranks.node(ranks.rank()) {
             true => VersionSource::Near(self.tier.see(&name)?),
-            // How large it is now only its rank knows: what is outside is refused when it is read.
+            // Only its rank knows its size now: a place outside is refused when it is read.
             false => VersionSource::Far(RemoteMedium {
                 ranks,
                 from: of,
@@ -220,7 +221,7 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
             rank: of,
             ranks: self.ranks.ranks(),
         };
-        // After an error what it holds is not known: it is made again.
+        // After an error its content is not known: it is made again.
         let (mut arena, mut medium) = match kept.remove(&name) {
             Some(open) => open,
             None => made(&*self.tier, &name, &sizes, header)?,
@@ -269,7 +270,7 @@ pub(super) fn made<T: Vault>(
     Ok((made.ok_or_else(space::not_open)??, medium))
 }
 
-/// Fills places in an arena with what a manifest says, which leads to them then.
+/// Fills places in an arena with the content of a manifest, which leads to them then.
 pub(super) fn fill<A: Medium>(
     arena: &mut Arena,
     medium: &mut A,
@@ -278,7 +279,7 @@ pub(super) fn fill<A: Medium>(
     chunks: impl FnMut(u64, &mut [u8], &mut [u64]) -> Result<bool, CheckpointError>,
 ) -> Result<(), CheckpointError> {
     let places = super::places(arena, medium, sizes)?;
-    // As what was staged: where it is stored elsewhere, and is copied from.
+    // As for staged pieces: the manifest has the places elsewhere, from which they are copied.
     for piece in manifest.objects.iter_mut().flat_map(|o| &mut o.pieces) {
         if let PieceLocation::Arena(at) = piece.place {
             piece.place = PieceLocation::Staged(at);
@@ -289,7 +290,7 @@ pub(super) fn fill<A: Medium>(
     Ok(window.persist()?)
 }
 
-/// What this rank keeps for others.
+/// The things that this rank keeps for others.
 fn wards(
     ranks: &dyn Ranks,
     nodes: &RankTopology,
@@ -301,7 +302,7 @@ fn wards(
         Replicate::None => Ok(Vec::new()),
         Replicate::Copies(copies) => {
             let keepers = |of| keepers(nodes, of, copies, same_node);
-            // Who has too few says so itself.
+            // A rank that has too few reports it itself.
             if keepers(me).count() < copies {
                 return Err(few(copies));
             }
@@ -325,7 +326,7 @@ fn few(wanted: usize) -> CheckpointError {
     CheckpointError::new(CheckpointErrorCode::Unsupported, text)
 }
 
-/// Who keeps copies of all that a rank has: ranks of as many other nodes.
+/// The keepers of copies of all that a rank has: ranks of as many other nodes.
 fn keepers(
     nodes: &RankTopology,
     of: u32,
@@ -450,7 +451,7 @@ mod tests {
             }
         }
         assert_eq!(sets(&nodes, &near(&nodes), 4, true).len(), 2);
-        // A node with more ranks than others: who is alone has nobody.
+        // A node with more ranks than others: a rank that is alone has no partner.
         let nodes = Played::on(&["a", "a", "b"]);
         let sets = sets(&nodes, &near(&nodes), 2, false);
         assert_eq!(sets, [vec![0, 2], vec![1]]);
@@ -478,7 +479,7 @@ mod tests {
         assert_eq!((alone.replicas(0, false), alone.replicas(0, true)), (0, 0));
     }
 
-    /// As many as there may be: who has to look at all of them for each of them does not come to an end here.
+    /// At the greatest number of ranks: a search through all of them for each of them would take too long here.
     #[test]
     fn each_of_16384_ranks_keeps_as_many_copies_as_others_keep_of_its_own() {
         for on_each in [1, 16] {
@@ -504,7 +505,7 @@ mod tests {
         let even = Played::on(&even);
         assert_eq!(of(&even, Distance::Near), [1, 2, 0, 4, 5, 3]);
         assert_eq!(of(&even, Distance::Far), [3, 4, 5, 0, 1, 2]);
-        // Who has no other below its switch takes the nearest; those with more below theirs share what there is.
+        // A rank that has no other below its switch takes the nearest; those with more below theirs share them.
         let uneven = ["r1.s1/a", "r1.s2/b", "r2.s3/c", "r2.s3/d", "r2.s4/e"];
         let uneven = Played::on(&uneven);
         assert_eq!(of(&uneven, Distance::Near), [1, 0, 3, 2, 2]);
@@ -516,7 +517,7 @@ mod tests {
         let far = RankTopology::of(&even, Distance::Far);
         let sets = sets(&even, &far, 2, false);
         assert_eq!(sets, [[0, 3], [1, 4], [2, 5]]);
-        // Where nothing is known of switches all are alike.
+        // If no switches are known, all are alike.
         let plain = Played::on(&["a", "b", "c"]);
         assert_eq!(of(&plain, Distance::Near), of(&plain, Distance::Far));
     }

@@ -1,5 +1,6 @@
-//! What objects require of versions. A version is whole or none: all of it has one level, is kept as long, and what is staged of it has as
-//! many copies. So what an object requires is required of the versions that it is in, and the most that any requires counts.
+//! The requirements that objects make of versions. A version is whole or none: all of it has one level, is kept as long, and its
+//! staged bytes have as many copies. So a requirement of an object holds for the versions that it is in, and the most that any
+//! requires counts.
 
 use super::{Committed, MAX_KEPT, Rank, Replicate, buddy};
 use crate::arena::PersistenceLevel;
@@ -7,19 +8,19 @@ use crate::fault::{CheckpointError, CheckpointErrorCode};
 use std::time::Instant;
 use tarn_ports::Vault;
 
-/// Most copies of what is staged, or of all of a version, on other nodes.
+/// Most copies of staged bytes, or of all of a version, on other nodes.
 pub const MAX_REPLICAS: u32 = 3;
 /// Most ranks of a set with parity.
 pub const MAX_SET: usize = 16;
 
-/// What one object requires of versions, or all objects.
+/// The requirements that one object makes of versions, or all objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VersionRequirements {
     /// How many are kept.
     pub versions: usize,
-    /// Copies of what is staged, each on another node.
+    /// Copies of the staged bytes, each on another node.
     pub replicas: usize,
-    /// What a version has reached when its commit returns. From [`PersistenceLevel::Durable`] on nothing is staged.
+    /// The level of a version when its commit returns. From [`PersistenceLevel::Durable`] on nothing is staged.
     pub persistence: PersistenceLevel,
 }
 
@@ -36,12 +37,12 @@ impl VersionRequirements {
 }
 
 impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
-    /// Requires this of versions from now on. Ranks may require different things: each stages, copies and waits as its own requirements
-    /// say.
+    /// Requires this of versions from now on. Ranks may require different things: each stages, copies and waits by its own
+    /// requirements.
     ///
     /// # Errors
-    /// When this start can never give it: nothing changes then. As many replicas as the options say are never refused: where there are
-    /// too few nodes for them, each commit says so.
+    /// When this start can never give it: nothing changes then. As many replicas as the options have are never refused: if there
+    /// are too few nodes for them, each commit reports that.
     pub fn require(&mut self, requirements: VersionRequirements) -> Result<(), CheckpointError> {
         let shared = &self.shared;
         let options = &shared.options;
@@ -73,7 +74,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         Ok(())
     }
 
-    /// Waits until a version that was committed has what is required of it; where it does not come to that, it has fewer copies than were
+    /// Waits until a version that was committed meets its requirements; if it does not come to that, it has fewer copies than were
     /// requested.
     pub(super) fn reach(&self, committed: &mut Committed) {
         let level = self.persistence;
@@ -101,7 +102,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     }
 }
 
-/// Where versions of a level are that is waited for.
+/// The place of versions of a level, for the text of a wait.
 fn place(level: PersistenceLevel) -> &'static str {
     match level {
         PersistenceLevel::Flushed => "on the external store",

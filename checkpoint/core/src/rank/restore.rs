@@ -1,4 +1,4 @@
-//! A restart: objects are filled from a version, whatever the number of ranks was that wrote it.
+//! A restart: objects are filled from a version, for any number of ranks that wrote it.
 
 use super::exchange::{ExchangeKind, agree};
 use super::files;
@@ -225,16 +225,16 @@ impl<T: Vault, M: Vault> RankContext<T, M> {
     }
 }
 
-/// Where a part of a version is, what it has, and what opens that.
+/// The source of a part of a version, its manifest, and its opener.
 type PartSource<'a, T> = (VersionSource<'a, T>, RankManifest, Opener);
 
 /// One old rank's part of a version.
 struct Old<'a, T: Vault> {
-    /// Where it is, at least one: what is damaged in one is read from the next.
+    /// Its sources, at least one: pieces that are damaged in one are read from the next.
     places: Vec<PartSource<'a, T>>,
     version: VersionIdentity,
     rank: u32,
-    /// What stands in for what is damaged in all of them.
+    /// Stands in for pieces that are damaged in all of them.
     external: Option<&'a dyn External>,
     seal: Option<&'a RankSealer>,
 }
@@ -284,7 +284,7 @@ impl<T: Vault> Old<'_, T> {
                         why.get_or_insert_with(|| damaged(&what));
                     }
                 },
-                // Who cannot be asked now may have it: that is no damage.
+                // A node that cannot be reached now may have it: that is no damage.
                 Err(e) => why = Some(e.into()),
             }
         }
@@ -340,8 +340,8 @@ impl<T: Vault> Old<'_, T> {
     }
 }
 
-/// Refuses a restart that would leave out an object of the version, and with it of all later ones. What only some of the old ranks had may be
-/// another new rank's.
+/// Refuses a restart that would leave out an object of the version, and with it of all later ones. An object that only some of
+/// the old ranks had may be another new rank's.
 fn check_all_requested<T: Vault>(
     olds: &[Old<'_, T>],
     objects: &[Empty<'_>],
@@ -369,7 +369,7 @@ fn check_all_requested<T: Vault>(
     Err(CheckpointError::new(CheckpointErrorCode::Invalid, text))
 }
 
-/// Fills a box of an array from all old ones that it overlaps: ghosts come from who owns them.
+/// Fills a box of an array from all old ones that it overlaps: ghosts come from their owner.
 fn block<T: Vault>(
     olds: &[Old<'_, T>],
     key: &[u8],
@@ -419,7 +419,7 @@ fn elements(shape: &[[u64; 4]]) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// What of a dimension is a box's own: at the ends of the array there is no neighbour whose elements it could have.
+/// The elements of a dimension that are a box's own: at the ends of the array there is no neighbour whose elements it could have.
 fn owned([all, first, count, ghost]: &[u64; 4]) -> Range<u64> {
     let end = first.saturating_add(*count);
     let low = if *first > 0 {
@@ -564,8 +564,9 @@ fn undivided(key: &[u8], ranks: u32, now: u32) -> CheckpointError {
 }
 
 impl<A: Medium, S: Medium> RankState<A, S> {
-    /// Once all ranks have a version of this start on their tiers, and on others if that is requested, what earlier ones have left on this node is not needed any more,
-    /// but what this start continues with. The first rank of each node removes it.
+    /// Once all ranks have a version of this start on their tiers, and on others if that is requested, the remains of earlier
+    /// ones on this node are not needed any more, except for those that this start continues with. The first rank of each node
+    /// removes them.
     pub(super) fn reclaim<T, M>(
         &mut self,
         shared: &RankContext<T, M>,
@@ -577,7 +578,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         let ranks = &*shared.ranks;
         let me = ranks.rank();
         let near = |rank: u32| ranks.node(rank) == ranks.node(me);
-        // Of more than the last ones it is not known who has them.
+        // For older versions it is not known who has them.
         let progress = ranks.common_progress();
         let whole = |number: u64| !progress.lacks(number);
         let safe = match shared.options.replicate {
@@ -600,14 +601,14 @@ impl<A: Medium, S: Medium> RankState<A, S> {
                     shared.tier.remove(&found.name)?;
                 }
             }
-            // What cannot be opened nobody looks for again; it is this run's by its folder. This start may have made it again.
+            // Nobody opens a damaged file again; it is this run's by its folder. This start may have made it again.
             let now = format!("{}/", shared.world.start.generation);
             for name in shared.world.damaged.iter() {
                 if !name.starts_with(&now) {
                     shared.tier.remove(name)?;
                 }
             }
-            // What ranks that are gone, or elsewhere now, had staged here was completed.
+            // Staged bytes of ranks that are gone, or elsewhere now, were completed.
             for name in shared.memory.list()? {
                 let gone = |rank: u32| rank >= ranks.ranks() || !near(rank);
                 if files::staging_of(&name).is_some_and(gone) {
@@ -643,7 +644,7 @@ mod tests {
         let new = [[6, 1, 4, 1], [5, 0, 5, 0]];
         let mut into = vec![0xff; 20];
         for old in [left, right] {
-            // Ghosts are never taken: they may be older than what they are copies of.
+            // Ghosts are never taken: they may be older than their originals.
             let mut bytes = cut(&old);
             for (n, byte) in bytes.iter_mut().enumerate() {
                 let x = n as u64 % old[1][2] + old[1][1];

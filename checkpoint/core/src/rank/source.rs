@@ -11,12 +11,12 @@ use tarn_types::crc::crc;
 /// Chunks that are requested of another node at once, and are there within the longest wait.
 const AT_ONCE: usize = 256;
 
-/// A version, and the start that it is of. What is of other starts is no part of it, whatever its number.
+/// A version, and the start that it is of. Parts of other starts are not part of it, whatever its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct VersionIdentity {
     pub(super) id: VersionId,
     pub(super) start: u128,
-    /// That wrote it.
+    /// Ranks that wrote it.
     pub(super) ranks: u32,
 }
 
@@ -32,7 +32,7 @@ impl VersionIdentity {
     }
 }
 
-/// What is stored on this node, on another, or on the external store.
+/// Bytes on this node, on another, or on the external store.
 pub(super) enum VersionSource<'a, V: Vault> {
     Near(V::Seen),
     Far(RemoteMedium<'a>),
@@ -84,7 +84,7 @@ impl ReadableMedium for RemoteMedium<'_> {
         Ok(crc(into))
     }
 
-    /// What has arrived is proven while more is on its way.
+    /// Verifies bytes that have arrived while more are on their way.
     fn read_chunks(&self, at: u64, into: &mut [u8], chunk: usize) -> Result<Vec<u64>, MediumError> {
         let mut all = Vec::with_capacity(into.len().div_ceil(chunk));
         let step = chunk * AT_ONCE;

@@ -238,7 +238,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
                 newest - id.number < RECENT && progress.lacks(id.number)
             };
             let useless = ids.iter().find(|id| of_now(**id) && lacked(id));
-            // What others have, and what they fetch, all ranks keep: it can be restored only where all parts are left.
+            // All ranks keep the versions that others have or fetch: such a version can be restored only where all parts are left.
             let (good, fetched) = (shared.good(progress), progress.replicated.max(released));
             let base = ids.iter().rfind(|id| !of_now(**id));
             let wanted = |id: &VersionId| match of_now(*id) {
@@ -303,7 +303,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
     }
 }
 
-/// The head of a staging file: whose it is.
+/// The head of a staging file: it names the arena.
 pub(super) fn head(arena: &Arena) -> Vec<u8> {
     let header = arena.header();
     block::seal(

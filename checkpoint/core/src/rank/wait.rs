@@ -47,7 +47,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         shared.check_reached(id, replicated)
     }
 
-    /// A version of an earlier start. What is restorable was completed as this start began.
+    /// A version of an earlier start. Restorable versions were completed as this start began.
     fn check_restorable(&self, id: VersionId, replicated: bool) -> Result<(), CheckpointError> {
         if replicated {
             let why = " of this start: of earlier ones it is not known which nodes have them";

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use tarn_ports::{RankProgress, RankService, Ranks, RanksError};
 
-/// Where all ranks meet.
+/// The meeting of all ranks.
 pub(crate) struct Hall {
     nodes: Vec<String>,
     state: Mutex<State>,
@@ -19,12 +19,12 @@ pub(crate) struct Hall {
     after: Mutex<Option<After>>,
 }
 
-/// What is done once a rank has told how far it is, by who told it.
+/// Runs after each report of a rank's progress; gets the report.
 type After = Box<dyn FnMut(RankProgress) + Send>;
 
 #[derive(Default)]
 struct State {
-    /// What was said in each round, by rank.
+    /// The words of each round, by rank.
     rounds: Vec<BTreeMap<u32, Box<[u8]>>>,
     reached: BTreeMap<u32, RankProgress>,
     hosts: BTreeMap<u32, Arc<dyn RankService>>,
@@ -49,7 +49,7 @@ impl Hall {
         })
     }
 
-    /// From now on this is done after each word of how far a rank is, which all have heard by then.
+    /// From now on this runs after each report of a rank's progress; all ranks have it by then.
     pub(crate) fn after_each(&self, word: impl FnMut(RankProgress) + Send + 'static) {
         *self.after.lock().unwrap() = Some(Box::new(word));
     }

@@ -29,7 +29,7 @@ pub(crate) fn id(number: u64) -> VersionId {
     }
 }
 
-/// What a version's objects hold, by key; `scale` times as large as the smallest.
+/// The contents of a version's objects, by key; `scale` times as large as the smallest.
 pub(crate) type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub(crate) fn content(number: u64, scale: usize) -> Content {
@@ -99,7 +99,7 @@ pub(crate) fn whole(stored: &impl ReadableMedium, scale: usize) -> Vec<u64> {
     numbers
 }
 
-/// An object that lies in one piece.
+/// An object that is stored in one piece.
 pub(crate) fn object(key: &[u8], length: usize, place: PieceLocation, sums: Vec<u64>) -> Object {
     Object {
         key: key.into(),

@@ -1,4 +1,4 @@
-//! A program on nodes that are folders, and what its ranks commit.
+//! A program on nodes that are folders, and its ranks' commits.
 
 use crate::flush::Store;
 use crate::hall::Hall;
@@ -20,7 +20,7 @@ use tarn_types::key::{DataKey, KeyId};
 
 pub(crate) type Here = Rank<Folder, Folder>;
 
-/// What a tier takes from all, bytes a second: much less than memory, also of a program that is not optimized.
+/// Bytes a second that a tier takes from all: much less than memory, also of a program that is not optimized.
 pub(crate) const SLOW: u64 = 100_000_000;
 pub(crate) const MOST: Duration = Duration::from_secs(30);
 /// Two of them.
@@ -30,7 +30,7 @@ pub(crate) const VERSIONS: VersionRequirements = VersionRequirements {
     persistence: PersistenceLevel::Committed,
 };
 
-/// A new key for a rank, wrapped with a secret: its number and a byte that says whose it is will do here.
+/// A new key for a rank, wrapped with a secret: its number and the secret's byte will do here.
 pub(crate) fn sealing(secret: u8, number: u64, clear: bool) -> Arc<RankSealer> {
     let key = move |number: &[u8]| {
         let mut bytes = [secret; 32];
@@ -61,9 +61,9 @@ pub(crate) struct Cluster {
     /// Bytes a second that tiers take.
     pub(crate) tier: u64,
     pub(crate) store: Store,
-    /// The secret of what versions are sealed with.
+    /// The secret that versions are sealed with.
     pub(crate) secret: Option<u8>,
-    /// Whether programs that seal take what is in clear.
+    /// Whether programs that seal take versions in clear.
     pub(crate) clear: bool,
 }
 
@@ -147,7 +147,7 @@ impl Cluster {
 pub(crate) const KEYS: [&[u8]; 4] = [b"empty", b"large", b"odd", b"small"];
 pub(crate) const SIZES: [usize; 4] = [0, 9 * CHUNK as usize + 77, 3 * CHUNK as usize, 100];
 
-/// What an object of a rank holds in a step.
+/// The content of a rank's object in a step.
 pub(crate) fn filled(object: usize, rank: u32, step: u64) -> Vec<u8> {
     let seed = (object as u64) << 48 | u64::from(rank) << 40 | step << 32;
     let word = |i: usize| {
@@ -184,7 +184,7 @@ pub(crate) fn commit(rank: &mut Here, of: u32, step: u64) -> VersionId {
     rank.commit(&items(&state(of, step))).unwrap().id
 }
 
-/// A version, and what it gave to each object.
+/// A version, and the content of each object.
 pub(crate) type Restored = (VersionId, Vec<Vec<u8>>);
 
 pub(crate) fn restart(rank: &mut Here) -> Result<Option<Restored>, CheckpointError> {
@@ -211,7 +211,7 @@ pub(crate) fn restarts(cluster: &Cluster, id: VersionId, step: u64) {
     });
 }
 
-/// Where an object of a version begins in an arena.
+/// The begin of a version's object in an arena.
 pub(crate) fn place(arena: &Path, version: VersionId, key: &[u8]) -> u64 {
     let file = tarn_media::Reader::open(arena).unwrap();
     let arena = Arena::open(&file).unwrap();
@@ -221,7 +221,7 @@ pub(crate) fn place(arena: &Path, version: VersionId, key: &[u8]) -> u64 {
     object.pieces[0].extent().unwrap().start
 }
 
-/// Where so many ranks come before any goes on; one that does not come fails the others.
+/// So many ranks meet here before any continues; one that does not come fails the others.
 pub(crate) struct Gate(u32, AtomicU32);
 
 impl Gate {

@@ -1,4 +1,5 @@
-//! Versions on an external store that is slow, full, gone, or gives back something else: what `latest` names is whole, always.
+//! Versions on an external store that is slow, full, gone, or returns other bytes: the version that `latest` names is whole,
+//! always.
 
 use crate::cluster::{Cluster, Gate, Here, MOST, VERSIONS, damage, id, place, soon};
 use crate::hall::Hall;
@@ -15,7 +16,7 @@ use tarn_checkpoint_core::{
 use tarn_media::ExternalFolder;
 use tarn_ports::{External, ExternalFileWriter, MediumError, ReadableMedium};
 
-/// A store, and what befalls it.
+/// A store with faults.
 struct Played {
     inner: ExternalFolder,
     does: Arc<Does>,
@@ -25,13 +26,13 @@ struct Played {
 pub(crate) struct Does {
     /// Bytes that can be written; none: any number.
     room: Option<AtomicU64>,
-    /// A byte of what is written at once is stored as another.
+    /// A byte of each write is stored as another.
     damages: AtomicBool,
     /// Each write takes so many milliseconds longer.
     slow: AtomicU64,
     /// Nothing is there any more.
     gone: AtomicBool,
-    /// What is written to parts of this version has to wait.
+    /// Writes to parts of this version have to wait.
     held: Mutex<Option<&'static str>>,
 }
 
@@ -147,14 +148,14 @@ impl ExternalFileWriter for PlayedDraft {
     }
 }
 
-/// Where the versions of a cluster go, if any do.
+/// The external store of a cluster, if it has one.
 #[derive(Default)]
 pub(crate) struct Store {
     pub(crate) every: u64,
     pub(crate) rate: u64,
-    /// What befalls it, by rank.
+    /// The faults of the store, by rank.
     pub(crate) does: Vec<Arc<Does>>,
-    /// Where it is, if not in the cluster's folder.
+    /// Its folder, if not in the cluster's.
     pub(crate) at: Option<PathBuf>,
 }
 
@@ -255,7 +256,7 @@ fn commit(rank: &mut Here, of: u32, ranks: u32, step: u64) -> VersionId {
     rank.commit(&items).unwrap().id
 }
 
-/// What is restored, and whether it is that step.
+/// The restored version, which must be that step.
 fn restart(rank: &mut Here, of: u32, ranks: u32, step: u64) -> Option<VersionId> {
     let mut bytes = vec![0; rows(of, ranks, 0).len()];
     let mut same = [0; 4];
@@ -293,7 +294,7 @@ fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
         rank.wait(id(1, 3), PersistenceLevel::Flushed, MOST)
             .unwrap();
         assert_eq!(rank.stats().flushed, 2);
-        // Who waits for one has it flushed, whether it is its turn or not.
+        // A wait for a version flushes it, whether it is its turn or not.
         rank.wait(id(1, 5), PersistenceLevel::Flushed, MOST)
             .unwrap();
         assert_eq!(rank.stats().flushed, 3);
@@ -337,7 +338,7 @@ fn what_was_flushed_outlives_all_nodes_and_goes_to_any_number_of_ranks() {
             let bytes = rows(of, 3, 0).len() as u64 + 4;
             assert_eq!(rank.restorable().last().unwrap().bytes, bytes);
             assert_eq!(restart(&mut rank, of, ranks, step), Some(from));
-            // Greater than what the store has ever had of any start.
+            // Greater than any generation that the store has ever had.
             assert_eq!(rank.generation(), generation);
             for step in step + 1..=step + 2 {
                 commit(&mut rank, of, ranks, step);
@@ -444,7 +445,7 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
         let names = cluster.parts("1.1").read_dir().unwrap();
         let names: Vec<_> = names.map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["0.arena"], "{code:?}");
-        // Once it is well, it goes on.
+        // Once the store is well, the cluster continues.
         cluster.store.does[1] = Arc::default();
         cluster.start(|of, mut rank, _| {
             assert_eq!(restart(&mut rank, of, 2, 1), Some(id(1, 1)));
@@ -488,7 +489,7 @@ fn ranks_of_any_speed_complete_versions_that_none_has_skipped() {
     assert!(complete >= 6, "{completed:?}");
     // Ranks that met by chance would have flushed several times as many.
     assert!(flushed <= 2 * complete + 8, "{completed:?}");
-    // What no rank has completed is bounded.
+    // The number of incomplete versions is bounded.
     let there = flush::list(&cluster.store()).unwrap();
     assert!(there.len() <= 2 + 3 * 9, "{there:?}");
 }
@@ -527,7 +528,7 @@ fn a_flush_takes_as_long_as_its_rate_says_and_ends_with_the_program() {
     assert_eq!(cluster.parts("2.1").read_dir().unwrap().count(), 0);
 }
 
-/// All parts came, and nobody was left to say so.
+/// All parts came, and no rank was left to report it.
 #[test]
 fn the_next_start_publishes_what_became_complete_as_the_last_one_ended() {
     let cluster = Cluster::flushing(&["one", "one"], 1);
@@ -542,7 +543,7 @@ fn the_next_start_publishes_what_became_complete_as_the_last_one_ended() {
         rank.wait(id(1, 1), PersistenceLevel::Flushed, MOST)
             .unwrap();
     });
-    // Whatever it says, what is there decides.
+    // The store's versions decide, whatever `latest` has.
     std::fs::write(cluster.path("store/phx/run/latest"), b"nonsense").unwrap();
     cluster.start(|of, mut rank, _| {
         assert_eq!(restart(&mut rank, of, 2, 1), Some(id(1, 1)));
@@ -570,7 +571,7 @@ fn ranks_that_are_told_different_things_are_refused() {
     }
 }
 
-/// A store that does not answer for a while is asked again; one that does not answer at all is told, once the time is over.
+/// A rank tries a store again that does not answer for a while; if it never answers, the rank reports that at the deadline.
 #[test]
 fn who_waits_for_a_flush_asks_a_store_again_that_failed_for_a_while() {
     let cluster = Cluster::flushing(&["one"], 1);
@@ -579,7 +580,7 @@ fn who_waits_for_a_flush_asks_a_store_again_that_failed_for_a_while() {
         rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
         let gone = &cluster.store.does[0].gone;
         gone.store(true, SeqCst);
-        // Enough to ask the store, however busy the machine is.
+        // Enough for a request to the store, however busy the machine is.
         let told = rank.wait(version, PersistenceLevel::Flushed, Duration::from_secs(2));
         let told = told.unwrap_err();
         assert_eq!(told.code, CheckpointErrorCode::TimedOut, "{told}");
@@ -595,7 +596,7 @@ fn who_waits_for_a_flush_asks_a_store_again_that_failed_for_a_while() {
     });
 }
 
-/// Each rank had asked for the first version while the second was being flushed, which stands for it.
+/// Each rank had requested the first version while the second was being flushed, which stands for it.
 #[test]
 fn what_nobody_waits_for_any_more_is_not_flushed_and_nobody_waits_for_it() {
     let cluster = Cluster::flushing(&["one", "one"], 2);
@@ -653,13 +654,13 @@ fn a_version_of_an_earlier_start_is_not_flushed_because_another_start_has_its_nu
         commit(&mut rank, of, 1, 2);
         let version = commit(&mut rank, of, 1, 3);
         rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
-        // Now something is there that goes on from it.
+        // Now there is a version that continues from it.
         rank.wait(id(1, 1), PersistenceLevel::Flushed, MOST)
             .unwrap();
     });
 }
 
-/// A start that goes on from an older version has nothing of the newer ones.
+/// A start that continues from an older version has nothing of the newer ones.
 #[test]
 fn a_version_that_the_next_start_did_not_go_on_from_is_not_flushed_with_that() {
     for lost in [false, true] {

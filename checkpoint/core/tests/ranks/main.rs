@@ -1,4 +1,4 @@
-//! Ranks of a program: what they commit they get back, whatever has happened to some of them.
+//! Ranks of a program: they get their commits back, whatever has happened to some of them.
 
 mod cluster;
 mod flush;
@@ -60,7 +60,7 @@ fn what_is_committed_comes_back_in_the_next_start() {
     }
 }
 
-/// The helper gets no further than to tell that the version is durable, until its figures were looked at.
+/// The helper gets no further than to report the version durable, until its figures were looked at.
 #[test]
 fn who_sees_a_version_durable_sees_what_its_destaging_took() {
     let cluster = Cluster {
@@ -71,7 +71,7 @@ fn who_sees_a_version_durable_sees_what_its_destaging_took() {
     let (go, gone) = std::sync::mpsc::channel::<()>();
     hall.after_each(move |reached| {
         if reached.durable > 0 {
-            // Whoever has looked hangs up.
+            // The test hangs up once it has looked.
             let _ = gone.recv_timeout(MOST);
         }
     });
@@ -86,7 +86,7 @@ fn who_sees_a_version_durable_sees_what_its_destaging_took() {
     assert_eq!(stats.destage, stats.last_destage);
 }
 
-/// The process ends at once after a commit: what is staged lies in memory only.
+/// The process ends at once after a commit: the staged bytes are in memory only.
 #[test]
 fn what_was_staged_as_the_process_ended_is_found_by_the_next() {
     let cluster = Cluster {
@@ -100,7 +100,7 @@ fn what_was_staged_as_the_process_ended_is_found_by_the_next() {
         assert!(rank.stats().last_staged > 0);
     });
     restarts(&cluster, id(1, 2), 2);
-    // And goes on.
+    // And it continues.
     cluster.start(|of, mut rank, _| {
         restart(&mut rank).unwrap();
         // Each start has a number of its own, also one that commits nothing.
@@ -109,7 +109,7 @@ fn what_was_staged_as_the_process_ended_is_found_by_the_next() {
     restarts(&cluster, id(3, 1), 3);
 }
 
-/// One node loses its memory, as by a loss of power: what was staged there is at the buddy's.
+/// One node loses its memory, as by a loss of power: the buddy has its staged bytes.
 #[test]
 fn the_buddy_has_what_was_staged_on_a_node_that_lost_its_memory() {
     for nodes in [["one", "two"], ["one", "one"]] {
@@ -181,7 +181,7 @@ fn a_version_that_one_rank_has_lost_is_nobodys() {
     });
     std::fs::remove_dir_all(cluster.memory_of("two")).unwrap();
     restarts(&cluster, id(1, 1), 1);
-    // What rank 0 has of version 2 never meets the version 2 of this start.
+    // Rank 0's remains of version 2 never meet the version 2 of this start.
     cluster.start(|of, mut rank, _| {
         restart(&mut rank).unwrap();
         commit(&mut rank, of, 11);
@@ -404,7 +404,7 @@ fn shaped_objects_are_divided_among_any_number_of_ranks() {
         });
         step += 2;
     }
-    // What earlier starts had left is gone.
+    // The remains of earlier starts are gone.
     for (node, arenas) in [("one", 3), ("two", 2)] {
         let tier = cluster.tier_of(node);
         let folders: Vec<_> = std::fs::read_dir(&tier)
@@ -429,7 +429,7 @@ fn shaped_objects_are_divided_among_any_number_of_ranks() {
             "{lost}"
         );
     });
-    // One that says nothing cannot be divided.
+    // An object of each rank alone (`Shape::Own`) cannot be divided.
     cluster.nodes = vec!["one", "two"];
     cluster.start(|_, mut rank, _| {
         let mut bytes = vec![0; 1000];

@@ -42,14 +42,14 @@ fn replaced(replicate: Replicate, nodes: &[&'static str], lost: &[&'static str])
     cluster
 }
 
-/// The program goes on from version 4, is replicated anew, and loses another node.
+/// The program resumes from version 4, is replicated again, and loses another node.
 fn goes_on(mut cluster: Cluster, next: &'static str) {
     cluster.start(|of, mut rank, _| {
         let (found, now) = restart(&mut rank).unwrap().expect("a version");
         assert_eq!(found, id(1, 4), "rank {of}");
         assert!(now == state(of, 4), "rank {of} has another state");
         commit(&mut rank, of, 11);
-        // What was restored is kept until others have a new one.
+        // The restored version is kept until others have a new one.
         rank.wait(id(2, 1), PersistenceLevel::Durable, MOST)
             .unwrap();
     });
@@ -68,7 +68,7 @@ fn goes_on(mut cluster: Cluster, next: &'static str) {
         }
     }
     restarts(&cluster, id(4, 2), 22);
-    // Only what the last two starts had is left.
+    // Only files of the last two starts are left.
     let left = std::fs::read_dir(cluster.tier_of(cluster.nodes[0])).unwrap();
     let left: Vec<_> = left
         .map(|e| e.unwrap().file_name().into_string().unwrap())
@@ -105,7 +105,7 @@ fn a_node_that_is_gone_is_made_again_from_its_set() {
     restarts(&cluster, id(1, 4), 4);
 }
 
-/// What is lost, and what the nodes that are left still have, is told.
+/// The error names the ranks whose parts are lost.
 #[test]
 fn two_nodes_of_one_set_are_too_many() {
     let nodes = ["one", "two", "three"];
@@ -138,7 +138,7 @@ fn a_damaged_parity_gives_nothing_wrong() {
     });
 }
 
-/// The list of who is in the set, and what each had, is damaged where it would be read first: another of the set has it too.
+/// The list of the set's members and their manifests is damaged where it would be read first: another of the set has it too.
 #[test]
 fn a_set_of_which_one_list_is_damaged_is_made_again_by_another() {
     let nodes = ["one", "two", "three"];
@@ -157,7 +157,7 @@ fn a_set_of_which_one_list_is_damaged_is_made_again_by_another() {
     restarts(&cluster, id(1, 4), 4);
 }
 
-/// What was kept for others and cannot be opened goes with all else of earlier starts, and not before.
+/// A file that was kept for others and cannot be opened is removed with the other remains of earlier starts, and not before.
 #[test]
 fn what_is_kept_and_cannot_be_opened_is_removed_once_a_newer_start_is_kept() {
     for (replicate, name) in [
@@ -201,7 +201,8 @@ fn a_rank_that_nobody_can_keep_is_told() {
     restarts(&cluster, id(1, 2), 2);
 }
 
-/// One rank cannot be asked any more: of the versions since, some keep their part and others cannot. All keep the last that all had.
+/// One rank cannot be reached any more: of the versions since, some keep their part and others cannot. All keep the last that all
+/// had.
 #[test]
 fn a_version_that_some_could_not_keep_takes_the_place_of_none() {
     let mut cluster = Cluster {
@@ -236,7 +237,7 @@ fn a_version_that_some_could_not_keep_takes_the_place_of_none() {
     restarts(&cluster, id(1, 2), 2);
 }
 
-/// What is damaged in a rank's own arena is read from the copy.
+/// Damaged pieces of a rank's own arena are read from the copy.
 #[test]
 fn a_copy_stands_in_for_what_is_damaged() {
     let cluster = replaced(Replicate::Copies(1), &["one", "two"], &[]);

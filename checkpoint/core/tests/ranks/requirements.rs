@@ -1,4 +1,4 @@
-//! What objects ask of versions: when their commit returns, it is so; where it cannot be, that is told.
+//! Requirements that objects make of versions: they hold when a commit returns, or the commit reports why not.
 
 use crate::cluster::*;
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn what_is_to_be_durable_is_not_staged_as_long_as_that_is_asked() {
             .unwrap();
         commits(&mut rank, of, 3);
         assert_eq!(rank.stats().last_staged, 0);
-        // Each rank stages as its own requirements say.
+        // Each rank stages by its own requirements.
         rank.require(
             requires(0, PersistenceLevel::Committed).and(requires(0, PersistenceLevel::Durable)),
         )
@@ -56,7 +56,7 @@ fn what_is_to_be_durable_is_not_staged_as_long_as_that_is_asked() {
         let wanted = if of == 1 { staged } else { 0 };
         assert_eq!(rank.stats().last_staged, wanted);
     });
-    // What was staged is lost with the memory of its node, and only that.
+    // Only staged bytes are lost with the memory of their node.
     std::fs::remove_dir_all(cluster.memory_of("one")).unwrap();
     restarts(&cluster, id(1, 4), 4);
 }

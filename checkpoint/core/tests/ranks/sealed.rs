@@ -8,7 +8,7 @@ use tarn_checkpoint_core::{Arena, CheckpointErrorCode, PersistenceLevel, Staging
 use tarn_ports::{Medium, Vault};
 use tarn_types::block::{self, BlockKind};
 
-/// Whether some of what ranks held lies anywhere below a folder.
+/// Whether some of the ranks' content is stored anywhere below a folder.
 fn is_to_be_seen(folder: &Path, needles: &[Vec<u8>]) -> bool {
     let mut files = 0;
     let mut folders = vec![folder.to_owned()];
@@ -111,7 +111,7 @@ fn a_program_begins_to_seal_what_it_had_in_clear() {
     restarts(&cluster, id(2, 1), 3);
 }
 
-/// Who may write to a tier puts what it knows in clear there.
+/// An attacker who may write to a tier puts known content in clear there.
 #[test]
 fn attack_a_version_in_clear_is_refused_by_who_seals() {
     let mut cluster = committed(None);
@@ -123,7 +123,7 @@ fn attack_a_version_in_clear_is_refused_by_who_seals() {
     });
 }
 
-/// An arena of rank 0, with all its checksums right: of version 1.2 what is made of 1.1 and 1.2.
+/// An arena of rank 0, with all its checksums right: version 1.2 is made of 1.1 and 1.2.
 fn forge(cluster: &Cluster, of: impl Fn(&RankManifest, &RankManifest) -> RankManifest) {
     let device = std::sync::Arc::new(tarn_media::Device::new(tarn_media::Profile::none()));
     let tier = tarn_media::Folder::new(&cluster.tier_of("one"), device).unwrap();
@@ -152,7 +152,7 @@ fn is_found(cluster: &Cluster) {
     });
 }
 
-/// Who may write to a tier puts chunks of a version into each other's places, and makes all checksums right.
+/// An attacker who may write to a tier exchanges chunks of a version, and makes all checksums right.
 #[test]
 fn attack_chunks_that_changed_places_are_found() {
     let cluster = committed(Some(1));

@@ -27,7 +27,7 @@ fn versions_of_starts_that_knew_nothing_of_each_other_are_never_mixed() {
     });
     cluster.nodes = vec!["three", "four"];
     restarts(&cluster, id(1, 1), 20);
-    // Four ranks, of which two stand for those that are there: what they find is of one start or of the other, for all.
+    // Four ranks, of which two stand for those that are there: they find a version of one start or of the other, the same for all.
     cluster.nodes = vec!["one", "two", "three", "four"];
     let found = cluster.start(|_, mut rank, _| {
         let mut same = vec![0; SIZES[3]];
@@ -43,7 +43,7 @@ fn versions_of_starts_that_knew_nothing_of_each_other_are_never_mixed() {
     assert_eq!(found, [(CheckpointErrorCode::Shape, 2); 4]);
 }
 
-/// Nobody could tell which of two nodes may write to it, and what one gives up the other would lose.
+/// It would be unclear which of two nodes may write to it, and one would lose the versions that the other gives up.
 #[test]
 fn a_tier_that_two_nodes_see_is_refused() {
     let mut cluster = Cluster::new(&["one", "two"]);
@@ -105,7 +105,7 @@ fn a_rank_that_tries_again_alone_is_stopped() {
     restarts(&cluster, id(1, 1), 1);
 }
 
-/// What is damaged in memory before it is de-staged, and is nowhere else, is one version of all ranks, and stops none of them.
+/// Staged bytes that are damaged, without a copy, cost one version of all ranks, and stop none of them.
 #[test]
 fn a_version_that_is_damaged_while_it_is_staged_is_given_up_and_the_program_goes_on() {
     let cluster = Cluster {
@@ -166,7 +166,7 @@ fn ranks_that_make_other_calls_are_told() {
             assert_eq!(rank.restart(Some(which), &mut []).unwrap(), Some(which));
         }
         match of {
-            // What it keeps it keeps: the end is its own affair.
+            // It keeps its versions: its end does not depend on others.
             0 => rank.end().unwrap(),
             _ => {
                 let ended = rank.restart(None, &mut []).unwrap_err();

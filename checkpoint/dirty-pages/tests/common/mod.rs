@@ -1,4 +1,4 @@
-//! Memory to write to, and who watches it.
+//! Memory to write to, and its watchers.
 
 #![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)]
 
@@ -12,7 +12,7 @@ use tarn_ports::{TrackError, WatchedMemory};
 /// Bytes of a huge page.
 pub const HUGE: usize = 2 << 20;
 
-/// What the kernel has, or a line that says why there is nothing.
+/// The kernel's tracker, or a line that gives the reason why there is none.
 pub fn kernel() -> Option<Tracker> {
     let tracker = Tracker::probe();
     tracker.inspect_err(|e| eprintln!("SKIPPED: {e}")).ok()
@@ -29,7 +29,7 @@ pub fn page() -> usize {
     rustix::param::page_size()
 }
 
-/// What memory may be.
+/// Kinds of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Anonymous,
@@ -100,7 +100,7 @@ impl Memory {
 
     pub fn part(&self, tracker: &Tracker, part: Range<usize>) -> WriteWatch {
         assert!(part.end <= self.len);
-        // SAFETY: inside; each test drops the watch before the memory, or is about what happens if not.
+        // SAFETY: inside; each test drops the watch before the memory, or is about the case that it does not.
         unsafe { tracker.watch(self.start.add(part.start), part.len()) }.unwrap()
     }
 
@@ -143,7 +143,7 @@ pub fn pages(pages: Range<usize>) -> Range<u64> {
     (pages.start * page()) as u64..(pages.end * page()) as u64
 }
 
-/// What is told of so many pages when some were written: whole granules.
+/// The granules that are reported of so many pages when some were written.
 pub fn told(tracker: &Tracker, of: usize, written: &[usize]) -> Vec<Range<u64>> {
     let each = tracker.granule() / page();
     let mut told: Vec<Range<usize>> = Vec::new();
@@ -157,7 +157,7 @@ pub fn told(tracker: &Tracker, of: usize, written: &[usize]) -> Vec<Range<u64>> 
     told.into_iter().map(pages).collect()
 }
 
-/// What was written of a memory that is watched whole, by pages.
+/// The pages that were written, of a memory that is watched whole.
 pub fn written(watch: &mut WriteWatch) -> Vec<usize> {
     let ranges = watch.written(true).unwrap();
     let page = page() as u64;

@@ -12,7 +12,7 @@ use tarn_ranks::{Meeting, Options};
 
 /// Longer than anything takes that is to come.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// What is not to come is waited for so long.
+/// The wait for things that are not to come.
 pub(crate) const SHORT: Duration = Duration::from_millis(300);
 
 /// A folder for a program.
@@ -81,7 +81,7 @@ pub(crate) fn far_program_at(folder: &Path, meet: &str, ranks: u32) -> Vec<Arc<M
     all(options.collect(), |o| Meeting::join(o).unwrap())
 }
 
-/// What everybody heard in an exchange of words that name the rank.
+/// The words that every rank got in an exchange of words that name the rank.
 pub(crate) fn round(ranks: &[Arc<Meeting>], word: &str) -> Vec<Vec<String>> {
     all(ranks.to_vec(), |r| {
         let word = format!("{word} {}", r.rank());

@@ -1,9 +1,9 @@
-//! Ports for what a test starts.
+//! Ports for the processes that a test starts.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Below those that the kernel gives to whoever asks for any one (from 32768 on).
+/// Below those that the kernel gives to a request for any port (from 32768 on).
 const FIRST: u32 = 10_000;
 const COUNT: u32 = 22_000;
 

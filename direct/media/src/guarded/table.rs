@@ -39,8 +39,8 @@ impl AtomicWord for AtomicUsize {
     }
 }
 
-/// A place for a range. It is given back before the range is unmapped: whoever touches the range has it mapped, and so the place is the
-/// range's for as long as a handler deals with that.
+/// A place for a range. It is given back before the range is unmapped: a thread that touches the range has it mapped, and so the
+/// place is the range's for as long as a handler deals with that.
 #[derive(Debug)]
 pub(super) struct GuardedRangeSlot<W> {
     /// Four for each range that it had: 4 n is free, 4 n + 1 is being filled, 4 n + 2 has a range. It never comes back, so what is read
@@ -83,7 +83,7 @@ impl<W: AtomicWord> GuardedRangeSlot<W> {
         taken
     }
 
-    /// It has no range any more. Only who has taken it says so, once.
+    /// It has no range any more. Only the thread that has taken it calls this, once.
     pub(super) fn give_back(&self) {
         self.turn.store(self.turn.load().wrapping_add(2));
     }

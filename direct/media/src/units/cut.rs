@@ -5,7 +5,7 @@ use super::unit_io::{BUFFER, PieceOperation, STRAIGHT, UnitChange, UnitOperation
 use tarn_ring::MemorySpan;
 
 impl Units {
-    /// The first piece of what is wanted, and the rest.
+    /// The first piece of the requested bytes, and the rest.
     pub(super) fn piece(
         &self,
         at: u64,

@@ -1,4 +1,4 @@
-//! What the system reads and writes, and in which way.
+//! The system's reads and writes, and the ways to do them.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut, ReadWriteFlags, pread, preadv2, pwritev2};
@@ -31,7 +31,7 @@ impl UnitIoCall {
         }
     }
 
-    /// What is left of it, if so many bytes were done.
+    /// The rest of it, if so many bytes were done.
     pub(super) fn after(self, done: usize) -> Self {
         match self {
             Self::Read { at, to, length } => Self::Read {
@@ -58,7 +58,7 @@ impl UnitIoCall {
 /// The end of a call: bytes.
 pub(super) type UnitIoCompletion = (u32, Result<usize, Errno>);
 
-/// What does calls, each by a number that has no other one under way.
+/// An engine that does calls, each by a number that has no other one under way.
 pub(super) trait UnitIoEngine: Debug + Send {
     /// Takes one.
     ///
@@ -66,7 +66,7 @@ pub(super) trait UnitIoEngine: Debug + Send {
     /// Its memory is there until its end was reported, and to be written where it is read to.
     unsafe fn begin(&mut self, number: u32, io: UnitIoCall);
 
-    /// What was taken is on its way.
+    /// Starts the calls that were taken.
     fn enter(&mut self);
 
     /// The next end.
@@ -97,7 +97,7 @@ impl Blocking {
     unsafe fn call(&self, io: UnitIoCall) -> Result<usize, Errno> {
         match io {
             UnitIoCall::Read { at, to, length } => {
-                // SAFETY: as the caller says. What is there is overwritten, and bytes are of any value.
+                // SAFETY: as the caller says. Existing bytes are overwritten, and bytes are of any value.
                 let to = unsafe { std::slice::from_raw_parts_mut(to, length) };
                 preadv2(
                     &self.file,

@@ -1,10 +1,10 @@
-//! Where a file has what belongs to units. docs/reference/formats.md, "Partitions".
+//! The places in a file that belong to units. docs/reference/formats.md, "Partitions".
 
 use std::ops::Range;
 use tarn_types::block::{self, BlockKind, Fields};
 use tarn_types::crc::crc;
 
-/// Where the marks are: one page.
+/// The offset of the marks: one page.
 pub(super) const MARKS: u64 = 32 << 10;
 /// Bytes of it.
 pub(super) const PAGE: u64 = 4096;
@@ -12,9 +12,9 @@ pub(super) const PAGE: u64 = 4096;
 pub(super) const GATE: Range<u64> = MARKS..MARKS + 1;
 /// The byte that all who use it have locked.
 pub(super) const USERS: Range<u64> = MARKS + 1..MARKS + 2;
-/// Where the bytes are that are the locks of slots, one each: behind the marks.
+/// The offset of the bytes that are the locks of slots, one each: behind the marks.
 const LOCKS: u64 = MARKS + PAGE;
-/// Where the slots are, and the bytes that there are for them.
+/// The offset of the slots, and the number of bytes for them.
 pub(super) const SLOTS: u64 = 1 << 20;
 /// Slots, at most.
 pub(super) const MAX_SLOTS: u64 = 1024;
@@ -24,7 +24,7 @@ pub(super) const MAX_SLOTS: u64 = 1024;
 pub(super) struct UnitLayout {
     /// Bytes of a unit.
     pub(super) unit: u64,
-    /// Where the first is.
+    /// The offset of the first.
     pub(super) from: u64,
     /// Of the file.
     pub(super) identity: u128,
@@ -54,7 +54,7 @@ impl UnitLayout {
         }
     }
 
-    /// Where slots are stored in the file.
+    /// The range of slots in the file.
     pub(super) fn place(self, slots: Range<u64>) -> Range<u64> {
         let at = |slot| SLOTS + slot * 2 * self.unit;
         at(slots.start)..at(slots.end)
@@ -70,7 +70,7 @@ impl UnitLayout {
         self.locks(0..self.slots())
     }
 
-    /// Fills the first half of a slot: whose unit's content the other half is.
+    /// Fills the first half of a slot, which names the unit whose content the other half is.
     pub(super) fn frame(self, unit: u64, slot: &mut [u8]) {
         let (frame, content) = slot.split_at_mut(self.unit as usize);
         let mut payload = unit.to_le_bytes().to_vec();

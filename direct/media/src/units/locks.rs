@@ -1,4 +1,4 @@
-//! The locks of slots: who has an open file excludes itself too.
+//! The locks of slots: two users of one open file exclude each other too.
 
 use super::layout::UnitLayout;
 use rustix::fd::AsFd;

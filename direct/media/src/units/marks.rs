@@ -12,7 +12,7 @@ use tarn_ports::{MediumError, Promises};
 pub(super) struct Marks(View);
 
 impl Marks {
-    /// Those of a file, and what its mapping promises.
+    /// Those of a file, and the promises of its mapping.
     pub(super) fn new(
         file: &OwnedFd,
         path: &Path,
@@ -40,7 +40,7 @@ impl Marks {
         self.of(slot).load(SeqCst) != 0
     }
 
-    /// Who calls has the slot alone, and the file to be written.
+    /// The caller has the slot alone, and the file is writable.
     pub(super) fn set(&self, slot: u64, marked: bool) {
         self.of(slot).store(marked.into(), SeqCst);
     }

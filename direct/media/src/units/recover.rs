@@ -1,4 +1,4 @@
-//! What a loss of power, or the death of all who used a file, has left torn.
+//! Repairs units that a loss of power, or the death of all users of a file, has left torn.
 
 use super::Units;
 use super::engine::read_all;

@@ -1,4 +1,4 @@
-//! Losses of power and deaths at any moment, on a medium that is emulated; and what the system refuses.
+//! Losses of power and deaths at any moment, on a medium that is emulated; and calls that the system refuses.
 
 mod begin;
 mod emulated;

@@ -27,7 +27,7 @@ const WAITED: Duration = Duration::from_micros(250);
 /// The number of the call that syncs.
 const SYNC: u32 = DEPTH as u32;
 
-/// What is done to a part of a unit.
+/// The change of a part of a unit.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum UnitChange {
     Bytes(MemorySpan),
@@ -44,7 +44,7 @@ impl UnitChange {
         }
     }
 
-    /// Changes them. What the request's end says of it; none where they are not as expected.
+    /// Changes the bytes. The value for the request's completion; an error with the found value if they are not as expected.
     fn apply(self, bytes: &mut [u8]) -> Result<u64, u64> {
         let found = |bytes: &[u8]| {
             let word = bytes.first_chunk();
@@ -67,7 +67,7 @@ impl UnitChange {
     }
 }
 
-/// What a request wants, from a byte on.
+/// The operation of a request, from a byte on.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum UnitOperation {
     Read(MemorySpan),
@@ -78,7 +78,7 @@ pub(super) enum UnitOperation {
 /// A request that has not ended.
 #[derive(Debug)]
 struct UnitRequest {
-    /// What was not cut into pieces yet, and where it begins.
+    /// The part that was not cut into pieces yet, and its offset.
     rest: Option<(u64, UnitOperation)>,
     /// Pieces under way.
     left: u32,
@@ -111,7 +111,7 @@ pub(super) enum PieceOperation {
     },
 }
 
-/// What a piece waits for.
+/// The event that a piece waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PieceStage {
     /// Its lock.
@@ -140,7 +140,7 @@ struct UnitPiece {
     ticket: Ticket,
     job: PieceOperation,
     stage: PieceStage,
-    /// What is under way.
+    /// The call under way.
     io: UnitIoCall,
     since: Instant,
     /// The slot that it would have alone, and has not.
@@ -177,7 +177,7 @@ pub(super) struct UnitIo {
     pub(super) unwatched: bool,
 }
 
-// SAFETY: what its pointers name belongs to requests, not to a thread: whoever has the unit I/O may use it.
+// SAFETY: the memory that its pointers name belongs to requests, not to a thread: any owner of the unit I/O may use it.
 unsafe impl Send for UnitIo {}
 
 impl UnitIo {
@@ -256,7 +256,7 @@ impl UnitIo {
     pub(super) fn notify(&mut self, event: OwnedFd) -> bool {
         let is_told = self.engine.notify(rustix::fd::AsFd::as_fd(&event));
         self.event = Some(event);
-        // What has ended before was not reported.
+        // Earlier ends were not reported.
         self.notify_if(self.calls > 0 || !self.ended.is_empty());
         is_told
     }
@@ -339,12 +339,12 @@ impl UnitIo {
         self.units.layout.unit as usize
     }
 
-    /// Where a unit is stored in the file.
+    /// The offset of a unit in the file.
     fn place(&self, unit: u64) -> u64 {
         self.units.layout.from + unit * self.units.layout.unit
     }
 
-    /// Where a slot does.
+    /// The offset of a slot.
     fn slot_place(&self, slot: u64) -> u64 {
         self.units.layout.place(slot..slot).start
     }
@@ -563,7 +563,7 @@ impl UnitIo {
         }
     }
 
-    /// What a piece has waited for is done.
+    /// The call that a piece has waited for is done.
     fn done(&mut self, number: u32, mut piece: UnitPiece) {
         let length = self.unit();
         match (piece.stage, piece.job) {
@@ -671,7 +671,7 @@ impl UnitIo {
 
     /// Gives back what a piece has locked.
     fn unlock(&mut self, piece: &UnitPiece) {
-        // Where the system says no, the file is not open any more, nor is anything locked.
+        // If the system refuses, the file is not open any more, nor is anything locked.
         let _ = match (piece.stage, piece.job) {
             (PieceStage::Lock | PieceStage::Reading, _) => Ok(()),
             (PieceStage::Writing, PieceOperation::Write { first, end, .. }) => {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The file is the first that the ring knows.
 const FILE: types::Fixed = types::Fixed(0);
-/// Where the ring itself is lost: between two looks at what has ended.
+/// The time between two looks for ends, if the ring itself is lost.
 const BETWEEN: Duration = Duration::from_millis(1);
 
 /// An io_uring of one file.
@@ -20,9 +20,9 @@ pub(super) struct Ring {
     ring: IoUring,
     /// The memory that is registered, by its addresses.
     registered: Range<usize>,
-    /// What was taken and not entered.
+    /// The calls that were taken and not entered.
     fresh: VecDeque<u32>,
-    /// What has ended without the ring.
+    /// The calls that have ended without the ring.
     refused: VecDeque<UnitIoCompletion>,
     /// In the kernel.
     under_way: u32,
@@ -43,7 +43,7 @@ impl Ring {
     /// A ring for so many calls, and its memory.
     ///
     /// # Errors
-    /// Where it is not allowed, or not known.
+    /// The system does not allow it, or does not know it.
     ///
     /// # Safety
     /// The pool is there until the ring was dropped.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use tarn_ring::{MemorySpan, Storage, StorageRequestError, SubmitOutcome, Ticket};
 
-/// What has happened to a storage, in order.
+/// The events of a storage, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Happened {
     Began(u64),
@@ -13,7 +13,7 @@ pub(crate) enum Happened {
     Settled,
 }
 
-/// A storage of some bytes. What is asked of it at byte n is numbered n, and does what the plan says of n.
+/// A storage of some bytes. A request at byte n is numbered n, and does as the plan says of n.
 #[derive(Debug, Clone)]
 pub(crate) struct EmulatedStorage(pub(crate) Rc<RefCell<Play>>);
 

@@ -9,7 +9,7 @@ use std::fmt;
 pub struct PathBytes(pub Vec<u8>);
 
 impl PathBytes {
-    /// For messages: what is not printable UTF-8 is escaped.
+    /// For messages: bytes that are not printable UTF-8 are escaped.
     pub fn show(&self) -> String {
         String::from_utf8_lossy(&self.0).escape_debug().to_string()
     }

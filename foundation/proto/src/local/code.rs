@@ -43,7 +43,7 @@ codes! {
     Exists = 7, "the destination exists already";
     /// The source changed or vanished while it was read.
     Changed = 8, "the source changed while it was read";
-    /// What was read is not what was written.
+    /// The bytes that were read are not those that were written.
     Corrupt = 9, "the content does not match its checksum";
     /// The system refused something else.
     Io = 10, "an input or output error";

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use tarn_types::grant::Grant;
 use tarn_types::stream::StreamKeys;
 
-/// What a program asks. The first request of a connection is [`LocalRequest::Hello`].
+/// A program's request. The first request of a connection is [`LocalRequest::Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LocalRequest {
-    /// Says which versions the program speaks. Answered by `Welcome`.
+    /// Gives the versions that the program speaks. Answered by `Welcome`.
     Hello {
         /// The oldest version.
         oldest: u16,
@@ -28,7 +28,7 @@ pub enum LocalRequest {
         ids: Vec<TaskId>,
         /// Whether one is enough.
         any: bool,
-        /// Nanoseconds to wait; 0 asks only.
+        /// Nanoseconds to wait; 0: do not wait.
         timeout: u64,
     },
     /// Answered by `Statuses`.
@@ -50,7 +50,7 @@ pub enum LocalRequest {
     Job(JobChange),
     /// Answered by `Stats`.
     Stats,
-    /// Tasks are not started and what is under way of them stops, until they are resumed. Answered by `Paused` for
+    /// Tasks are not started and those under way stop, until they are resumed. Answered by `Paused` for
     /// tasks, otherwise by `Done`.
     Pause(Scope),
     /// They continue. Answered as `Pause`.
@@ -79,26 +79,26 @@ pub enum LocalRequest {
     },
 }
 
-/// What is paused or resumed.
+/// The tasks to pause or resume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
-    /// Tasks of the user who asks, at most [`super::MAX_IDS`].
+    /// Tasks of the requesting user, at most [`super::MAX_IDS`].
     Tasks(Vec<TaskId>),
     /// All tasks of a job, those that are still to come too; for the user that runs tarnd.
     Job(JobId),
-    /// Nothing is started any more, what is under way ends; for the user that runs tarnd.
+    /// Nothing is started any more, tasks under way end; for the user that runs tarnd.
     All,
 }
 
-/// What tarnd answers.
+/// A reply of tarnd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// The connection is open.
     Welcome {
         /// The version that is spoken from now on.
         version: u16,
-        /// Who the kernel says the program is.
+        /// The user of the program, as the kernel reports it.
         user: UserId,
         /// This node's name.
         node: String,
@@ -111,9 +111,9 @@ pub enum Reply {
     Submitted(Vec<Result<TaskId, RequestError>>),
     /// Tasks that have ended.
     Outcomes(Vec<TaskOutcome>),
-    /// One for each id that was asked for.
+    /// One for each id in the request.
     Statuses(Vec<TaskStatus>),
-    /// One for each id that was asked for.
+    /// One for each id in the request.
     Cancelled(Vec<CancelResult>),
     /// The region's number.
     Registered(RegionId),
@@ -145,7 +145,7 @@ pub struct PartitionInfo {
     pub unit: u32,
     /// The user that it belongs to.
     pub owner: UserId,
-    /// Who else may have it.
+    /// The other users who may have it.
     pub grants: Vec<Grant>,
     /// Why it cannot be used, if it cannot.
     pub damaged: Option<String>,
@@ -154,19 +154,19 @@ pub struct PartitionInfo {
 /// A partition of another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FarPartition {
-    /// What is known of it.
+    /// Its properties.
     pub info: PartitionInfo,
     /// Random, its own.
     pub identity: u128,
-    /// Whether what is flushed there outlives a loss of power.
+    /// Whether flushed bytes there outlive a loss of power.
     pub persistent: bool,
-    /// How windows onto it are used, if they are: what this node's tarnd says.
+    /// How windows onto it are used, if they are: set by this node's tarnd.
     pub windows: Option<WindowUse>,
-    /// What the stream to it is sealed with, if it is: what this node's tarnd says.
+    /// The keys that seal the stream to it, if it is sealed: set by this node's tarnd.
     pub seal: Option<StreamKeys>,
 }
 
-/// What a program needs to use windows.
+/// A program's needs for the use of windows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowUse {
     /// Of libfabric.
@@ -175,7 +175,7 @@ pub struct WindowUse {
     pub library: PathBytes,
 }
 
-/// What became of a wish to pause or resume.
+/// The result of a request to pause or resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PauseResult {
     /// It is so (unless it ends in this very moment).
@@ -186,7 +186,7 @@ pub enum PauseResult {
     Unknown,
 }
 
-/// What became of a wish to cancel.
+/// The result of a request to cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CancelResult {
     /// It ends as cancelled (unless it is done in this very moment).
@@ -197,7 +197,7 @@ pub enum CancelResult {
     Unknown,
 }
 
-/// What a user may do with a dataspace.
+/// The rights of a user in a dataspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Access {
     /// Be a source.
@@ -208,7 +208,7 @@ pub struct Access {
     pub manage: bool,
 }
 
-/// A dataspace as it is asked for.
+/// A dataspace as it is requested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpaceSpec {
     /// Its folder, absolute; must exist.
@@ -219,9 +219,9 @@ pub struct SpaceSpec {
     pub quota: u64,
     /// Tasks that read or write it at a time; 0 for the default.
     pub slots: u32,
-    /// What everybody may do.
+    /// The rights of everybody.
     pub everyone: Access,
-    /// What these users may do instead.
+    /// The rights of these users instead.
     pub users: Vec<(UserId, Access)>,
 }
 
@@ -232,14 +232,14 @@ pub enum SpaceChange {
     Make {
         /// Its name.
         name: String,
-        /// What it is.
+        /// Its properties.
         spec: SpaceSpec,
     },
     /// All but the root of one.
     Change {
         /// Its name.
         name: String,
-        /// What it is now.
+        /// Its new properties.
         spec: SpaceSpec,
     },
     /// Forgets one; its files stay. Refused while tasks use it.
@@ -264,13 +264,13 @@ pub struct SpaceInfo {
     pub used: u64,
     /// Bytes that running tasks have reserved.
     pub reserved: u64,
-    /// Bytes in it that belong to the user who asks.
+    /// Bytes in it that belong to the requesting user.
     pub own: u64,
-    /// What the user who asks may do.
+    /// The rights of the requesting user.
     pub access: Access,
 }
 
-/// What a job may have in a dataspace.
+/// The limit of a job in a dataspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     /// The dataspace.
@@ -288,7 +288,7 @@ pub enum JobChange {
         job: JobId,
         /// Its user.
         user: UserId,
-        /// In spaces that are not named it may use what its user may.
+        /// In spaces that are not named it has the rights of its user.
         limits: Vec<Limit>,
     },
     /// The job is over: its tasks are cancelled.
@@ -296,7 +296,7 @@ pub enum JobChange {
         /// The job.
         job: JobId,
     },
-    /// A process (and what it starts) belongs to the job.
+    /// A process (and its later children) belongs to the job.
     AddProcess {
         /// The job.
         job: JobId,

@@ -32,7 +32,7 @@ pub enum PacketError {
     Garbage,
 }
 
-/// Writes a packet into `out` (what was in there is dropped).
+/// Writes a packet into `out` (its old content is dropped).
 ///
 /// # Errors
 /// When it is too large.

@@ -1,4 +1,5 @@
-//! What the tarnd of a node asks of the tarnd of another one about tasks, and about the steps of a run: calls of the data plane (`crate::data::Call`).
+//! Requests of one node's tarnd to another's about tasks, and about the steps of a run: calls of the data plane
+//! (`crate::data::DataCall`).
 //!
 //! A message is `u16` version, little-endian, then the message in postcard.
 
@@ -13,10 +14,10 @@ use tarn_types::nodes::AttemptId;
 /// The version of these messages. Two tarnds whose versions differ refuse each other.
 pub const PEER_VERSION: u16 = 6;
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerTarndRequest {
-    /// What a file or tree of a dataspace holds. Answered by `Listed`.
+    /// Lists the content of a file or tree of a dataspace. Answered by `Listed`.
     List {
         /// The dataspace.
         space: String,
@@ -25,22 +26,22 @@ pub enum PeerTarndRequest {
         /// Whether contents are read and hashed.
         hashes: bool,
     },
-    /// Removes what was moved to another node, unless it has changed. Answered by `Freed`.
+    /// Removes a file or tree that was moved to another node, unless it has changed. Answered by `Freed`.
     Release {
         /// The dataspace.
         space: String,
         /// Below its root.
         path: PathBytes,
-        /// The node that asks.
+        /// The requesting node.
         node: String,
         /// Its task.
         task: TaskId,
-        /// The fingerprint of what was moved.
+        /// The fingerprint of the moved file or tree.
         print: u128,
     },
     /// Takes a task over. Answered by `Taken`.
     Submit(Box<TaskSpec>),
-    /// How it stands. Answered by `Stands`.
+    /// Looks at its state. Answered by `Stands`.
     Look(TaskId),
     /// It is not wanted any more. Answered by `Done`.
     Cancel(TaskId),
@@ -62,8 +63,8 @@ pub enum PeerTarndRequest {
         /// Only those whose names come after this one.
         after: String,
     },
-    /// What a node of a run has for another one about a step of both. Answered by `Done`, also where it has come before; refused
-    /// with `Busy` or `Lost` where it may be sent again.
+    /// A message about a step from one of its nodes to another. Answered by `Done`, also where it has come before; refused with
+    /// `Busy` or `Lost` where it may be sent again.
     Step(StepMessage),
 }
 
@@ -73,7 +74,7 @@ pub const MAX_STEP_PIECE: usize = 128 << 10;
 /// A piece of a message about a step, from one of its nodes to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepMessage {
-    /// Who sends it.
+    /// The sender.
     pub from: NodeId,
     /// Random, and the same for all that the sender sends until its part of the run ends.
     pub epoch: u64,
@@ -91,7 +92,7 @@ pub struct StepMessage {
     pub piece: Vec<u8>,
 }
 
-/// What is answered.
+/// A reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerTarndReply {
     /// The entries, as a manifest is encoded.
@@ -105,7 +106,7 @@ pub enum PeerTarndReply {
     },
     /// It is removed, and so many bytes with it.
     Freed(u64),
-    /// The task's id on the node that was asked.
+    /// The task's id on the node that took it.
     Taken(TaskId),
     /// How far it is, and its end once it has one.
     Stands(TaskStatus, Option<TaskOutcome>),

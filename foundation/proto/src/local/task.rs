@@ -1,11 +1,11 @@
-//! Tasks: what is to be done, how far it is, how it ended.
+//! Tasks: their operation, their progress, their end.
 
 use super::{Code, JobId, PathBytes, RegionId, TaskId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use tarn_types::grant::Grant;
 
-/// Where data is or goes.
+/// The place of data: a source or a destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskLocation {
@@ -20,9 +20,9 @@ pub enum TaskLocation {
     Memory {
         /// The region.
         region: RegionId,
-        /// Where in it, bytes.
+        /// The offset in it, bytes.
         offset: u64,
-        /// How much of it, bytes.
+        /// The length, bytes.
         length: u64,
     },
     /// A file or folder of a dataspace of another node.
@@ -53,7 +53,7 @@ impl fmt::Display for TaskLocation {
     }
 }
 
-/// What a task does.
+/// The operation of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskOperation {
@@ -84,7 +84,7 @@ pub enum TaskOperation {
         at: TaskLocation,
         /// Bytes of data that it is to have.
         bytes: u64,
-        /// Which of both.
+        /// The operation.
         how: Allocation,
     },
 }
@@ -92,20 +92,20 @@ pub enum TaskOperation {
 /// Bytes that a partition can be made with.
 pub const MAX_FIRST: usize = 4096;
 
-/// What is done to a partition.
+/// The operation on a partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Allocation {
     /// It is made.
     Make {
-        /// Who else may have it is kept with it: at most [`tarn_types::grant::MAX_GRANTS`].
+        /// The other users who may have it, kept with it: at most [`tarn_types::grant::MAX_GRANTS`].
         grants: Vec<Grant>,
         /// Bytes that it is to be written by, at least; 0: it is to be mapped. None: as its medium is.
         unit: Option<u32>,
     },
     /// It gets another size, while nobody has it open.
     Resize,
-    /// It gets no smaller, whoever has it open.
+    /// It gets no smaller, also while others have it open.
     Grow,
     /// It is made for its user alone, as its medium is, and begins with these bytes, zeros behind them, once it has its name.
     MakeWith {
@@ -137,29 +137,29 @@ impl TaskOperation {
     }
 }
 
-/// What is proven of a copy.
+/// The verification of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CopyVerification {
     /// Nothing.
     None,
-    /// What was read was hashed, and that is what was written.
+    /// The bytes that were read were hashed, and the same bytes were written.
     #[default]
     Copy,
     /// The destination was read again.
     Readback,
 }
 
-/// A task as a program asks for it.
+/// A task as a program requests it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskSpec {
-    /// What is done.
+    /// The operation.
     pub kind: TaskOperation,
     /// Of one user's tasks, those of the highest priority run first.
     pub priority: u8,
     /// Nanoseconds from its submission; of equal priority, the earliest runs first.
     pub deadline: Option<u64>,
-    /// What is proven of a copy (a move is always read back).
+    /// The verification of a copy (a move is always read back).
     pub verify: CopyVerification,
     /// Bytes a second at most; 0 for no limit of its own.
     pub rate: u64,
@@ -175,7 +175,7 @@ impl TaskSpec {
     /// The middle of the priorities.
     pub const PRIORITY: u8 = 100;
 
-    /// A task with nothing special asked for.
+    /// A task with all defaults.
     pub fn new(kind: TaskOperation) -> Self {
         Self {
             kind,
@@ -195,7 +195,7 @@ impl TaskSpec {
 pub struct RequestError {
     /// The kind of reason.
     pub code: Code,
-    /// What, why, and what to do.
+    /// The failure, its reason, and what to do.
     pub text: String,
 }
 
@@ -217,7 +217,7 @@ impl fmt::Display for RequestError {
 
 impl std::error::Error for RequestError {}
 
-/// How a task ended.
+/// The end of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskEnd {
@@ -235,7 +235,7 @@ pub type Checksum = [u8; 16];
 pub struct TaskOutcome {
     /// The task.
     pub id: TaskId,
-    /// How it ended.
+    /// Its end.
     pub end: TaskEnd,
     /// Bytes of content moved or removed.
     pub bytes: u64,
@@ -247,7 +247,7 @@ pub struct TaskOutcome {
     pub checksum: Option<Checksum>,
 }
 
-/// Where a task stands.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskState {
@@ -267,12 +267,12 @@ pub enum TaskState {
     Paused,
 }
 
-/// How far a task is.
+/// The progress of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStatus {
     /// The task.
     pub id: TaskId,
-    /// Where it stands.
+    /// Its state.
     pub state: TaskState,
     /// Bytes done.
     pub done: u64,

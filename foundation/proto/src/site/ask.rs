@@ -1,4 +1,4 @@
-//! What Slurm's scripts and users ask of the controller, over its unix socket: the kernel says who they are.
+//! Requests of Slurm's scripts and of users to the controller, over its unix socket: the kernel identifies them.
 
 use super::{Gid, Owner, SlurmJobId, Uid};
 use crate::local::RequestError;
@@ -18,23 +18,23 @@ pub struct JobSubmission {
     /// All groups that its user is in.
     #[serde(default)]
     pub groups: Vec<Gid>,
-    /// Whom the users and groups are that its script names: `alice`, `@climate`.
+    /// The users and groups that its script names: `alice`, `@climate`.
     #[serde(default)]
     pub owners: BTreeMap<String, Owner>,
-    /// Its script says no name of a workflow: it is one by itself.
+    /// Its script names no workflow: it is one by itself.
     #[serde(default)]
     pub is_alone: bool,
-    /// Its place in a workflow that is told by numbers of jobs: the options of the NEXTGenIO fork.
+    /// Its place in a workflow that is given by numbers of jobs: the options of the NEXTGenIO fork.
     #[serde(default)]
     pub chain: Option<Chain>,
-    /// Jobs of its user that were submitted before it and wait, as Slurm tells of several at the same time in any order: at most
+    /// Jobs of its user that were submitted before it and wait, as Slurm reports several at the same time in any order: at most
     /// [`MAX_BEFORE`], the latest.
     #[serde(default)]
     pub before: Vec<SlurmJobId>,
     /// Nodes that its user excludes (`sbatch --exclude`); `None`: not known.
     #[serde(default)]
     pub excludes: Option<Vec<String>>,
-    /// What its lines say.
+    /// The workflow that its lines describe.
     pub workflow: Workflow,
 }
 
@@ -50,7 +50,7 @@ pub struct Chain {
     pub is_end: bool,
     /// It runs on the nodes of the job before it.
     pub same_nodes: bool,
-    /// Of the one that begins: the jobs that were submitted with it, when its end was named.
+    /// Of the first job: the jobs that were submitted with it, when its end was named.
     pub others: Vec<SlurmJobId>,
 }
 
@@ -61,7 +61,7 @@ pub enum Stage {
     Setup(Box<JobSubmission>),
     /// As [`Stage::Ahead`] of a version that did not ask where; nothing is done about it. In logs, and of scripts not updated yet.
     DataIn,
-    /// The same, with the nodes that it is expected on: what it reads may be brought there before it has any.
+    /// The same, with the nodes that it is expected on: its inputs may be brought there before it has any.
     Ahead(Vec<String>),
     /// It has nodes: in the job's order. The gate.
     PreRun(Vec<String>),
@@ -84,7 +84,7 @@ pub enum Stage {
 pub struct Staging {
     /// The job.
     pub job: SlurmJobId,
-    /// What.
+    /// The stage.
     pub stage: Stage,
 }
 
@@ -95,7 +95,7 @@ pub enum ControllerRequest {
     Stage(Staging),
     /// The last job of a workflow was submitted. Its owner's; root and Slurm's user speak for anybody.
     End {
-        /// Whose.
+        /// The owner.
         user: Uid,
         /// The workflow.
         workflow: String,
@@ -104,39 +104,39 @@ pub enum ControllerRequest {
     Datasets,
     /// Those of them that are meant.
     Find(DatasetFilter),
-    /// What is known of a job.
+    /// The state of a job.
     Job(SlurmJobId),
-    /// What is known of all nodes.
+    /// The state of all nodes.
     Nodes,
-    /// What users and projects have used since a time; their own, or all if root asks.
+    /// The usage of users and projects since a time; their own, or all if root asks.
     Usage(Time),
     /// Remove a dataset, or one version of it. Its owner's, or root's.
     Remove {
-        /// Whose.
+        /// The owner.
         owner: Owner,
         /// The workflow.
         workflow: String,
-        /// The dataset; all of the workflow's if not said.
+        /// The dataset; `None`: all of the workflow's.
         dataset: Option<String>,
-        /// The version; all if not said.
+        /// The version; `None`: all.
         version: Option<u32>,
     },
     /// Let others read a dataset, or no longer. Its owner's.
     Grant {
-        /// Whose.
+        /// The owner.
         owner: Owner,
         /// The workflow.
         workflow: String,
         /// The dataset.
         dataset: String,
-        /// Who.
+        /// The reader.
         to: Owner,
         /// Whether they may from now on.
         may: bool,
     },
     /// Keep a dataset until then. Its owner's.
     Keep {
-        /// Whose.
+        /// The owner.
         owner: Owner,
         /// The workflow.
         workflow: String,
@@ -145,9 +145,9 @@ pub enum ControllerRequest {
         /// Until when.
         until: Time,
     },
-    /// Keep a dataset no longer than if nothing had been said. Its owner's.
+    /// Keep a dataset no longer than without [`ControllerRequest::Keep`]. Its owner's.
     Release {
-        /// Whose.
+        /// The owner.
         owner: Owner,
         /// The workflow.
         workflow: String,
@@ -156,32 +156,32 @@ pub enum ControllerRequest {
     },
     /// Have all replicas of a dataset, or of one version of it, read again on their nodes. Its owner's, or root's.
     Verify {
-        /// Whose.
+        /// The owner.
         owner: Owner,
         /// The workflow.
         workflow: String,
         /// The dataset.
         dataset: String,
-        /// The version; all if not said.
+        /// The version; `None`: all.
         version: Option<u32>,
     },
-    /// What is stored on nodes and nobody knows: the asker's, or all if root asks.
+    /// Content of nodes that the controller does not know: the asker's, or all if root asks.
     Orphans,
     /// Remove these.
     RemoveOrphans,
-    /// Wrap the keys of all encrypted data with a new secret of the site. Root's; answered by whoever keeps the secrets.
+    /// Wrap the keys of all encrypted data with a new secret of the site. Root's; answered by the keeper of the secrets.
     RotateKey {
         /// Forget the older ones too, which is refused while a node has keys that they wrap.
         drop: bool,
-        /// Forget them whatever is lost by it.
+        /// Forget them even if data is lost by it.
         force: bool,
     },
 }
 
-/// Which datasets: what is not said tells none apart.
+/// Which datasets: a field that is `None` matches all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetFilter {
-    /// Whose.
+    /// The owner.
     pub owner: Option<Owner>,
     /// The workflow.
     pub workflow: Option<String>,
@@ -214,17 +214,17 @@ pub enum ControllerReply {
     Replicas(Vec<ReplicaInfo>),
 }
 
-/// Where a job would best run.
+/// The nodes where a job would best run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementAdvice {
-    /// Nodes that have most of what it reads, best first; at most as many as it asks for.
+    /// Nodes that have most of its inputs, best first; at most as many as it requests.
     pub prefer: Vec<String>,
     /// The nodes that it is to run on, if it must be these.
     #[serde(default)]
     pub require: Vec<String>,
-    /// The jobs that make what it reads and have not ended.
+    /// The jobs that make its inputs and have not ended.
     pub after: Vec<SlurmJobId>,
-    /// The nodes that it is not to run on; none said: as it is.
+    /// The nodes that it is not to run on; `None`: no change.
     #[serde(default)]
     pub exclude: Option<Excluded>,
 }
@@ -244,7 +244,7 @@ pub const MAX_EXCLUDED: usize = 1_000;
 /// A dataset, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetInfo {
-    /// Whose.
+    /// The owner.
     pub owner: Owner,
     /// The workflow.
     pub workflow: String,
@@ -254,7 +254,7 @@ pub struct DatasetInfo {
     pub version: u32,
     /// Bytes of content.
     pub bytes: u64,
-    /// Where its parts are stored.
+    /// The nodes that store its parts.
     pub nodes: Vec<String>,
     /// Of nodes whose stores have names: in which of them.
     #[serde(default)]
@@ -269,7 +269,7 @@ pub struct DatasetInfo {
     /// Why it will never be there, if that is so.
     #[serde(default)]
     pub failed: Option<String>,
-    /// Who else may read it; told to who may change that.
+    /// The other users who may read it; only for users who may change that.
     pub readers: Vec<Owner>,
     /// The jobs that need it: the asker's own, all if it may be changed.
     #[serde(default)]
@@ -281,9 +281,9 @@ pub struct DatasetInfo {
 pub struct OrphanInfo {
     /// The node.
     pub node: String,
-    /// Whose it is.
+    /// The owner.
     pub owner: Owner,
-    /// What.
+    /// The content: a part or a job.
     pub what: String,
     /// Bytes.
     pub bytes: u64,
@@ -291,14 +291,14 @@ pub struct OrphanInfo {
     pub since: Time,
 }
 
-/// What was found of a replica when it was read again.
+/// The result of reading a replica again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplicaState {
-    /// It is what was published.
+    /// It has the published content.
     Whole,
     /// It is not.
     Damaged,
-    /// That is not known: its node did not answer, or could not read.
+    /// Its state is not known: its node did not answer, or could not read.
     Unread,
     /// No node has this part: there is nothing to read.
     Absent,
@@ -317,7 +317,7 @@ pub struct ReplicaInfo {
     pub part: u32,
     /// Bytes of content.
     pub bytes: u64,
-    /// What was found.
+    /// The result.
     pub state: ReplicaState,
     /// Why, unless it is whole.
     pub why: String,
@@ -328,13 +328,13 @@ pub struct ReplicaInfo {
 pub struct JobInfo {
     /// Its user.
     pub user: Uid,
-    /// What it is at, in a word: `setup`, `staging`, `running`, `publishing`, `ended`.
+    /// Its phase, in a word: `setup`, `staging`, `running`, `publishing`, `ended`.
     pub phase: String,
-    /// What has happened to its data, oldest first, each with its time.
+    /// The history of its data, oldest first, each event with its time.
     pub history: Vec<(Time, String)>,
     /// Why it does not continue, if it does not.
     pub waits: Option<String>,
-    /// What of its data will soon be removed.
+    /// The versions of its data that will soon be removed.
     #[serde(default)]
     pub ending: Vec<String>,
 }
@@ -350,11 +350,11 @@ pub struct NodeInfo {
     pub capacity: u64,
     /// Bytes that are taken or promised.
     pub taken: u64,
-    /// Whether what is in its store outlives a loss of power.
+    /// Whether the content of its store outlives a loss of power.
     pub persistent: bool,
     /// Things in its store that nobody knows.
     pub orphans: u64,
-    /// What it draws and how warm it is, as it was said last.
+    /// Its power draw and temperature, as last reported.
     #[serde(default)]
     pub draw: Draw,
     /// Its stores, fast to slow, if they have names.
@@ -371,16 +371,16 @@ pub struct StoreInfo {
     pub capacity: u64,
     /// Bytes that are taken or promised, or that something else has in its file system.
     pub taken: u64,
-    /// Whether what is in it outlives a loss of power.
+    /// Whether its content outlives a loss of power.
     pub persistent: bool,
     /// It is not there.
     pub is_away: bool,
 }
 
-/// What somebody has used.
+/// The usage of a user or project.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageInfo {
-    /// Who.
+    /// The user or project.
     pub owner: Owner,
     /// Nodes times seconds of jobs.
     pub node_seconds: u64,

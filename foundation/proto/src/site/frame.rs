@@ -1,4 +1,4 @@
-//! Frames: `u32` length, little-endian, then JSON: a newer side may say more than an older one knows.
+//! Frames: `u32` length, little-endian, then JSON: a newer side may send more than an older one knows.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,7 +32,7 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Reads what stood behind a length.
+/// Reads the bytes behind a length.
 ///
 /// # Errors
 /// When it is not a whole message and nothing else.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use tarn_types::energy::Draw;
 
-/// The controller's first word, after the proof of who it is. The site's secret, of which the keys of users' workers are
+/// The controller's first word, after the proof of its identity. The site's secret, of which the keys of users' workers are
 /// derived, is in the credential, which munge encrypts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
@@ -15,7 +15,7 @@ pub struct Greeting {
     pub newest: u16,
     /// Its term.
     pub epoch: Epoch,
-    /// It takes what the node holds in [pieces](HoldingsChunk), behind the node's first word. An older one takes it in that.
+    /// It takes the node's content in [pieces](HoldingsChunk), behind the node's first word. An older one takes it in that.
     #[serde(default)]
     pub pieces: bool,
 }
@@ -36,9 +36,9 @@ pub enum NodeWelcome {
         /// All its stores, fast to slow; none of a node whose one store has no name.
         #[serde(default)]
         stores: Vec<NodeStoreReport>,
-        /// All that it holds, with the user whose worker said so. None where pieces follow.
+        /// All that it holds, with the user whose worker reported it. None where pieces follow.
         holds: Vec<(Uid, Holding)>,
-        /// Those who may have more there than is told: what is not told of them is neither there nor gone.
+        /// Owners who may have more there than is reported: content of theirs that is not reported is neither there nor gone.
         #[serde(default)]
         partial: Vec<Owner>,
         /// [Pieces](HoldingsChunk) follow.
@@ -50,16 +50,16 @@ pub enum NodeWelcome {
         #[serde(default)]
         is_behind: bool,
     },
-    /// It has had orders of a later term: the controller that asks is none any more.
+    /// It has had orders of a later term: the sender is no controller any more.
     Stale(Epoch),
-    /// They speak no version in common: what it speaks.
+    /// They speak no version in common: those that it speaks.
     Version(u16, u16),
 }
 
-/// Some of what a node holds, as one user may have much.
+/// Some of a node's content, as one user may have much.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldingsChunk {
-    /// With the user whose worker said so.
+    /// With the user whose worker reported it.
     pub holds: Vec<(Uid, Holding)>,
     /// Nothing more follows.
     pub is_last: bool,
@@ -68,24 +68,24 @@ pub struct HoldingsChunk {
 /// A node's store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreCapacity {
-    /// Where it is on the node.
+    /// Its folder on the node.
     pub root: PathBuf,
     /// Bytes that tarn may use.
     pub bytes: u64,
     /// Bytes that its file system has free now.
     pub free: u64,
-    /// Whether what is in it outlives a loss of power.
+    /// Whether its content outlives a loss of power.
     pub persistent: bool,
 }
 
 /// One of several stores of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStoreReport {
-    /// What it is called on this node.
+    /// Its name on this node.
     pub name: String,
     /// The store.
     pub capacity: StoreCapacity,
-    /// It is not there, as its file system is not mounted: what is in it is neither lost nor to be had.
+    /// It is not there, as its file system is not mounted: its content is neither lost nor available.
     #[serde(default)]
     pub is_away: bool,
 }
@@ -98,20 +98,20 @@ pub const MAX_STORES: usize = 8;
 pub struct NumberedOrder {
     /// Of this session.
     pub number: u64,
-    /// What is to be done.
+    /// The order.
     pub order: NodeOrder,
 }
 
-/// What a node is told to do.
+/// An order to a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeOrder {
     /// Have the user's worker do this, one begun if there is none.
     Do {
-        /// Whose rights; 0 of what is a project's: those of whoever has written it there.
+        /// The user whose rights apply; 0 for content of a project: the rights of the user who has written it there.
         user: Uid,
         /// The group that files get, if the user is in it; the user's other groups are the node's to know.
         group: Gid,
-        /// What.
+        /// The work.
         work: Box<Work>,
     },
     /// Stop what it does for this number, if it has not ended.
@@ -127,14 +127,14 @@ pub enum NodeOrder {
     Admit {
         /// The job.
         job: SlurmJobId,
-        /// Whose it is.
+        /// The job's user.
         user: Uid,
-        /// What they see.
+        /// The mounts that the tasks see.
         mounts: Vec<Mount>,
     },
-    /// The job is over: what it was let see is forgotten. Its mounts went with its processes.
+    /// The job is over: its rights to see datasets are forgotten. Its mounts went with its processes.
     Dismiss(SlurmJobId),
-    /// How much is free, and what the node draws.
+    /// Report the free space of the store, and the node's power draw.
     Look,
     /// A sign of life; not answered.
     Beat,
@@ -143,9 +143,9 @@ pub enum NodeOrder {
 /// A dataset, or a partition, in the sight of a job's tasks: `/run/tarn/data/<dataset>`, and `$TARN_<dataset>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// What it is called there.
+    /// Its name there.
     pub dataset: String,
-    /// Whose folder it is: what is there must belong to them.
+    /// The owner of the folder: its content must belong to them.
     pub owner: Owner,
     /// Relative to the store, or to the job's memory.
     pub path: PathBuf,
@@ -174,14 +174,14 @@ pub struct PartitionSpread {
     pub nodes: Vec<String>,
 }
 
-/// What a node says.
+/// A report of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// What came of a command.
+    /// The result of a command.
     Worked {
         /// The command's number.
         number: u64,
-        /// What.
+        /// The result.
         what: WorkResult,
     },
     /// Of [`NodeOrder::Serve`]: the port of the user's worker.
@@ -195,12 +195,12 @@ pub enum Report {
     Capacity {
         /// The command's number.
         number: u64,
-        /// What there is.
+        /// The capacity of its store.
         capacity: StoreCapacity,
-        /// What the node draws and how warm it is, as far as it knows.
+        /// The node's power draw and temperature, as far as it knows.
         #[serde(default)]
         draw: Draw,
-        /// Its cores; 0 of a node that does not say so.
+        /// Its cores; 0 of a node that does not report them.
         #[serde(default)]
         cores: u32,
     },

@@ -1,4 +1,4 @@
-//! What is done with a user's rights on a node.
+//! Work with a user's rights on a node.
 
 use super::{Gid, SlurmJobId, Uid};
 use crate::local::RequestError;
@@ -8,7 +8,7 @@ use tarn_types::hash::Hash;
 pub use tarn_types::named::is_name;
 use tarn_types::pattern::ScatterRule;
 
-/// Whose a dataset is: what its folder in a store is called, and who may remove it.
+/// The owner of a dataset: names the dataset's folder in a store, and may remove it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Owner {
     /// A user's own: `u<uid>`.
@@ -18,7 +18,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The workflow, in names of folders, of what is a project's: it belongs to none.
+    /// The workflow, in names of folders, of a project's datasets: they belong to none.
     pub const NO_WORKFLOW: &str = "named";
 
     /// Whether it is this user, or a group that the user is in.
@@ -30,10 +30,10 @@ impl Owner {
     }
 }
 
-/// A part of a dataset's version: what one node has published, or a source. It never changes.
+/// A part of a dataset's version: the publication of one node, or a source. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Part {
-    /// Whose.
+    /// The owner.
     pub owner: Owner,
     /// The workflow's name.
     pub workflow: String,
@@ -41,11 +41,11 @@ pub struct Part {
     pub dataset: String,
     /// Its version: 0 is a source's.
     pub version: u32,
-    /// Which of them.
+    /// Its number.
     pub part: u32,
 }
 
-/// What a part holds: of which nobody has another idea once it is published.
+/// The content of a part: it never changes once it is published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
     /// Of its manifest: of all names and contents.
@@ -54,19 +54,19 @@ pub struct Proof {
     pub bytes: u64,
     /// Files, folders and links.
     pub entries: u64,
-    /// Bytes of the manifest itself, which who fetches the part reads first.
+    /// Bytes of the manifest itself, which a fetch of the part reads first.
     pub manifest: u64,
     /// It is not a folder but this one file.
     pub file: Option<String>,
     /// Of a source: its names, sizes and times when it was read.
     #[serde(default)]
     pub origin: Option<Hash>,
-    /// Its files are sealed: what the others tell is of them as they are stored.
+    /// Its files are sealed: the other fields are of them as they are stored.
     #[serde(default)]
     pub sealed: bool,
 }
 
-/// Where a node serves its users' parts: host name or address, and the port of this user's worker.
+/// The address at which a node serves its users' parts: host name or address, and the port of this user's worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerAddress {
     /// The node's name, for people.
@@ -77,7 +77,7 @@ pub struct WorkerAddress {
     pub port: u16,
 }
 
-/// Where a part comes from.
+/// The origin of a part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
     /// From outside: a file or folder that the user may read.
@@ -86,20 +86,20 @@ pub enum Origin {
     Peer(WorkerAddress),
 }
 
-/// What of a folder that several nodes have written is this node's: the entries of its ranks by the dataset's rule.
+/// This node's share of a folder that several nodes have written: the entries of its ranks by the dataset's rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
-    /// Which entries are of which rank.
+    /// The rule that assigns entries to ranks.
     pub rule: ScatterRule,
     /// The first rank of this node.
     pub first: u32,
     /// The rank after its last.
     pub end: u32,
-    /// Whether what belongs to no rank is this node's too: of the first node.
+    /// Whether entries of no rank are this node's too: of the first node.
     pub rest: bool,
 }
 
-/// Something to be done by a user's worker. Each can be asked for again, after whatever failure: what is there already is found.
+/// Something to be done by a user's worker. Each can be requested again, after any failure: existing content is found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
     /// Bring a part into the store; with a proof, only that content. Of a source that is there already: see whether it is what was
@@ -109,7 +109,7 @@ pub enum Work {
         part: Part,
         /// From where.
         from: Origin,
-        /// What it must be. None of a source that nobody has read.
+        /// The expected content. None of a source that nobody has read.
         proof: Option<Proof>,
         /// It is sealed in stores, its key beside it.
         #[serde(default)]
@@ -124,10 +124,10 @@ pub enum Work {
         job: SlurmJobId,
         /// The dataset.
         dataset: String,
-        /// What is in it at first.
+        /// The parts that it has at first.
         parts: Vec<Part>,
-        /// What each of the parts holds, in their order: the hash of its manifest. A part that holds something else is refused. An older
-        /// controller says none.
+        /// The hash of each part's manifest, in the order of the parts. A part with other content is refused. An older controller
+        /// sends none.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         hashes: Vec<Hash>,
         /// It is made in the job's memory, which holds so many bytes at most. Else in the store; sealed parts are refused then.
@@ -143,16 +143,16 @@ pub enum Work {
         job: SlurmJobId,
         /// The dataset.
         dataset: String,
-        /// What is in it.
+        /// The parts that it has.
         parts: Vec<Part>,
-        /// What each of the parts holds, in their order: the hash of its manifest. A part that holds something else is refused. An older
-        /// controller says none.
+        /// The hash of each part's manifest, in the order of the parts. A part with other content is refused. An older controller
+        /// sends none.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         hashes: Vec<Hash>,
-        /// It is a copy in the job's memory, which holds so many bytes at most, of what is sealed in the store.
+        /// It is a copy in the job's memory, which holds so many bytes at most, of content that is sealed in the store.
         #[serde(default)]
         memory: Option<u64>,
-        /// Of what is in this store, and in it; without a name, the node's first one.
+        /// The store of the parts and of the view; without a name, the node's first one.
         #[serde(default)]
         store: String,
     },
@@ -160,7 +160,7 @@ pub enum Work {
     Lend {
         /// The job.
         job: SlurmJobId,
-        /// What it is called.
+        /// Its name.
         partition: String,
         /// Bytes.
         size: u64,
@@ -171,11 +171,11 @@ pub enum Work {
         store: String,
     },
     /// Lend the pieces here of the job's partitions that are spread over its nodes: to its tasks, by a socket in the first one's folder, and to
-    /// the user's workers on its other nodes. Until what the job has is removed.
+    /// the user's workers on its other nodes. Until the job's content is removed.
     Share {
         /// The job.
         job: SlurmJobId,
-        /// What each of them is called, and the store that it is in; without a name, the node's first one.
+        /// The name of each of them, and the store that it is in; without a name, the node's first one.
         partitions: Vec<(String, String)>,
     },
     /// A job whose pieces are lent here has the others there: those are opened for its tasks.
@@ -185,13 +185,13 @@ pub enum Work {
         /// All its nodes of which that is known.
         peers: Vec<WorkerAddress>,
     },
-    /// Make a part of what a job has written. The folder is gone then.
+    /// Make a part of a job's output. The folder is gone then.
     Publish {
         /// The job.
         job: SlurmJobId,
-        /// The part; its dataset is what the job's folder is called.
+        /// The part; its dataset is the name of the job's folder.
         part: Part,
-        /// What of it; all if not said. The rest is removed.
+        /// The share of it; `None`: all. The rest is removed.
         slice: Option<Slice>,
         /// It is in the job's memory, and is sealed in the store.
         #[serde(default)]
@@ -205,42 +205,43 @@ pub enum Work {
     Move {
         /// The part.
         part: Part,
-        /// Where it is stored.
+        /// The store that has it.
         from: String,
-        /// Where it is to be stored.
+        /// The store that is to get it.
         to: String,
-        /// What it must be.
+        /// The expected content.
         proof: Proof,
         /// It is in both then.
         keep: bool,
     },
     /// Write parts, of this node and of others, merged to a place outside, and read them back.
     Send {
-        /// The parts, where they are if not here, and what they hold.
+        /// The parts, the address if they are not here, and their content.
         parts: Vec<(Part, Option<WorkerAddress>, Proof)>,
-        /// The folder that they become. What is there is replaced when all has come, if it was put there for the same owner.
+        /// The folder that they become. An existing one is replaced when all has come, if it was put there for the same owner.
         dest: PathBuf,
-        /// Whose data it is: what this may replace is recorded under that name. An older controller says none, and sends nothing to an
-        /// object store.
+        /// The owner of the data: the record of what this may replace has that name. An older controller sends none, and sends
+        /// nothing to an object store.
         #[serde(default)]
         owner: String,
     },
-    /// Look whether parts may be written to a place outside: only what an earlier [`Work::Send`] of this owner has put there is replaced.
+    /// Look whether parts may be written to a place outside: only content of an earlier [`Work::Send`] of this owner is replaced.
     CheckDest {
         /// The place.
         dest: PathBuf,
-        /// Whose data it is, as in [`Work::Send`].
+        /// The owner of the data, as in [`Work::Send`].
         owner: String,
     },
-    /// Read a part again, and compare it with its manifest. What that is goes back: who asks compares it with what was published.
+    /// Read a part again, and compare it with its manifest. The result has its content: the caller compares that with the
+    /// published one.
     Check(Part),
-    /// The same of what is in this store.
+    /// The same for a part in this store.
     CheckIn(Part, String),
-    /// Remove these; what is not there is removed.
+    /// Remove these; missing content counts as removed.
     Remove(Vec<StoreContent>),
     /// Wrap the keys of these with the newest secret. tarnd's own: no controller orders it.
     WrapAnew(Vec<Part>),
-    /// Say what there is of this user and in these projects.
+    /// List the content of this user and of these projects.
     Inventory(Vec<Gid>),
 }
 
@@ -249,7 +250,7 @@ pub enum Work {
 pub enum StoreContent {
     /// A part, whole.
     Part(Part),
-    /// What a job has there: the folders that it writes, its views and its partitions.
+    /// The content of a job there: the folders that it writes, its views and its partitions.
     Job(SlurmJobId),
     /// A part, as it is in one of several stores.
     Copy(Part, String),
@@ -273,19 +274,19 @@ impl StoreContent {
     }
 }
 
-/// What a worker holds of something.
+/// Content that a worker holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// What.
+    /// The part or job.
     pub held: StoreContent,
-    /// What it holds, as was said when it was published. None of a job's folders.
+    /// The proof of its content, as published. None of a job's folders.
     pub proof: Option<Proof>,
     /// Bytes on the tier.
     pub stored: u64,
     /// Its key could not be wrapped with the newest secret.
     #[serde(default)]
     pub is_behind: bool,
-    /// The store that it is in, if the node's stores have names. What is in several is told of for each.
+    /// The store that it is in, if the node's stores have names. Content in several stores is reported for each.
     #[serde(default)]
     pub store: String,
 }
@@ -300,23 +301,24 @@ impl Holding {
     }
 }
 
-/// What came of it.
+/// The result of work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkResult {
     /// It is done.
     Done,
-    /// Of [`Work::Fetch`], [`Work::Publish`], [`Work::Move`], [`Work::Check`], [`Work::Send`]: what it holds, and how many bytes came from elsewhere for it.
+    /// Of [`Work::Fetch`], [`Work::Publish`], [`Work::Move`], [`Work::Check`], [`Work::Send`]: its content, and the number of
+    /// bytes that came from elsewhere for it.
     Proven {
-        /// What it holds; of what was sent, the sum.
+        /// The content; of a [`Work::Send`], the sum.
         proof: Proof,
         /// Bytes that moved.
         moved: u64,
     },
     /// Of [`Work::Inventory`].
     Inventory {
-        /// What there is.
+        /// The content.
         holds: Vec<Holding>,
-        /// Of whom there is more.
+        /// Owners that have more.
         partial: Vec<Owner>,
     },
     /// Of [`Work::Share`]: the port of the worker, which stays as long as pieces are lent.

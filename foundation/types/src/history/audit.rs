@@ -1,4 +1,4 @@
-//! What tiers hold against a recount of the replicas, in debug builds.
+//! Compares the accounts of tiers with a recount of the replicas, in debug builds.
 
 use super::{History, spot_of};
 use crate::id::TierRef;

@@ -113,7 +113,7 @@ impl History {
         (0 < left && left < all).then_some((left, all))
     }
 
-    /// The instances that are done, and of which a part of what they have made of a version is not there.
+    /// The finished instances whose parts of a version are not all there.
     pub fn makers_of_missing(
         &self,
         data: DataId,

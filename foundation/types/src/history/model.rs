@@ -1,4 +1,4 @@
-//! What [`super::History`] remembers of instances, transfers, replicas and decisions.
+//! The memory of [`super::History`]: instances, transfers, replicas and decisions.
 
 use crate::action::{Outcome, PartitionAssignment};
 use crate::checkpoint::CheckpointId;
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// again, and nobody reads more than this.
 pub const MAX_DEEDS: usize = 1000;
 
-/// How far an instance has come.
+/// The progress of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum InstanceState {
     /// Known, not placed.
@@ -41,10 +41,10 @@ impl InstanceState {
     }
 }
 
-/// What happened to an instance.
+/// The history of an instance.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct InstanceHistory {
-    /// How far it is.
+    /// Its progress.
     pub state: InstanceState,
     /// The element, once it has run.
     pub item: Option<String>,
@@ -75,13 +75,13 @@ pub struct Attempt {
     pub started: Time,
     /// When it ended, and how; `None` while it runs.
     pub ended: Option<(Time, AttemptEnd)>,
-    /// What it used; zero until it has ended.
+    /// The resources that it used; zero until it has ended.
     pub usage: Usage,
     /// Of a step that continues from images of its processes.
     pub images: AttemptImages,
 }
 
-/// What has become of the images of an attempt's processes.
+/// The images of an attempt's processes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AttemptImages {
     /// The one that it began with.
@@ -117,7 +117,7 @@ fn is_none_of_it(count: &u64) -> bool {
 }
 
 impl AttemptImages {
-    /// With what has happened since.
+    /// Adds a later event.
     pub fn add(&mut self, what: &Imaged) {
         match what {
             Imaged::Taken {
@@ -164,7 +164,7 @@ impl AttemptImages {
         }
     }
 
-    /// Whether there is anything to tell.
+    /// Whether there is anything to report.
     pub fn any(&self) -> bool {
         self.taken > 0 || self.missed > 0 || self.restored.is_some()
     }
@@ -200,12 +200,12 @@ impl std::fmt::Display for AttemptImages {
     }
 }
 
-/// How an attempt ended.
+/// The end of an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttemptEnd {
     /// Success.
     Committed {
-        /// What it left undeclared.
+        /// The files that it left undeclared.
         undeclared: Undeclared,
     },
     /// Failure.
@@ -219,7 +219,7 @@ pub enum AttemptEnd {
     Interrupted,
 }
 
-/// What happened to a transfer.
+/// The history of a transfer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TransferHistory {
     /// As it was ordered.
@@ -246,7 +246,7 @@ impl TransferHistory {
     }
 }
 
-/// How a transfer ended.
+/// The end of a transfer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TransferEnd {
     /// Complete and published.
@@ -287,7 +287,7 @@ pub struct Unreachable {
 pub struct Eviction {
     /// The part.
     pub part: PartRef,
-    /// Where it was stored.
+    /// The key under which it was stored.
     pub key: StoreKey,
     /// From where.
     pub at: Place,
@@ -317,13 +317,13 @@ pub struct Delivery {
 pub struct Deed {
     /// When.
     pub at: Time,
-    /// What.
+    /// The deed.
     pub what: DeedKind,
     /// Why.
     pub why: Reason,
 }
 
-/// What was done.
+/// The kind of a deed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DeedKind {
     /// A source was listed.
@@ -338,7 +338,7 @@ pub enum DeedKind {
     Unassign,
     /// An attempt was started.
     Run(u32),
-    /// An attempt was told to stop.
+    /// The stop of an attempt was ordered.
     Stop(u32),
     /// An image of its processes was to be copied there.
     CopyImage(CheckpointId, TierRef),
@@ -348,7 +348,7 @@ pub enum DeedKind {
     Discard(PartitionId),
     /// An earlier run's outputs were taken.
     Reuse,
-    /// A replica was told to go.
+    /// The removal of a replica was ordered.
     Evict(PartRef, Place),
     /// A replica stayed as cache.
     Cache(PartRef, TierRef),

@@ -1,5 +1,5 @@
-//! Nodes that were lost, and what came back with them. A lost node's replicas are out of reach, not gone: they are gone once
-//! the node is back without them, was asked for them in vain, or their part was made again.
+//! Nodes that were lost, and replicas that came back with them. A lost node's replicas are out of reach, not gone: they are gone
+//! once the node is back without them, was searched for them in vain, or their part was made again.
 
 use super::{History, Replica, Unreachable, push_point, spot_of};
 use crate::event::IntactReplica;
@@ -15,7 +15,7 @@ pub struct NodeLoss {
     pub node: NodeId,
     /// When it was noticed.
     pub at: Time,
-    /// How it was noticed.
+    /// The sign of the loss.
     pub why: String,
     /// Replicas that were on it.
     pub replicas: u64,
@@ -34,7 +34,7 @@ impl History {
         self.losses.iter().any(open)
     }
 
-    /// A replica has come to a place; to one on a node that has been lost meanwhile, for who comes there later.
+    /// A replica has come to a place; to one on a node that has been lost meanwhile, it is kept for the node's return.
     pub(super) fn came(&mut self, part: PartRef, place: Place, stored: u64) {
         if !spot_of(&place).is_some_and(|s| self.is_lost(s.node)) {
             return self.add_replica(part, place, stored);
@@ -62,7 +62,7 @@ impl History {
         Some(((info.key.clone(), place), unreachable))
     }
 
-    /// What is stored of a part under this key, where nobody can look, is of no use: it was made again under another.
+    /// The replicas under this key on lost nodes are of no use: the part was made again under another.
     pub(super) fn outdated(&mut self, key: &StoreKey) {
         let first = Place::Node(TierRef {
             node: NodeId(0),
@@ -96,7 +96,7 @@ impl History {
             alone: BTreeMap::new(),
             back: None,
         };
-        // What was told to go is not waited for.
+        // A replica whose removal was ordered is not waited for.
         let open = self.evictions.iter().filter(|e| e.done.is_none());
         let leaving: BTreeSet<_> = open.map(|e| (e.key.clone(), e.at.clone())).collect();
         for (part, place) in gone {
@@ -122,7 +122,7 @@ impl History {
         self.may_use(node, &none);
     }
 
-    /// A node that is lost when the run has gone on may not have been asked for what it had.
+    /// A node that was lost when the run was resumed may not have been searched for its replicas.
     fn mark_missed_unreachable(&mut self, node: NodeId) {
         let here = |place: &Place| spot_of(place).is_some_and(|s| s.node == node);
         let missed = std::mem::take(&mut self.missed);
@@ -137,7 +137,7 @@ impl History {
         }
     }
 
-    /// A node that is back holds what is `whole`; what else it had is gone.
+    /// A node that is back holds what is `whole`; its other replicas are gone.
     pub(super) fn node_back(&mut self, node: NodeId, capacities: &[u64], whole: &[IntactReplica]) {
         let now = self.now;
         let open = |l: &&mut NodeLoss| l.node == node && l.back.is_none();

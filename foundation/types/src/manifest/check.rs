@@ -1,4 +1,4 @@
-//! What a well-formed manifest is.
+//! The rules of a well-formed manifest.
 
 use super::{Entry, EntryKind, Manifest, ManifestError, parent};
 use crate::bounds::{MAX_PATH_BYTES, MAX_XATTR_BYTES};
@@ -24,7 +24,7 @@ pub enum PathFault {
     /// Not after the path before it.
     #[error("it is out of order or listed twice")]
     Order,
-    /// What should hold it is not a listed folder.
+    /// Its parent is not a listed folder.
     #[error("what holds it is not a listed folder")]
     Parent,
     /// A mode above `0o7777`, extents out of order, attributes unsorted and the like.

@@ -29,7 +29,7 @@ pub enum ManifestError {
         "the manifest file is damaged: its checksum does not match; restore it or copy the data again"
     )]
     Checksum,
-    /// They end too early, go on too long, or hold an impossible number.
+    /// They end too early or too late, or hold an impossible number.
     #[error("the manifest file is malformed near byte {0}")]
     Malformed(usize),
     /// An entry that no tree can have.
@@ -191,7 +191,7 @@ impl<'a> ManifestInput<'a> {
         None
     }
 
-    /// A count of things that take at least one byte each: never more than what is left.
+    /// A count of things that take at least one byte each: never more than the bytes left.
     fn count(&mut self) -> Option<usize> {
         let n = usize::try_from(self.number()?).ok()?;
         (n <= self.bytes.len() - self.at).then_some(n)

@@ -1,11 +1,11 @@
-//! The three-way merge of what several nodes made of one tree.
+//! The three-way merge of several nodes' changes to one tree.
 
 use super::{Conflict, add_folders_above, collect};
 use crate::manifest::{Entry, Manifest, parent};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
-/// What became of one path.
+/// The fate of one path.
 struct Decision<'a> {
     entry: &'a Entry,
     /// The tree that the entry was taken from; `None` when no node has it and the base does.
@@ -18,8 +18,8 @@ struct Decision<'a> {
 /// what node `i` was given, `trees[i]` what it left. For each path: unchanged everywhere, it stays; changed or
 /// new on one node, or alike on several, that is its content; deleted on one and unchanged elsewhere, it is
 /// gone. Returns disjoint groups, which together are the merged version, each with the nodes whose trees hold
-/// it on disk. What the base has and no node was given is a group without nodes. Folders stand in every group
-/// that needs them; an empty one stands in one group.
+/// it on disk. Entries of the base that no node was given are a group without nodes. Folders stand in every group that needs
+/// them; an empty one stands in one group.
 ///
 /// # Errors
 /// A path changed differently on two nodes, or changed on one and deleted on another.
@@ -100,7 +100,7 @@ fn decide<'a>(
     }
 }
 
-/// What becomes of a path, given for each node what it was given and what it left.
+/// The fate of a path, from the entries that each node was given and left.
 fn decide_path<'a>(
     path: &[u8],
     in_base: Option<&'a Entry>,

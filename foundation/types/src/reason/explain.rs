@@ -8,7 +8,7 @@ use crate::units::{Bytes, Elapsed};
 use crate::workflow::Workflow;
 use std::fmt::{Display, Write};
 
-/// What a run calls its nodes, tiers, instances, steps and datasets.
+/// The names of a run's nodes, tiers, instances, steps and datasets.
 struct ReasonNames<'a> {
     workflow: &'a Workflow,
     node: &'a dyn Fn(NodeId) -> String,
@@ -54,7 +54,7 @@ impl ReasonNames<'_> {
         }
     }
 
-    /// What is wanted on a tier, and what is free there.
+    /// The wanted space on a tier, and the free space there.
     fn space(&self, tier: &TierRef, want: &u64, free: &u64) -> String {
         let (want, free) = (Bytes(*want), Bytes(*free));
         format!("{want} wanted on {}, {free} free", self.tier(tier))
@@ -333,7 +333,7 @@ fn not_run(names: &ReasonNames<'_>, needs: &Subject, not_started: Option<&NotSta
     )
 }
 
-/// The first few of what failed, and of the steps that did not run because of it, with how many there are of each.
+/// The first few failed subjects, and of the steps that did not run because of it, with how many there are of each.
 fn incomplete(
     names: &ReasonNames<'_>,
     (failed, failures): (&[Subject], u64),

@@ -1,4 +1,4 @@
-//! What the planner decides.
+//! Decisions of the planner.
 
 use super::job::{ItemId, JobId, Spread};
 use super::machine::Mode;
@@ -48,7 +48,7 @@ pub enum SiteAction {
     Move(Move),
     /// Stop a move (it ends in `MoveFailed`).
     Cancel {
-        /// Which.
+        /// The move.
         id: MoveId,
     },
     /// Run a job's program on its nodes (ends in `Ended`). All that it reads is there.
@@ -61,7 +61,7 @@ pub enum SiteAction {
         local_read: u64,
         /// Bytes that its nodes write to their tiers, all nodes together.
         local_write: u64,
-        /// What it writes is stored on its nodes' tiers then, in equal shares; otherwise it is in the memory of the job.
+        /// Its outputs are stored on its nodes' tiers then, in equal shares; otherwise they are in the memory of the job.
         to_tiers: bool,
         /// Bytes of its input that was stored on its nodes and did not have to be moved for it.
         retained: u64,
@@ -75,7 +75,7 @@ pub enum SiteAction {
     Drop {
         /// The item.
         item: ItemId,
-        /// Where they are: one layout.
+        /// The nodes that have them: one layout.
         nodes: JobNodes,
         /// How it is spread over them.
         spread: Spread,
@@ -116,7 +116,7 @@ pub enum SiteAction {
 pub struct Move {
     /// Its number.
     pub id: MoveId,
-    /// What.
+    /// The item.
     pub item: ItemId,
     /// Bytes that travel, over all nodes together.
     pub bytes: u64,

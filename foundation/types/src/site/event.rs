@@ -1,4 +1,4 @@
-//! What happens at a site: the inputs of the planner.
+//! Events of a site: the inputs of the planner.
 
 use super::action::MoveId;
 use super::job::{Item, ItemId, Job, JobId};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum SiteEvent {
-    /// Jobs came in: one batch job, or a whole workflow at once. Ids are never used twice; what `jobs` name (items,
+    /// Jobs came in: one batch job, or a whole workflow at once. Ids are never used twice; everything that `jobs` name (items,
     /// jobs they wait for) is in this event or an earlier one. The order is the order of the queue.
     Submitted {
         /// Jobs with their numbers.
@@ -20,46 +20,46 @@ pub enum SiteEvent {
     },
     /// A move is complete.
     Moved {
-        /// Which.
+        /// The move.
         id: MoveId,
     },
     /// A move failed, or was cancelled: nothing of it is at its destination.
     MoveFailed {
-        /// Which.
+        /// The move.
         id: MoveId,
     },
     /// A job's program has ended.
     Ended {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// Whether it succeeded; what it wrote counts only then.
+        /// Whether it succeeded; its outputs count only then.
         ok: bool,
-        /// The true sizes of what it wrote, where they differ from what was said at submission.
+        /// The true sizes of its outputs, where they differ from those given at submission.
         sizes: Vec<(ItemId, u64)>,
     },
     /// A node has rebooted into another memory mode, or failed to (and is in its old one).
     ModeSet {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// Whether it is in the mode that was asked for.
+        /// Whether it is in the requested mode.
         ok: bool,
     },
     /// A node that slept can be used.
     Awake {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
-    /// A node is gone with everything on it; what ran on it has ended, moves from and to it have failed (no events of
+    /// A node is gone with everything on it; its jobs have ended, moves from and to it have failed (no events of
     /// their own follow).
     NodeLost {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// A node is back, empty, awake and in the mode it starts in.
     NodeBack {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
-    /// The moment that the planner asked for has come.
+    /// The moment that the planner set has come.
     Timer,
 }

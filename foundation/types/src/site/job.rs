@@ -1,4 +1,4 @@
-//! Jobs and the data between them, as the planner is told of them at submission.
+//! Jobs and the data between them, as the planner gets them at submission.
 
 use super::machine::Mode;
 use crate::units::Nanos;
@@ -27,7 +27,7 @@ macro_rules! number {
 }
 
 number!(
-    /// A job: what gets nodes as one. A batch job, or an instance of a step of a workflow.
+    /// A job gets nodes as one. A batch job, or an instance of a step of a workflow.
     JobId,
     "j"
 );
@@ -57,22 +57,22 @@ pub struct Job {
     pub gpus: u32,
     /// The memory mode it needs; `None` where it does not matter.
     pub mode: Option<Mode>,
-    /// What its user asked for: nobody expects it to keep its nodes longer, reading and writing included.
+    /// Its user's time limit: nobody expects it to keep its nodes longer, reading and writing included.
     pub limit: Nanos,
     /// How long its program is expected to run when no data has to be moved; at most `limit`.
     pub expect: Nanos,
-    /// Jobs that must have ended before, beside the producers of what it reads.
+    /// Jobs that must have ended before, beside the producers of its inputs.
     pub after: Vec<JobId>,
     /// It continues in the allocation of this job, on the first `nodes` of its nodes, without queueing: both are parts of
     /// one batch script (Weiland, Figure 3). The allocation ends with the last of them.
     pub continues: Option<JobId>,
-    /// What it reads.
+    /// Its inputs.
     pub reads: Vec<Input>,
-    /// What it writes: each node an equal share.
+    /// Its outputs: each node writes an equal share.
     pub writes: Vec<ItemId>,
 }
 
-/// What a job reads.
+/// An input of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
     /// The item.
@@ -91,7 +91,7 @@ pub enum Spread {
     Whole,
 }
 
-/// An item of data: what is made by one job and read by the same jobs moves as one. It never changes once made.
+/// An item of data: data that is made by one job and read by the same jobs moves as one. It never changes once made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     /// Bytes, as far as known at submission.

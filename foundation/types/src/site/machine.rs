@@ -1,4 +1,4 @@
-//! A machine by kinds of node: what `cluster.toml` says. Rates are bytes a second; a rate of 0 means no limit.
+//! A machine by kinds of node: the content of `cluster.toml`. Rates are bytes a second; a rate of 0 means no limit.
 
 use crate::id::NodeId;
 use crate::units::Nanos;
@@ -22,11 +22,11 @@ pub struct Island {
     pub name: String,
     /// How many nodes.
     pub nodes: u32,
-    /// What each of them is.
+    /// The kind of all its nodes.
     pub kind: NodeKind,
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeKind {
     /// Processor sockets; cores and tiers are spread over them evenly.
@@ -43,9 +43,9 @@ pub struct NodeKind {
     pub link: Rates,
     /// The memory mode it starts in.
     pub mode: Mode,
-    /// What changing the mode takes; `None` where it cannot be changed.
+    /// The effects of a change of mode; `None` where the mode cannot be changed.
     pub mode_change: Option<ModeChange>,
-    /// What it draws.
+    /// Its power draw.
     pub power: NodePowerModel,
     /// Degrees Celsius at its air inlet: of nodes that are otherwise equal the coolest is taken.
     pub temperature: f64,
@@ -98,16 +98,16 @@ pub enum Mode {
     TwoLevel,
 }
 
-/// What changing a node's memory mode takes.
+/// The effects of a change of a node's memory mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeChange {
-    /// The reboot. Nothing runs on the node meanwhile; what its `app_direct` tiers held is lost.
+    /// The reboot. Nothing runs on the node meanwhile; the content of its `app_direct` tiers is lost.
     pub time: Nanos,
     /// Bytes of memory in mode 2LM.
     pub memory: u64,
 }
 
-/// What a node draws, in watts.
+/// The power draw of a node, in watts.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct NodePowerModel {
     /// Nothing runs.

@@ -1,5 +1,5 @@
-//! What happened at a simulated site: facts, as the world records them. Waits, slow-downs, means and percentiles are
-//! computed from them (`tarn-report`).
+//! The results of a simulated site: facts, as the world records them. Waits, slow-downs, means and percentiles are computed from
+//! them (`tarn-report`).
 
 use super::action::MoveId;
 use super::job::{FlowId, ItemId, JobId};
@@ -23,7 +23,7 @@ pub struct SiteResult {
     pub end: Time,
     /// Bytes by the way they took.
     pub bytes: BytesByWay,
-    /// By node: the most bytes that its tiers held at once, space for what was on its way included.
+    /// By node: the most bytes that its tiers held at once, space for moves under way included.
     pub tier_peaks: Vec<u64>,
     /// The most bytes that all tiers together held at once.
     pub tier_peak_all: u64,
@@ -31,11 +31,11 @@ pub struct SiteResult {
     pub mode_changes: u64,
     /// Joules that all nodes drew from time 0 to `end`.
     pub energy: f64,
-    /// Events that the planner was told.
+    /// Events that the planner got.
     pub events: u64,
     /// Jobs that were taken out, in the order in which that happened.
     pub refused: Vec<UnrunnableJob>,
-    /// For charts, in the order in which they ended; empty unless asked for. At most [`MAX_SPANS`].
+    /// For charts, in the order in which they ended; empty unless requested. At most [`MAX_SPANS`].
     pub spans: Vec<Span>,
     /// Spans that were not kept because there were too many.
     pub spans_left_out: u64,
@@ -54,7 +54,7 @@ pub struct BytesByWay {
     pub retained: u64,
 }
 
-/// What became of a job. Times are 0 where it did not come so far.
+/// The result of a job. Times are 0 where it did not come so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JobResult {
     /// When it was submitted.
@@ -71,16 +71,16 @@ pub struct JobResult {
     /// Of the last time it held its nodes: how long direct moves for it were under way (at least one), and how long its
     /// program read and wrote the tiers.
     pub io: Nanos,
-    /// Nodes times the time for which nobody else could have them, over all attempts; of a job that shares its nodes,
-    /// times its share of their cores. What a batch script holds beyond a job that continues it counts for the first.
+    /// Nodes times the time for which nobody else could have them, over all attempts; of a job that shares its nodes, times its
+    /// share of their cores. Node time of a batch script beyond a job that continues it counts for the first job.
     pub node_time: Nanos,
     /// Times it got nodes.
     pub attempts: u32,
-    /// How it ended.
+    /// Its end.
     pub fate: Fate,
 }
 
-/// How a job ended.
+/// The end of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Fate {
     /// It did not, or was never submitted.
@@ -95,7 +95,7 @@ pub enum Fate {
 /// A job that was taken out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnrunnableJob {
-    /// Which.
+    /// The job.
     pub job: JobId,
     /// The resource that lacks; `None` of a job that failed as often as it may.
     pub lacks: Option<String>,
@@ -104,9 +104,9 @@ pub struct UnrunnableJob {
 /// Something that took time, for charts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// What.
+    /// The activity.
     pub what: SpanOf,
-    /// Where: ranges of node numbers, first and one past the last, in ascending order; empty for no node.
+    /// The nodes: ranges of node numbers, first and one past the last, in ascending order; empty for no node.
     pub nodes: Vec<(u32, u32)>,
     /// From.
     pub begin: Time,
@@ -114,7 +114,7 @@ pub struct Span {
     pub end: Time,
 }
 
-/// What a span is.
+/// The activity of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanOf {
     /// A job holds its nodes: from `Allocate` to `Release`, or to the loss of one.
@@ -127,11 +127,11 @@ pub enum SpanOf {
     StageOut(JobId),
     /// A move that is not direct: on the nodes it goes to, or leaves from if it goes outside.
     Moving {
-        /// Which.
+        /// The move.
         id: MoveId,
-        /// What.
+        /// The item.
         item: ItemId,
-        /// Which way.
+        /// The direction.
         way: MoveDirection,
     },
     /// A node reboots into another memory mode.
@@ -154,7 +154,7 @@ pub enum MoveDirection {
 }
 
 impl JobResult {
-    /// From when it could have begun until it did, of a job that is done: what it waited, failed attempts included.
+    /// The wait of a finished job, from when it could have begun until it did, failed attempts included.
     pub fn wait(&self) -> Nanos {
         self.begun.saturating_sub(self.ready)
     }
@@ -207,7 +207,7 @@ pub struct FlowTotals {
 }
 
 impl SiteResult {
-    /// The sums of each workflow, by [`FlowId`]; `flow_of` says which a job belongs to.
+    /// The sums of each workflow, by [`FlowId`]; `flow_of` returns the one of a job.
     pub fn flow_totals(&self, flow_of: impl Fn(JobId) -> Option<FlowId>) -> Vec<FlowTotals> {
         let empty = FlowTotals {
             submitted: Time::MAX,

@@ -1,4 +1,4 @@
-//! What is submitted to a simulated site, with what is true of it and the planner does not know.
+//! Submissions to a simulated site, with facts that the planner does not know.
 
 use super::job::{Item, Job, JobId};
 use crate::units::{Nanos, Time};
@@ -13,14 +13,14 @@ pub struct Workload {
     pub items: Vec<WorkItem>,
     /// Workflows.
     pub flows: Vec<Flow>,
-    /// What was left out of the files that were read, and why.
+    /// Entries that were left out of the files that were read, and why.
     pub skipped: Vec<Skipped>,
 }
 
-/// A job, and what is true of it.
+/// A job, and its true properties.
 #[derive(Debug, Clone)]
 pub struct WorkJob {
-    /// What the planner is told. All jobs of one workflow that share `submit` are submitted in one event.
+    /// The job as the planner gets it. All jobs of one workflow that share `submit` are submitted in one event.
     pub job: Arc<Job>,
     /// Its name; empty for a batch job of a trace, which is called by its number.
     pub name: Box<str>,
@@ -39,10 +39,10 @@ pub enum Submit {
     After(JobId),
 }
 
-/// An item, and what is true of it.
+/// An item, and its true properties.
 #[derive(Debug, Clone)]
 pub struct WorkItem {
-    /// What the planner is told.
+    /// The item as the planner gets it.
     pub item: Item,
     /// Its name; empty if it has none.
     pub name: Box<str>,

@@ -16,7 +16,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// `None`, said loudly, where there is no munge.
+    /// `None`, with a loud message, if there is no munge.
     pub(crate) fn start(key: u8) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -47,7 +47,7 @@ impl Daemon {
         Some(daemon)
     }
 
-    /// Where it listens.
+    /// The path of its socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder().join("socket")
     }

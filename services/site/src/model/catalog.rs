@@ -1,4 +1,4 @@
-//! The catalog: workflows of owners, their datasets, versions and what these hold.
+//! The catalog: workflows of owners, their datasets, versions and their content.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ pub(crate) struct WorkflowRecord {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct DatasetRecord {
     pub(crate) versions: BTreeMap<u32, VersionRecord>,
-    /// Who else may read it.
+    /// The other readers.
     pub(crate) readers: BTreeSet<Owner>,
     /// Kept until then by its owner's wish.
     pub(crate) kept: Option<Time>,
@@ -49,12 +49,12 @@ pub(crate) struct VersionRecord {
     /// Its parts are encrypted.
     #[serde(default)]
     pub(crate) is_sealed: bool,
-    /// What its parts hold. Of a source, none before it was read.
+    /// The content of its parts. Of a source, none before it was read.
     pub(crate) parts: BTreeMap<u32, Proof>,
     pub(crate) keep: Keep,
     /// When it was used last.
     pub(crate) used: Time,
-    /// Its owner was told that it will soon be removed.
+    /// Its owner was notified that it will soon be removed.
     pub(crate) is_warned: bool,
 }
 
@@ -166,7 +166,7 @@ impl Catalog {
         parts.map(|part| version.part(*part)).collect()
     }
 
-    /// What each of these holds, as it was published.
+    /// The hash of each of these parts, as it was published.
     pub(crate) fn hashes_of(&self, parts: &[Part]) -> Vec<Hash> {
         let of = |part: &Part| {
             let known = self.version(&VersionKey::of(part))?;
@@ -200,7 +200,7 @@ impl Catalog {
         id.owner.is(user, groups) || self.dataset(id).is_some_and(granted)
     }
 
-    /// A dataset has one source, whichever job names it.
+    /// A dataset has one source, in all jobs that name it.
     pub(crate) fn same_source(
         &self,
         id: &VersionKey,

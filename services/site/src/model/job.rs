@@ -1,4 +1,4 @@
-//! Jobs: what each reads and makes, how far it is, and what was done for it.
+//! Jobs: the inputs and outputs of each, its progress, and the work done for it.
 
 use crate::model::catalog::{Catalog, VersionKey};
 use crate::{MAX_HISTORY, MAX_TRIES};
@@ -11,17 +11,17 @@ use tarn_types::pattern::ScatterRule;
 use tarn_types::units::Time;
 use tarn_types::workflow::StoragePartition;
 
-/// What a job reads.
+/// An input of a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Reads {
-    /// What the job calls it.
+    /// The job's name for it.
     pub(crate) name: String,
     pub(crate) version: VersionKey,
     /// On its first node only.
     pub(crate) on_first: bool,
     /// It is the beginning of what the job writes, not read for itself.
     pub(crate) is_changed: bool,
-    /// Bytes that it is said to take: of a source that nobody has read.
+    /// The declared bytes of a source that nobody has read.
     #[serde(default)]
     pub(crate) size: u64,
     /// The store that it is wished to be read in.
@@ -29,19 +29,19 @@ pub(crate) struct Reads {
     pub(crate) tier: Option<String>,
 }
 
-/// What a job makes.
+/// An output of a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Makes {
     pub(crate) version: VersionKey,
     /// Which entries are of which rank; none if its first node alone publishes.
     pub(crate) rule: Option<ScatterRule>,
-    /// What it begins with.
+    /// The version that it begins with.
     pub(crate) from: Option<VersionKey>,
-    /// Bytes that it is said to take.
+    /// Its declared bytes.
     pub(crate) size: u64,
-    /// Where it goes at the end.
+    /// The place outside where it goes at the end.
     pub(crate) dest: Option<PathBuf>,
-    /// Where it goes if the job fails.
+    /// The place outside where it goes if the job fails.
     pub(crate) rescue: Option<PathBuf>,
     /// On so many nodes at the end.
     pub(crate) copies: u32,
@@ -56,11 +56,11 @@ pub(crate) enum SiteJobPhase {
     /// It is in Slurm's queue, before the gate.
     #[serde(rename = "Waiting")]
     Queued,
-    /// Its nodes get what it reads.
+    /// Its nodes get its inputs.
     Staging,
     /// Its nodes have it.
     Running,
-    /// What it has made becomes versions.
+    /// Its outputs become versions.
     Publishing,
     /// These are there.
     Published,
@@ -86,9 +86,9 @@ pub(crate) struct SiteJob {
     /// It is to run on the nodes of this job.
     pub(crate) beside: Option<SlurmJobId>,
     pub(crate) phase: SiteJobPhase,
-    /// It leaves its nodes when what must be rescued is.
+    /// It leaves its nodes once its rescues are done.
     pub(crate) is_leaving: bool,
-    /// Nodes that its user excludes. `None`: not known, so what it excludes is left as it is.
+    /// Nodes that its user excludes. `None`: not known, so its excluded nodes are left as they are.
     #[serde(default)]
     pub(crate) excludes: Option<Vec<String>>,
     /// The nodes without space for it when it was taken in.
@@ -97,7 +97,7 @@ pub(crate) struct SiteJob {
     /// As long as it has no nodes: those that it is expected on.
     #[serde(default)]
     pub(crate) ahead: Vec<String>,
-    /// What it reads is being brought there.
+    /// Whether its inputs are being brought there.
     #[serde(default)]
     pub(crate) is_bringing: bool,
     /// Ranks, and nodes that it asks for.
@@ -108,7 +108,8 @@ pub(crate) struct SiteJob {
     /// On each of its nodes, or over them.
     #[serde(default)]
     pub(crate) partitions: Vec<JobPartition>,
-    /// Where its nodes have reported last that they export their pieces of what spans them, and how often one has reported another port.
+    /// The ports that its nodes reported last for the pieces of partitions that span them, and how often one has
+    /// reported another port.
     #[serde(default, rename = "shared")]
     pub(crate) exported: BTreeMap<String, u16>,
     #[serde(default)]
@@ -116,7 +117,7 @@ pub(crate) struct SiteJob {
     pub(crate) nodes: Vec<String>,
     /// Its script ended well.
     pub(crate) is_well: bool,
-    /// What was done for it on its nodes in this phase.
+    /// The work done for it on its nodes in this phase.
     pub(crate) done: BTreeSet<(String, NodeJobTask)>,
     /// How often something has failed.
     pub(crate) tries: BTreeMap<(String, NodeJobTask), u32>,
@@ -130,9 +131,9 @@ pub(crate) struct SiteJob {
 /// Something that is done once on a node for a job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum NodeJobTask {
-    /// A source, of this dataset, is looked at: whether it is what was read.
+    /// A source, of this dataset, is looked at: whether it is unchanged since it was read.
     Look(Owner, String, String),
-    /// Where this dataset is to go outside is looked at: whether it may.
+    /// The place outside for this dataset is checked: whether it may go there.
     CheckDest(String),
     /// A part is brought there.
     Fetch(Part),
@@ -151,7 +152,7 @@ pub(crate) enum NodeJobTask {
     Attach(u32),
     /// The job's tasks are let in.
     Admit,
-    /// What was written becomes a part.
+    /// The files that were written become a part.
     Publish(String),
     /// It goes outside.
     Send(String),
@@ -191,12 +192,12 @@ impl SiteJob {
         self.history.push((now, what));
     }
 
-    /// Whether tarn may say which nodes it is not to get.
+    /// Whether tarn may exclude nodes for it.
     pub(crate) fn is_anywhere(&self) -> bool {
         self.beside.is_none() && self.excludes.is_some()
     }
 
-    /// The nodes that get what it reads.
+    /// The nodes that get an input.
     pub(crate) fn readers(&self, reads: &Reads) -> &[String] {
         match reads.on_first {
             true => &self.nodes[..self.nodes.len().min(1)],
@@ -212,7 +213,8 @@ impl SiteJob {
         }
     }
 
-    /// What of a folder that all its nodes write is the part of the one at this position: ranks map to nodes in blocks.
+    /// The slice of a folder written by all its nodes that is the part of the node at this position: ranks map to nodes
+    /// in blocks.
     pub(crate) fn slice(&self, makes: &Makes, at: usize) -> Option<Slice> {
         let rule = makes.rule.clone()?;
         let nodes = self.nodes.len().max(1) as u32;
@@ -254,7 +256,7 @@ impl SiteJob {
         }
     }
 
-    /// Whether it, before it has begun, may still read what it was submitted to read.
+    /// Whether it, before it has begun, may still read an input of its submission.
     pub(crate) fn check_grant(&self, catalog: &Catalog, reads: &Reads) -> Result<(), RequestError> {
         if catalog.may_read(&reads.version, self.user, &self.groups) {
             return Ok(());
@@ -266,7 +268,7 @@ impl SiteJob {
         Err(RequestError::new(Code::Denied, text))
     }
 
-    /// The versions that it needs: what it makes, and reads as far as it may.
+    /// The versions that it needs: its outputs, and its inputs as far as it may read them.
     pub(crate) fn needs_of<'a>(
         &'a self,
         catalog: &'a Catalog,

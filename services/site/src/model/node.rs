@@ -1,4 +1,4 @@
-//! Nodes: their stores, fast to slow, what is stored in which of them, and what jobs were promised there. docs/internals/site.md,
+//! Nodes: their stores, fast to slow, their content, and the space reserved for jobs there. docs/internals/site.md,
 //! "Moves between stores".
 
 use crate::model::job::Makes;
@@ -12,7 +12,7 @@ use tarn_types::units::Time;
 /// A node.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct SiteNode {
-    /// Its store, or the first of them, as it was said last.
+    /// Its store, or the first of them, as the node reported it last.
     pub(crate) capacity: Option<StoreCapacity>,
     /// Its stores, fast to slow; one has no name.
     #[serde(default)]
@@ -26,19 +26,19 @@ pub(crate) struct SiteNode {
     /// In which of its stores each of them is.
     #[serde(default)]
     pub(crate) places: BTreeMap<Part, BTreeSet<String>>,
-    /// Those that are on their way from one store to another: also while nothing is heard of the node.
+    /// Those that are on their way from one store to another: also while the node does not answer.
     #[serde(default)]
     pub(crate) moving: BTreeMap<Part, PartMigration>,
-    /// What could not be brought to a store, and when that was tried last.
+    /// The parts that could not be brought to a store, and when that was tried last.
     #[serde(default)]
     pub(crate) stuck: BTreeMap<(Part, String), Time>,
-    /// What it is to remove.
+    /// The content that it is to remove.
     pub(crate) doomed: BTreeSet<(Uid, StoreContent)>,
-    /// What is there, and nobody knows.
+    /// The content that is there, and nobody knows.
     pub(crate) orphans: BTreeMap<(Uid, StoreContent), (u64, Time)>,
-    /// Where its users' workers serve.
+    /// The ports of its users' workers.
     pub(crate) ports: BTreeMap<Uid, u16>,
-    /// Bytes that jobs were promised for what they write, by whose it will be.
+    /// Bytes reserved for jobs' outputs, by their future owners.
     pub(crate) promised: BTreeMap<(SlurmJobId, Owner), u64>,
     /// In which store a job writes a dataset, or has a partition, and bytes that it was promised there.
     #[serde(default)]
@@ -48,13 +48,13 @@ pub(crate) struct SiteNode {
     pub(crate) merged: BTreeMap<(SlurmJobId, String), String>,
 }
 
-/// A store of a node, as it was said when its session began.
+/// A store of a node, as the node reported it when its session began.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SiteNodeStore {
     pub(crate) name: String,
     pub(crate) bytes: u64,
     pub(crate) persistent: bool,
-    /// It is not mounted: nothing goes there, and what is stored there is not to be had, but not lost.
+    /// It is not mounted: nothing goes there, and its data is not available, but not lost.
     pub(crate) is_away: bool,
     /// Bytes of it that the file system has not got any more: somebody else's files.
     pub(crate) foreign: u64,
@@ -80,7 +80,7 @@ impl SiteNodeStore {
         }
     }
 
-    /// As a node tells: of one whose store has no name, that one.
+    /// The stores that a node reports: without names, the one store.
     pub(crate) fn all(capacity: &StoreCapacity, stores: &[NodeStoreReport]) -> Vec<Self> {
         if stores.is_empty() {
             return vec![Self::new(String::new(), capacity, false)];
@@ -89,8 +89,8 @@ impl SiteNodeStore {
         stores.iter().map(level).collect()
     }
 
-    /// Whether a copy in a store that lasts so long may take the place of one that is here: a loss of power must not take the last one
-    /// of what had outlived it.
+    /// Whether a copy in a store that lasts so long may take the place of one that is here: a loss of power must not
+    /// take the last persistent copy.
     pub(crate) fn is_replaced_by(&self, is_persistent: bool) -> bool {
         is_persistent || !self.persistent
     }
@@ -182,7 +182,7 @@ impl SiteNode {
         named.map(info).collect()
     }
 
-    /// What others have in the stores' file systems, now that the session begins.
+    /// Measures the space that others take in the stores' file systems, now that the session begins.
     pub(crate) fn find_foreign(&mut self, free: impl Fn(&str) -> u64) {
         let taken: Vec<u64> = self.levels.iter().map(|l| self.taken_in(&l.name)).collect();
         for (level, taken) in self.levels.iter_mut().zip(taken) {
@@ -225,7 +225,7 @@ impl SiteNode {
         bytes: u64,
     ) {
         let promised = self.promised.entry((job, owner)).or_default();
-        // What jobs declare is bounded by what their users write into scripts alone.
+        // The sum of jobs' declared sizes is bounded only by their users' scripts.
         *promised = promised.saturating_add(bytes);
         let before = self.written.insert((job, name.to_owned()), (store, bytes));
         debug_assert!(
@@ -234,7 +234,8 @@ impl SiteNode {
         );
     }
 
-    /// What a job has written of a dataset is a part now, and its promise has ended, once. Returns the store that it is in.
+    /// A dataset that a job has written is a part now, and its promise has ended, once. Returns the store that it is
+    /// in.
     pub(crate) fn end_promise(&mut self, job: SlurmJobId, makes: &Makes) -> String {
         let owner = makes.version.owner;
         let key = (job, makes.version.dataset.clone());

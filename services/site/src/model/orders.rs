@@ -1,5 +1,5 @@
-//! What was ordered and not reported, found by its number and by what it is for: a job may have thousands of orders under way, and each
-//! report makes it look at all that it has.
+//! Orders without a report, found by their numbers and by their purposes: a job may have thousands of orders under way,
+//! and each report makes it look at all that it has.
 
 use crate::model::job::NodeJobTask;
 use serde::{Deserialize, Serialize};
@@ -16,18 +16,18 @@ pub(crate) struct Ordered {
     pub(crate) store: String,
 }
 
-/// What an order is for.
+/// The purpose of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum OrderPurpose {
     /// Something of a job; with the node that it takes bytes from.
     Job(SlurmJobId, NodeJobTask, Option<(String, Uid)>),
     /// To know where a user's worker serves.
     Port(Uid),
-    /// Removal of what nobody needs.
+    /// Removal of unneeded content.
     Reclaim(Uid, StoreContent),
-    /// To know whether something that was given up is what it was.
+    /// Checks whether content that was given up is unchanged.
     Check(Part, Proof),
-    /// To know, for who asks, whether a replica is still this. It is the one of this position in what they are told.
+    /// Verifies for a requester whether a replica is still this. It is the one at this position in the reply.
     Verify(usize, Part, Proof),
     /// A job that is over is let in no more.
     Forget(SlurmJobId),
@@ -64,7 +64,7 @@ impl OrderTable {
         self.all.values()
     }
 
-    /// Those of all jobs for a step, on whichever node.
+    /// Those of all jobs for a step, on any node.
     pub(crate) fn of<'a>(
         &'a self,
         step: &NodeJobTask,
@@ -166,7 +166,7 @@ mod tests {
             orders.insert(number, ordered(OrderPurpose::Job(7, step(name), None)));
         }
         orders.insert(4, ordered(OrderPurpose::Port(1000)));
-        // Given once more, a number is of the last one alone.
+        // A number that is given again is of the last order alone.
         orders.insert(3, ordered(OrderPurpose::Job(8, step("y"), None)));
         let text = serde_json::to_string(&orders).unwrap();
         let mut again: OrderTable = serde_json::from_str(&text).unwrap();

@@ -1,9 +1,9 @@
-//! Who makes a request.
+//! The requester.
 
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Owner, Uid};
 
-/// Who makes a request.
+/// The sender of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Requester<'a> {
     pub(crate) user: Uid,
@@ -16,7 +16,7 @@ impl Requester<'_> {
         owner.is(self.user, self.groups)
     }
 
-    /// Whether they may change what is an owner's.
+    /// Whether they may change an owner's data.
     pub(crate) fn may_change(&self, owner: Owner) -> Result<(), RequestError> {
         match self.is(owner) || self.user == 0 {
             true => Ok(()),

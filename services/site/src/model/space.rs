@@ -1,4 +1,4 @@
-//! Requests for space on a node, and what becomes of them.
+//! Requests for space on a node, and their results.
 
 use crate::model::job::Makes;
 use tarn_proto::local::RequestError;
@@ -25,7 +25,7 @@ pub(crate) struct SpaceRequest<'a> {
 }
 
 impl<'a> SpaceRequest<'a> {
-    /// For what a job makes.
+    /// For an output of a job.
     pub(crate) fn of_output(job: SlurmJobId, makes: &'a Makes) -> Self {
         Self {
             job,

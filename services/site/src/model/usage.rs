@@ -1,4 +1,4 @@
-//! What owners use, by days. docs/guide/on-a-site.md, "Usage".
+//! The use of owners, by days. docs/guide/on-a-site.md, "Usage".
 
 use crate::model::node::release;
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use tarn_proto::site::Owner;
 use tarn_types::units::{Nanos, SECOND, Time};
 
-/// Days, of UTC, of which each owner's use is known one by one; what was before is one sum.
+/// Days, of UTC, of which each owner's use is known one by one; the use before them is one sum.
 const MAX_DAYS: usize = 400;
 pub(crate) const DAY: Nanos = 24 * 3600 * SECOND;
 
-/// What was used in some time.
+/// The use in some time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct UsageCounts {
     /// Bytes times nanoseconds.
@@ -22,7 +22,7 @@ pub(crate) struct UsageCounts {
     pub(crate) between_nodes: u64,
 }
 
-/// What one owner has used.
+/// The use of one owner.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct OwnerUsage {
     /// Bytes on tiers now.
@@ -73,7 +73,7 @@ impl OwnerUsage {
         self.since = now;
     }
 
-    /// What was used since the beginning of the day of this time.
+    /// The use since the beginning of the day of this time.
     pub(crate) fn sum(&self, since: Time) -> UsageCounts {
         let mut sum = match since {
             0 => self.earlier.clone(),
@@ -86,7 +86,7 @@ impl OwnerUsage {
     }
 }
 
-/// What all owners use.
+/// The use of all owners.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct UsageTable {
@@ -114,7 +114,7 @@ impl UsageTable {
     pub(crate) fn store(&mut self, owner: Owner, now: Time, (before, after): (u64, u64)) {
         let meter = self.meter(owner, now);
         release(&mut meter.stored, before, "stored");
-        // What nodes report is at most what they have.
+        // Nodes report at most the bytes that they have.
         meter.stored = meter.stored.saturating_add(after);
     }
 }

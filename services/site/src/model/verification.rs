@@ -1,15 +1,16 @@
-//! A verification under way, for whom it is and what it has found.
+//! A verification under way, its requester and its findings.
 
 use crate::event::Token;
 use serde::{Deserialize, Serialize};
 use tarn_proto::site::{ReplicaInfo, Uid};
 
-/// What a user waits for. One at a time of each, and of each owner, so that nobody fills the queues of nodes.
+/// A verification for which a user waits. One at a time of each, and of each owner, so that nobody fills the queues of
+/// nodes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Verifying {
     pub(crate) token: Token,
     pub(crate) user: Uid,
-    /// Replicas that nothing was heard of yet.
+    /// Replicas without a report yet.
     pub(crate) left: usize,
     pub(crate) found: Vec<ReplicaInfo>,
 }

@@ -1,4 +1,4 @@
-//! Who may remove data, and that users do not speak for each other.
+//! The users who may remove data; and no user acts for another.
 
 use crate::end;
 use crate::world::*;

@@ -1,4 +1,4 @@
-//! Data that outlives jobs: projects, grants, leases, quotas, what is used.
+//! Data that outlives jobs: projects, grants, leases, quotas, usage.
 
 mod verify;
 
@@ -29,7 +29,7 @@ fn by(user: Uid, workflow: &str, data: Vec<(Role, Dataset)>) -> JobSubmission {
     }
 }
 
-/// What a script calls `name`.
+/// Dataset `name` of a script, as another dataset `named`.
 fn of(name: &str, named: &str) -> Dataset {
     let mut data = dataset(name);
     data.of = Some(named.parse().expect("a name"));
@@ -95,7 +95,7 @@ fn what_was_granted_is_read_where_it_lies_and_by_its_owners_rights() {
         "one copy for both"
     );
     over(&mut world, 2);
-    // On another node it is fetched once, with the rights of who owns it.
+    // On another node it is fetched once, with the rights of its owner.
     assert_eq!(setup(&mut world, 3, read()), ControllerReply::Done);
     let token = world.stage(3, Stage::PreRun(vec!["n2".into()]));
     while let Some((node, number, order)) = (!world.queue.is_empty()).then(|| world.queue.remove(0))
@@ -163,7 +163,7 @@ fn what_is_revoked_is_refused_to_jobs_that_have_not_begun_and_may_be_removed() {
 #[test]
 fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
     let mut world = with_x(1);
-    // What is there and what is not sound alike.
+    // The refusal is the same whether the dataset is there or not.
     let mut texts = Vec::new();
     for name in ["alice/w/x", "alice/w/nothing"] {
         let why = setup(&mut world, 2, by(BOB, "m", vec![(Role::In, of("x", name))]));
@@ -225,7 +225,7 @@ fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
         other => panic!("{other:?}"),
     };
     assert_eq!(seen(&world, BOB), []);
-    // Who may read it does not learn who else may, nor what others do with it.
+    // A reader does not learn of other readers, nor of their jobs.
     said(&mut world, ALICE, grant(Owner::User(BOB), true));
     said(&mut world, ALICE, grant(Owner::User(CAROL), true));
     let read = by(CAROL, "c", vec![(Role::In, of("x", "alice/w/x"))]);
@@ -264,7 +264,7 @@ fn a_projects_dataset_is_its_members_to_make_and_read_across_workflows() {
     assert_eq!(mount.owner, Owner::Project(PROJECT));
     assert_eq!(mount.path.to_str(), Some("p500/d/named/forcing/1/0/tree"));
     over(&mut world, 2);
-    // Bob makes the next version; what is in the making does not stop who reads.
+    // Bob makes the next version; a version in the making does not stop readers.
     let change = by(BOB, "b", vec![(Role::Inout, forcing())]);
     assert_eq!(setup(&mut world, 3, change), ControllerReply::Done);
     let read = by(ALICE, "c", vec![(Role::In, forcing())]);
@@ -281,7 +281,7 @@ fn a_projects_dataset_is_its_members_to_make_and_read_across_workflows() {
         assert_eq!(world.staged(3, stage), ControllerReply::Done);
     }
     assert_eq!(world.parts_on("n1"), ["forcing/1.0", "forcing/2.0"]);
-    // A week after the last use it goes, told of a day before; each node is told who is to remove it.
+    // A week after the last use it goes, with a notification a day before; each node gets the user who is to remove it.
     world.pass(6 * DAY + 60);
     let told: Vec<_> = world.told.iter().map(|(owner, _)| *owner).collect();
     assert_eq!(told, [Owner::Project(PROJECT); 2]);
@@ -298,7 +298,7 @@ fn a_projects_encrypted_dataset_is_in_clear_in_the_memory_of_each_members_jobs()
     forcing.size = Some(1 << 20);
     let make = by(ALICE, "a", vec![(Role::Out, forcing.clone())]);
     world.whole(1, make, &["n1"]);
-    // Bob's script need not say that it is encrypted; his own worker opens it, on whichever node.
+    // Bob's script need not declare that it is encrypted; his own worker opens it, on any node.
     forcing.encrypt = false;
     let change = by(BOB, "b", vec![(Role::Inout, forcing.clone())]);
     world.whole(2, change, &["n2"]);
@@ -427,7 +427,7 @@ fn what_a_job_has_made_of_a_source_makes_no_room_for_others() {
     );
     let mut made = dataset("made");
     made.size = Some(2 << 20);
-    // What was read goes, what was made of it stays.
+    // The input goes, the output made of it stays.
     let makes = |workflow| script(workflow, 1, vec![(Role::Out, Single, made.clone())]);
     world.whole(2, makes("v"), &["n1"]);
     assert_eq!(world.parts_on("n1"), ["made/1.0", "case/1.0"]);
@@ -465,7 +465,7 @@ fn projects_have_quotas_of_their_own() {
     let why = setup(&mut world, 2, by(BOB, "b", vec![(Role::Inout, sized(3))]));
     assert_eq!(refused(&why).code, Code::Quota);
     assert!(refused(&why).text.contains("your project"), "{why:?}");
-    // What two jobs together want is too much: the second one learns it at its gate.
+    // Two jobs together want too much: the second one learns it at its gate.
     let mut second = of("second", "@climate/second");
     second.size = Some(1 << 20);
     let change = by(BOB, "b", vec![(Role::Inout, sized(1))]);
@@ -501,7 +501,7 @@ fn what_is_kept_is_released_and_ends_are_told_once() {
         workflow,
         dataset,
     };
-    // Released and then kept three days more: it is told of when two are over.
+    // Released and then kept three days more: it is notified when two are over.
     let ending =
         |world: &World| match world
             .site
@@ -610,13 +610,13 @@ fn use_is_counted_by_user_and_project_and_day() {
     assert_eq!(own.node_seconds, 2 * 3600);
     assert_eq!(own.written_outside, world.size);
     assert!((864_000..=880_000).contains(&own.mib_seconds), "{own:?}");
-    // The project has the job's nodes and transfers, not what is Alice's own.
+    // The project has the job's nodes and transfers, not Alice's own use.
     let group = of(&all, project).unwrap();
     assert_eq!(
         (group.node_seconds, group.written_outside, group.mib_seconds),
         (2 * 3600, world.size, 0)
     );
-    // Since a day: what was before does not count.
+    // Since a day: earlier use does not count.
     let later = used(&world, ALICE, since + 5 * DAY * SECOND);
     let own = of(&later, user).unwrap();
     assert_eq!((own.node_seconds, own.written_outside), (0, 0));
@@ -673,7 +673,7 @@ fn what_is_not_told_of_whom_a_node_tells_little_is_where_it_was() {
         world.close("n1");
         let store = world.nodes.get_mut("n1").unwrap();
         let kept = std::mem::take(&mut store.parts);
-        // Nor is what has no name of a dataset anybody's, whoever has put it there.
+        // Nor is content without the name of a dataset anybody's, whatever its origin.
         let forged = Part {
             workflow: "a\nb".into(),
             ..part.clone()

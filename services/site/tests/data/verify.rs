@@ -49,7 +49,7 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
             other => panic!("{other:?}"),
         }
     }
-    // Who may read it does not have it read for them.
+    // A reader who is not the owner may not verify it.
     said(&mut world, ALICE, grant(Owner::User(BOB), true));
     assert!(matches!(
         said(&mut world, BOB, verify(None)),
@@ -97,7 +97,7 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
         states(said(&mut world, ALICE, verify(None))),
         of(Whole, Unread)
     );
-    // What a controller had asked that is none any more keeps nobody from asking anew.
+    // A request under an earlier controller keeps nobody from a new one.
     world.ask_as(ALICE, false, verify(None));
     world.queue.clear();
     world.event(tarn_site::SiteServiceEvent::Began { epoch: 2 });
@@ -112,13 +112,13 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
     world.check_replay(Config::default());
 }
 
-/// What is answered before any node has done anything.
+/// The reply before any node has done anything.
 fn said_at_once(world: &mut World, user: Uid, ask: ControllerRequest) -> ControllerReply {
     let token = world.ask_as(user, false, ask);
     world.answers.remove(&token).expect("an answer")
 }
 
-/// What is nowhere is said, and no order is given for it.
+/// A version without a replica is reported as absent, and no order is given for it.
 #[test]
 fn a_version_without_any_replica_is_said_to_be_absent() {
     let mut world = with_x(1);
@@ -130,7 +130,7 @@ fn a_version_without_any_replica_is_said_to_be_absent() {
     assert_eq!(told, [(String::new(), ReplicaState::Absent)]);
 }
 
-/// What goes while it is to be read is not damaged.
+/// A part that goes while it is to be read is not damaged.
 #[test]
 fn a_part_that_is_removed_meanwhile_is_not_said_to_be_damaged() {
     let mut world = x_twice();
@@ -148,7 +148,7 @@ fn a_part_that_is_removed_meanwhile_is_not_said_to_be_damaged() {
     assert!(told.iter().all(|(_, state)| *state == Unread), "{told:?}");
 }
 
-/// A part that had been given up, and is there again, is read before it is believed. What a node could not tell loses nothing.
+/// A part that had been given up, and is there again, is read before it is believed. A failed check loses nothing.
 #[test]
 fn what_could_not_be_read_again_is_not_removed_for_it() {
     for is_cut in [true, false] {

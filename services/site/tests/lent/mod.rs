@@ -46,7 +46,7 @@ fn a_jobs_partitions_take_room_on_each_of_its_nodes_until_it_has_left() {
     let one = || job(2, vec![partition("field", 4 << 20)]);
     assert_eq!(setup(&mut world, 2, one()), ControllerReply::Done);
     assert_eq!(world.pre_run(2, &["n1", "n2"]), ControllerReply::Done);
-    // Another one finds no room on these nodes: it is told at the gate.
+    // Another one finds no space on these nodes: the gate reports it.
     assert_eq!(
         setup(&mut world, 3, job(1, vec![partition("x", 1 << 20)])),
         ControllerReply::Done
@@ -82,7 +82,7 @@ fn spread(name: &str, size: u64) -> StoragePartition {
     }
 }
 
-/// Where a node was told that the others lend their pieces.
+/// The addresses that a node got for the pieces that the others export.
 fn peers(world: &World, node: &str) -> Vec<(String, u16)> {
     let peers = world.nodes[node].shared.get(&1);
     let peers = peers.into_iter().flatten();
@@ -114,7 +114,7 @@ fn what_lies_over_a_jobs_nodes_is_lent_by_each_until_it_has_left() {
     );
     assert_eq!(said, ControllerReply::Done);
     assert_eq!(refused(&world.pre_run(2, &["n1"])).code, Code::NoSpace);
-    // The tarnd of a node begins anew: its worker lends the piece again, elsewhere, and the other is told.
+    // The tarnd of a node starts again: its worker exports the piece again, elsewhere, and the other gets the new port.
     world.close("n2");
     let node = world.nodes.get_mut("n2").unwrap();
     node.shared.clear();
@@ -124,7 +124,7 @@ fn what_lies_over_a_jobs_nodes_is_lent_by_each_until_it_has_left() {
     for node in ["n1", "n2"] {
         assert_eq!(peers(&world, node), all(7001, 7012));
     }
-    // So does the controller, while a node is not heard of: the others do not wait for it.
+    // So does the controller, while a node does not answer: the others do not wait for it.
     world.close("n2");
     world.event(SiteServiceEvent::Began { epoch: 2 });
     world.open("n1");
@@ -133,7 +133,7 @@ fn what_lies_over_a_jobs_nodes_is_lent_by_each_until_it_has_left() {
     world.open("n2");
     world.settle();
     assert_eq!(peers(&world, "n2"), all(7001, 7012));
-    // A piece that is not there any more fails nothing but what opens it.
+    // A piece that is not there any more fails only its opens.
     world.refuses = Some((|work| matches!(work, Work::Share { .. }), Code::NotFound));
     world.close("n2");
     world.open("n2");
@@ -223,7 +223,7 @@ fn what_a_job_cannot_have_is_refused_and_what_fails_is_tried_again() {
         let said = setup(&mut world, 1, job(1, vec![bad]));
         assert_eq!(refused(&said).code, code, "{said:?}");
     }
-    // What is encrypted would lie in it in clear.
+    // Encrypted data would be stored in it in clear.
     let mut secret = dataset("secret");
     (secret.encrypt, secret.size) = (true, Some(1 << 20));
     let makes = script("w", 1, vec![(Role::Out, Single, secret)]);
@@ -235,7 +235,7 @@ fn what_a_job_cannot_have_is_refused_and_what_fails_is_tried_again() {
     // More pieces than can be opened as one.
     let said = setup(&mut world, 3, job(1025, vec![spread("field", 1 << 20)]));
     assert_eq!(refused(&said).code, Code::Invalid, "{said:?}");
-    // The node says why it cannot.
+    // The node reports why it cannot.
     assert_eq!(
         setup(&mut world, 4, job(1, vec![partition("field", 1)])),
         ControllerReply::Done

@@ -29,7 +29,7 @@ fn a_store_that_is_not_mounted_has_lost_nothing() {
         .away
         .insert("nvme".into());
     again(&mut world, "n1");
-    // It is not to be had now, and nobody says that it is lost.
+    // It is not available now, and not reported as lost.
     setup(&mut world, 3, reads("low"));
     let said = world.pre_run(3, &["n1"]);
     assert_eq!(refused(&said).code, Code::Lost);
@@ -39,10 +39,10 @@ fn a_store_that_is_not_mounted_has_lost_nothing() {
             .contains("wait until the nodes that have it are back: n1"),
         "{said:?}"
     );
-    // What lies in the other store is, and outputs go there.
+    // Data in the other store is there, and outputs go there.
     runs(&mut world, 4, reads("x"), "n1");
     ends(&mut world, 4);
-    // What is removed meanwhile goes when the store is back.
+    // Data that is removed meanwhile goes when the store is back.
     let gone = ControllerRequest::Remove {
         owner: tarn_proto::site::Owner::User(ALICE),
         workflow: "x".into(),
@@ -119,7 +119,7 @@ fn a_node_has_more_stores_or_fewer_or_other_names() {
         "which is the faster one now"
     );
     ends(&mut world, 3);
-    // Without that store what lay in it is given up; with it again, it is believed when it was read.
+    // Without that store its data is given up; with it again, the data is believed once it was read.
     world.levels = vec![TWO[0]];
     world
         .nodes
@@ -140,16 +140,16 @@ fn a_node_has_more_stores_or_fewer_or_other_names() {
     world.check_replay(Config::default());
 }
 
-/// Where a move, and who was to hear of it, are interrupted.
+/// The point at which a move, and its report, are interrupted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cut {
     /// The node has not begun.
     Before,
     /// It is whole in both stores.
     Between,
-    /// It is done, and nobody has heard of it.
+    /// It is done, and nobody has the report.
     After,
-    /// The node's tarnd goes on with it while the controller has another session.
+    /// The node's tarnd continues it while the controller has another session.
     Meanwhile,
 }
 
@@ -183,7 +183,7 @@ fn interrupted(cut: Cut, controller_dies: bool, is_removed: bool) {
         .find(|p| p.dataset == "x")
         .cloned()
         .unwrap();
-    // What the node does, nobody hears of.
+    // The node does it, and nobody gets the report.
     let silently = |world: &mut World, order: NodeOrder| {
         let heard = world.log.len();
         let site = world.site.clone();
@@ -219,7 +219,7 @@ fn interrupted(cut: Cut, controller_dies: bool, is_removed: bool) {
     }
     world.open("n1");
     if cut == Cut::Meanwhile {
-        // It had told of what there was before this ended.
+        // It had reported its content before this ended.
         silently(&mut world, order);
     }
     world.settle();
@@ -230,7 +230,7 @@ fn interrupted(cut: Cut, controller_dies: bool, is_removed: bool) {
         true => assert!(world.places("n1", "x").is_empty(), "{what}"),
     }
     ends(&mut world, 3);
-    // What the site believes is what there is.
+    // The site's belief is the truth.
     if !is_removed {
         runs(&mut world, 4, reads("x"), "n1");
         ends(&mut world, 4);

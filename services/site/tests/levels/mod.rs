@@ -15,10 +15,10 @@ use tarn_types::workflow::{Dataset, Role, StoragePartition};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
-/// A fast store with room for two of what these jobs write, and a slow one for many.
+/// A fast store with space for two outputs of these jobs, and a slow one for many.
 pub(crate) const TWO: [(&str, u64, bool); 2] = [("pmem", 2 * MIB, true), ("nvme", 40 * MIB, true)];
 
-/// Nodes with these stores. What is made is a little less than a MiB.
+/// Nodes with these stores. Each output is a little less than a MiB.
 pub(crate) fn world(nodes: usize, levels: &[(&'static str, u64, bool)], config: Config) -> World {
     let mut world = World::new(nodes, config);
     world.size = 900 * KIB;
@@ -109,7 +109,7 @@ fn a_partition_lies_in_the_store_that_is_wished_or_the_fastest_with_room_and_tak
         tier: Some("nvme".into()),
         ..partition("slow", MIB)
     };
-    // With its header it has no room in the fast one, whose 2 MiB are all the header takes.
+    // With its header it has no space in the fast one, whose 2 MiB are all the header takes.
     job.workflow.partitions = vec![slow, partition("large", 4 * MIB)];
     runs(&mut world, 1, job, "n1");
     let seen = mounts(&world, "n1", 1);
@@ -145,7 +145,7 @@ fn what_is_made_goes_to_the_fastest_store_with_room_or_to_the_one_that_is_wished
     script.workflow.steps[0].tier = Some("nvme".into());
     world.whole(2, script, &["n1"]);
     assert_eq!(world.places("n1", "step"), ["nvme"]);
-    // Three at a time: two have room in the fast one.
+    // Three at a time: two have space in the fast one.
     for (job, name, store) in [(3, "a", "pmem"), (4, "b", "pmem"), (5, "c", "nvme")] {
         runs(&mut world, job, makes(name), "n1");
         assert_eq!(mounts(&world, "n1", job)[name].store, store);
@@ -178,7 +178,7 @@ fn what_is_not_needed_soon_comes_down_and_goes_up_before_it_is_read() {
     world.whole(1, makes("x"), &["n1"]);
     world.whole(2, makes("y"), &["n1"]);
     assert_eq!(world.places("n1", "x"), ["pmem"]);
-    // Its reader waits already, and the room is another's for now: what nobody needs comes down first.
+    // Its reader waits already, and the space is another's for now: unneeded data comes down first.
     setup(&mut world, 3, reads("x"));
     world.whole(4, makes("z"), &["n1"]);
     assert_eq!(
@@ -191,13 +191,13 @@ fn what_is_not_needed_soon_comes_down_and_goes_up_before_it_is_read() {
     assert!(
         told(&world).contains("goes from store `pmem` of node n1 to `nvme`: job 4 needs the space")
     );
-    // What runs holds its room: then what somebody will need comes down too.
+    // A running job holds its space: then data that somebody will need comes down too.
     runs(&mut world, 5, reads("z"), "n1");
     world.whole(6, makes("w"), &["n1"]);
     assert_eq!(world.places("n1", "x"), ["nvme"]);
     assert_eq!(world.places("n1", "z"), ["pmem"]);
     ends(&mut world, 5);
-    // Now it is read: it goes up, and what nobody needs makes room.
+    // Now it is read: it goes up, and unneeded data makes space.
     assert_eq!(world.pre_run(3, &["n1"]), ControllerReply::Done);
     assert_eq!(world.places("n1", "x"), ["pmem"]);
     let mount = &mounts(&world, "n1", 3)["x"];
@@ -228,7 +228,7 @@ fn what_finds_no_room_above_is_read_where_it_lies() {
     }
     runs(&mut world, 4, reads("low"), "n1");
     assert_eq!(mounts(&world, "n1", 4)["low"].store, "nvme");
-    // What a job works with stays where it is, also when there is room.
+    // A running job's data stays where it is, also when there is space.
     for job in [2, 3] {
         assert_eq!(
             world.staged(job, Stage::PostRun { ok: false }),
@@ -263,7 +263,7 @@ fn what_finds_no_room_above_is_read_where_it_lies() {
 
 #[test]
 fn room_is_made_of_what_others_have_then_by_moving_down_then_of_sources() {
-    // The slow store has room for one.
+    // The slow store has space for one.
     let levels = [("pmem", 3 * MIB, true), ("nvme", MIB, true)];
     let mut world = world(2, &levels, Config::default());
     let mut copied = sized("copied");
@@ -283,13 +283,13 @@ fn room_is_made_of_what_others_have_then_by_moving_down_then_of_sources() {
     assert!(world.places("n1", "copied").is_empty());
     assert_eq!(world.places("n2", "copied"), ["pmem"]);
     assert!(world.moves.is_empty());
-    // The longest unused that lies here alone moves down, though it could be read again.
+    // The longest unused that is here alone moves down, though it could be read again.
     runs(&mut world, 5, makes("two"), "n1");
     assert_eq!(
         (world.places("n1", "outside"), world.moves.len()),
         (vec!["nvme".into()], 1)
     );
-    // Below there is room by what can be read again.
+    // Below, data that can be read again makes space.
     runs(&mut world, 6, makes("three"), "n1");
     assert!(world.places("n1", "outside").is_empty());
     assert_eq!(world.places("n1", "alone"), ["nvme"]);
@@ -310,7 +310,7 @@ fn room_is_made_of_what_others_have_then_by_moving_down_then_of_sources() {
     world.check_replay(Config::default());
 }
 
-/// Weiland 2018, section 2.2: what a job reads is brought up before it has nodes, if that takes nobody's room.
+/// Weiland 2018, section 2.2: a job's inputs are brought up before it has nodes, if that takes nobody's space.
 #[test]
 fn what_is_read_goes_up_ahead_where_room_is_free() {
     let config = Config {
@@ -391,13 +391,13 @@ fn parts_that_lie_in_several_stores_are_read_in_one() {
     fields.scatter = Some(rule());
     let both = script("w", 2, vec![(Role::Out, Scatter, fields.clone())]);
     world.whole(1, both, &["n1", "n2"]);
-    // One part comes to the fast store that the other one lies in.
+    // One part comes to the fast store that has the other one.
     let reader = || script("w", 1, vec![(Role::In, Broadcast, dataset("fields"))]);
     runs(&mut world, 2, reader(), "n1");
     assert_eq!(world.places("n1", "fields"), ["pmem", "pmem"]);
     assert_eq!(mounts(&world, "n1", 2)["fields"].store, "pmem");
     ends(&mut world, 2);
-    // One of them goes, as the other node has it; when it comes again, there is room for both below only.
+    // One of them goes, as the other node has it; when it comes again, there is space for both below only.
     runs(&mut world, 3, makes("x"), "n1");
     assert_eq!(world.places("n1", "fields"), ["pmem"]);
     runs(&mut world, 4, reader(), "n1");
@@ -412,7 +412,7 @@ fn parts_that_lie_in_several_stores_are_read_in_one() {
     world.check_replay(Config::default());
 }
 
-/// What outlives a loss of power is not left to what does not.
+/// Data that outlives a loss of power is not left to a store that does not.
 #[test]
 fn a_volatile_store_takes_copies_and_stands_for_nothing_that_lasts() {
     let levels = [("dram", 2 * MIB, false), ("nvme", 2 * MIB, true)];
@@ -440,7 +440,7 @@ fn a_volatile_store_takes_copies_and_stands_for_nothing_that_lasts() {
     // So it is not taken from where it lasts: the job gets the other store, from which the copy goes.
     assert_eq!(mounts(&world, "n1", 4)["large"].store, "dram");
     assert_eq!(world.places("n1", "low"), ["nvme"]);
-    // What is volatile may come down to where it lasts.
+    // Volatile data may come down to a store where it lasts.
     let mut world = self::world(1, &levels, Config::default());
     world.whole(1, makes("a"), &["n1"]);
     large.tier = None;
@@ -451,7 +451,7 @@ fn a_volatile_store_takes_copies_and_stands_for_nothing_that_lasts() {
         "n1",
     );
     assert_eq!(world.places("n1", "a"), ["nvme"]);
-    // After a loss of power what lay in the volatile store alone is lost, and the rest is not.
+    // After a loss of power, data in the volatile store alone is lost, and the rest is not.
     world.close("n1");
     let node = world.nodes.get_mut("n1").unwrap();
     for places in node.places.values_mut() {
@@ -511,7 +511,7 @@ fn what_is_there_is_told_by_store() {
         panic!("no datasets");
     };
     assert_eq!(all[0].stores["n1"], ["pmem"]);
-    // Somebody else's files are room that is not there.
+    // Other users' files take space.
     world.close("n1");
     let store = |free| tarn_proto::site::NodeStoreReport {
         name: "pmem".into(),

@@ -1,4 +1,4 @@
-//! Many jobs, nodes that come and go, stores that are full: the site's account is what there is, and nothing is lost.
+//! Many jobs, nodes that come and go, stores that are full: the site's account is true, and nothing is lost.
 
 use super::{ends, makes, reads, world};
 use crate::world::*;
@@ -62,14 +62,14 @@ fn play(seed: u64) {
                 made.push(format!("d{job}"));
             }
         }
-        // Those that run end in any order. What is read is made by then.
+        // Running jobs end in any order. Inputs are made by then.
         while running.len() > random.below(3) as usize || is_maker && running.contains(&job) {
             let at = random.below(running.len() as u64) as usize;
             ends(&mut world, running.remove(at));
         }
         match random.below(12) {
             0 => {
-                // In the middle of whatever is under way.
+                // In the middle of all work under way.
                 world.close(&node);
                 world.open(&node);
                 world.settle();
@@ -100,7 +100,7 @@ fn check(world: &World, made: &[String], seed: u64, is_idle: bool) {
     for node in &nodes {
         for store in &node.stores {
             let there = world.bytes_in(&node.name, &store.name);
-            // Beside what is there are promises, of jobs that run.
+            // Beside the data there are reservations of running jobs.
             let is_right = match is_idle {
                 true => store.taken == there,
                 false => store.taken >= there,

@@ -1,4 +1,4 @@
-//! Encrypted datasets: sealed wherever they lie, in clear only in the memory of jobs.
+//! Encrypted datasets: sealed in all stores, in clear only in the memory of jobs.
 
 use super::world::*;
 use tarn_proto::local::Code;
@@ -39,7 +39,7 @@ fn what_is_encrypted_stays_so_from_job_to_job() {
     );
     assert_eq!(setup(&mut world, 1, &makes), ControllerReply::Done);
     assert_eq!(world.pre_run(1, &["n1"]), ControllerReply::Done);
-    // What it reads and what it may write.
+    // Its input and the output that it may write.
     let room = world.size + 2 * 4096;
     assert_eq!(
         world.memory[&("n1".to_owned(), 1)],
@@ -60,7 +60,8 @@ fn what_is_encrypted_stays_so_from_job_to_job() {
     );
     assert!(world.nodes["n1"].parts.values().all(|proof| proof.sealed));
 
-    // A script that does not say so gets it as it is, and what it makes of it is so too; the world refuses anything else.
+    // A script that does not declare it gets it as it is, and its output is encrypted too; the world refuses anything
+    // else.
     let mut plain = dataset("x");
     let changes = |x: &Dataset| script("w", 1, vec![(Role::Inout, Broadcast, x.clone())]);
     let said = setup(&mut world, 2, &changes(&plain));
@@ -83,7 +84,7 @@ fn a_job_that_is_put_elsewhere_leaves_nothing_in_clear_where_it_was() {
     ];
     let job = script("w", 1, data);
     assert_eq!(setup(&mut world, 1, &job), ControllerReply::Done);
-    // What it reads is there in clear, then something fails, and Slurm puts it elsewhere.
+    // Its input is there in clear, then something fails, and Slurm puts it elsewhere.
     world.refuses = Some((|work| matches!(work, Work::Prepare { .. }), Code::Io));
     assert_eq!(refused(&world.pre_run(1, &["n1"])).code, Code::Io);
     world.refuses = None;

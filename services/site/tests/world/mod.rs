@@ -1,4 +1,4 @@
-//! A site that is played: nodes that do what they are told, sooner or later or not at all.
+//! An emulated site: nodes that carry out their orders, sooner or later or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -30,28 +30,28 @@ pub(crate) fn groups(user: Uid) -> Vec<Gid> {
 /// Which works.
 pub(crate) type Works = fn(&Work) -> bool;
 
-/// What a node has.
+/// The content and state of a node.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Store {
     pub(crate) parts: BTreeMap<Part, Proof>,
-    /// Of a world whose stores have names: where each lies.
+    /// Of a world whose stores have names: the stores of each.
     pub(crate) places: BTreeMap<Part, BTreeSet<String>>,
     /// Stores that are not mounted.
     pub(crate) away: BTreeSet<String>,
-    /// Where each job writes.
+    /// The store to which each job writes.
     pub(crate) written: BTreeMap<(SlurmJobId, String), String>,
     pub(crate) jobs: BTreeSet<(Uid, SlurmJobId)>,
     pub(crate) admitted: BTreeMap<SlurmJobId, Vec<Mount>>,
-    /// The jobs that it lends pieces of partitions to, with where the others lend theirs.
+    /// The jobs for which it exports pieces of partitions, with the others' addresses.
     pub(crate) shared: BTreeMap<SlurmJobId, Vec<WorkerAddress>>,
     /// Of its worker.
     pub(crate) port: u16,
     pub(crate) is_up: bool,
-    /// Those of whom it does not tell all.
+    /// The owners whose content it does not report in full.
     pub(crate) partial: Vec<Owner>,
 }
 
-/// The site and its nodes; `log` is what the controller would have written.
+/// The site and its nodes; `log` is the log that the controller would have written.
 pub(crate) struct World {
     pub(crate) site: Site,
     pub(crate) now: Time,
@@ -60,10 +60,10 @@ pub(crate) struct World {
     /// Orders that no node has done yet.
     pub(crate) queue: Vec<(String, u64, NodeOrder)>,
     pub(crate) answers: BTreeMap<Token, ControllerReply>,
-    /// What each job was advised last.
+    /// The last advice to each job.
     pub(crate) advices: BTreeMap<SlurmJobId, PlacementAdvice>,
     next: Token,
-    /// What is told of owners' data.
+    /// The notifications about owners' data.
     pub(crate) told: Vec<(Owner, String)>,
     /// Bytes that were read outside and written there, by path.
     pub(crate) read: BTreeMap<PathBuf, u64>,
@@ -72,7 +72,7 @@ pub(crate) struct World {
     /// Bytes of memory that a job was given on a node last.
     pub(crate) memory: BTreeMap<(String, SlurmJobId), u64>,
     pub(crate) sent: BTreeMap<PathBuf, Vec<Part>>,
-    /// Whose they are there, in an object store.
+    /// The owners of objects in an object store.
     pub(crate) owners: BTreeMap<PathBuf, String>,
     /// Bytes of each source and of each output.
     pub(crate) size: u64,
@@ -81,7 +81,7 @@ pub(crate) struct World {
     pub(crate) levels: Vec<(&'static str, u64, bool)>,
     /// Moves that were done: node, dataset, from, to.
     pub(crate) moves: Vec<(String, String, String, String)>,
-    /// What the worker says to the next work of a kind, in place of doing it.
+    /// The worker's error for the next work of a kind, in place of doing it.
     pub(crate) refuses: Option<(Works, Code)>,
 }
 
@@ -201,7 +201,7 @@ impl World {
     }
 
     pub(crate) fn event(&mut self, event: SiteServiceEvent) {
-        // What the log says is what is done.
+        // The event as the log has it is the one applied.
         let text = serde_json::to_string(&event).unwrap();
         let event: SiteServiceEvent = serde_json::from_str(&text).unwrap();
         self.log.push((self.now, event.clone()));
@@ -234,7 +234,7 @@ impl World {
         store.is_up = true;
         let user = |part: &Part| match part.owner {
             Owner::User(uid) => uid,
-            // Whichever member's worker has looked.
+            // Any member's worker may have looked.
             Owner::Project(_) => BOB,
         };
         let lone = BTreeSet::from([String::new()]);
@@ -317,7 +317,7 @@ impl World {
         let token = self.stage(job, stage);
         self.settle();
         if arrives {
-            // Those that were submitted before it come first, and who makes what it reads.
+            // Those that were submitted before it come first, and the makers of its inputs.
             for _ in 0..16 {
                 if !self.answers.contains_key(&token) {
                     self.pass(2);
@@ -576,7 +576,7 @@ impl World {
                 for held in all {
                     match held {
                         StoreContent::Part(part) => {
-                            // Of a project's the node knows who has written it.
+                            // For a project, the node knows the user who has written it.
                             let whose = match part.owner {
                                 Owner::User(uid) => uid,
                                 Owner::Project(_) => 0,
@@ -616,7 +616,7 @@ impl World {
         }
     }
 
-    /// Whether a part lies in this store.
+    /// Whether a part is in this store.
     pub(crate) fn lies(&self, node: &str, part: &Part, place: &str) -> bool {
         let store = &self.nodes[node];
         let places = store.places.get(part);
@@ -651,14 +651,14 @@ impl World {
         here.map(|(_, p)| p.bytes + 4096 * (p.entries + 1)).sum()
     }
 
-    /// Where parts of a dataset lie on a node.
+    /// The stores of a dataset's parts on a node.
     pub(crate) fn places(&self, node: &str, dataset: &str) -> Vec<String> {
         let all = self.nodes[node].places.iter();
         let own = all.filter(|(part, _)| part.dataset == dataset);
         own.flat_map(|(_, places)| places).cloned().collect()
     }
 
-    /// What a source is now.
+    /// The present content of a source.
     fn origin_of(&self, path: &Path) -> Hash {
         let changes = self.changes.get(path).copied().unwrap_or(0);
         Hash(u128::from(changes))

@@ -1,4 +1,5 @@
-//! A world around the core: executors that take virtual time, and an account of what must hold. Each test program uses some of it.
+//! A world around the core: executors that take virtual time, and an account of the properties that must hold. Each
+//! test program uses some of it.
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ pub(crate) struct World {
     pub(crate) spaces: Vec<(String, SpaceSpec)>,
     pub(crate) journal: Vec<TaskLogRecord>,
     pub(crate) sizes: BTreeMap<TaskId, u64>,
-    /// (when, task): what is under way.
+    /// (when, task): the tasks under way.
     pub(crate) busy: BTreeSet<(u64, TaskId)>,
     pub(crate) measuring: Vec<TaskId>,
     pub(crate) surveys: Vec<String>,
@@ -25,9 +26,9 @@ pub(crate) struct World {
     pub(crate) ended: BTreeMap<TaskId, TaskOutcome>,
     pub(crate) answers: Vec<TaskReply>,
     pub(crate) stopped: BTreeSet<TaskId>,
-    /// How often a task was stopped to go on later.
+    /// How often a task was stopped to continue later.
     pub(crate) halts: BTreeMap<TaskId, usize>,
-    /// What had been half done of these was removed.
+    /// The tasks whose half-done work was removed.
     pub(crate) discarded: Vec<TaskId>,
     /// Nanoseconds a byte.
     pub(crate) pace: u64,

@@ -1,4 +1,4 @@
-//! Against a naive account: what every link carries at every moment.
+//! Against a naive account of the rate of every link at every moment.
 
 use super::*;
 use proptest::prelude::*;

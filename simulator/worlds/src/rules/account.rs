@@ -1,4 +1,4 @@
-//! What is known of a run from its log.
+//! The state of a run, from its log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::action::{AttemptSpec, Outcome};
@@ -31,7 +31,7 @@ pub(super) struct ReplicaAccount {
     pub(super) stored: u64,
 }
 
-/// Where an instance is placed.
+/// The tiers of an instance, and its reserved bytes.
 #[derive(Debug)]
 pub(super) struct InstanceReservation {
     pub(super) spots: Vec<TierRef>,
@@ -51,17 +51,17 @@ pub(super) struct RunAccount {
     pub(super) workflow: Workflow,
     pub(super) cluster: Cluster,
     pub(super) prior: Vec<PriorInstance>,
-    /// What earlier runs have left at destinations that have not been compared with it.
+    /// Hashes of earlier runs' results at destinations that have not been compared with them.
     pub(super) prior_dest: BTreeMap<DataId, Hash>,
     pub(super) parts: BTreeMap<PartRef, PartInfo>,
     /// Parts that had a copy once.
     pub(super) were_there: BTreeSet<PartRef>,
     pub(super) copies: BTreeMap<PartRef, BTreeMap<Place, ReplicaAccount>>,
-    /// What came back with a node and is none of the copies: its key, its bytes.
+    /// Replicas that came back with a node and are none of the copies: key and bytes.
     pub(super) returned: BTreeMap<(PartRef, TierRef), (StoreKey, u64)>,
     /// Copies that belong to other workflows.
     pub(super) others: BTreeSet<(PartRef, Place)>,
-    /// What the run was told of them.
+    /// As in [`Start::prior_data`].
     pub(super) prior_data: Vec<PriorData>,
     /// As in [`Start::pinned`].
     pub(super) pinned: Vec<(DataId, Keep)>,
@@ -83,9 +83,9 @@ pub(super) struct RunAccount {
     pub(super) next_transfer: u64,
     pub(super) lost: BTreeSet<NodeId>,
     pub(super) capacity: BTreeMap<TierRef, u64>,
-    /// Datasets whose last version lies at their `dest`.
+    /// Datasets whose last version is stored at their `dest`.
     pub(super) delivered: BTreeSet<DataId>,
-    /// Versions that were sent outside, whatever came of it.
+    /// Versions that were sent outside, with any result.
     pub(super) sent: BTreeSet<(DataId, u32)>,
     pub(super) finished: Option<Outcome>,
     pub(super) interrupted: bool,
@@ -95,9 +95,9 @@ pub(super) struct RunAccount {
     pub(super) given_up_steps: BTreeSet<StepId>,
     /// Datasets that could not be moved to their `dest`.
     pub(super) given_up_data: BTreeSet<DataId>,
-    /// Datasets of which it was said that they are not rescued.
+    /// Datasets that were reported as not rescued.
     pub(super) not_rescued: BTreeSet<DataId>,
-    /// The run was told to start nothing new: since this record, and since an earlier one.
+    /// The run received the request to start nothing new: since this record, and since an earlier one.
     pub(super) stops: bool,
     pub(super) stopped: bool,
     /// A replica can be read while it arrives.
@@ -154,7 +154,7 @@ impl RunAccount {
         account
     }
 
-    /// What other workflows have: it takes no space of this run's.
+    /// Adds the replicas of other workflows: they take no space of this run's.
     fn take_from_others(&mut self, start: &Start) {
         for prior in &start.prior_data {
             self.listed.insert(prior.data);
@@ -169,7 +169,7 @@ impl RunAccount {
         }
     }
 
-    /// What the cluster says of its tiers.
+    /// Sets the capacities of the tiers to those of the cluster.
     pub(super) fn reset_capacity(&mut self) {
         for (node, n) in (0..).map(NodeId).zip(&self.cluster.nodes) {
             for (tier, t) in (0..).map(TierId).zip(&n.tiers) {

@@ -1,4 +1,4 @@
-//! What is decided.
+//! The rules for decisions.
 
 use super::account::{InstanceReservation, ReplicaAccount, ReplicaStage, RunAccount};
 use super::{RuleViolation, rule};
@@ -114,7 +114,7 @@ impl RunAccount {
                 (_, Place::Node(_)) => TransferKind::ExternalIn,
                 _ => TransferKind::ExternalOut,
             };
-            // What lies outside already may be copied outside.
+            // A part that is outside already may be copied to another place outside.
             rule("a transfer is what it says", kind == t.kind, || {
                 format!("{kind:?}")
             })?;
@@ -141,7 +141,7 @@ impl RunAccount {
         Ok(())
     }
 
-    /// Whoever takes more of a tier takes what is free.
+    /// Nobody takes more of a tier than is free.
     pub(super) fn within_capacity(&self, spot: TierRef, more: u64) -> Result<(), RuleViolation> {
         let (promised, capacity) = (self.promised(spot), self.capacity[&spot]);
         rule(
@@ -382,7 +382,7 @@ impl RunAccount {
         let others = copies
             .filter(|(_, c)| c.state == ReplicaStage::There)
             .count();
-        // What is made again goes whole.
+        // If its producer is to run again, the last replica may go.
         let producer = self.producer(part);
         let again = producer.is_some_and(|id| !self.done.contains(&id));
         if others == 0 && state == Some(ReplicaStage::There) && !again {
@@ -486,7 +486,7 @@ impl RunAccount {
                 || dataset.name.clone(),
             )?;
             let keeps = last && matches!(dataset.keep, Keep::For(_) | Keep::Forever);
-            // What an earlier run has made may have been removed since.
+            // The output of an earlier run may have been removed since.
             let kept = keeps && self.were_there.contains(part);
             rule(
                 "what is to be kept is there",
@@ -507,7 +507,7 @@ impl RunAccount {
         })
     }
 
-    /// What does not need anything that was given up is done.
+    /// Every instance that needs nothing that was given up is done.
     fn rest_is_done(&self) -> Result<(), RuleViolation> {
         let failed = !self.given_up.is_empty()
             || !self.given_up_steps.is_empty()
@@ -530,8 +530,8 @@ impl RunAccount {
         Ok(())
     }
 
-    /// The newest whole version of what asks for it was sent out, or is stored at its `dest`; where none is whole, what there is of the
-    /// newest.
+    /// Of each dataset to rescue, the newest whole version was sent out, or is stored at its `dest`; if none is whole, the
+    /// parts that there are of the newest.
     fn is_rescued(&self) -> Result<(), RuleViolation> {
         for (data, dataset) in (0..).map(tarn_types::id::DataId).zip(&self.workflow.data) {
             let last = self.workflow.last_version(data);

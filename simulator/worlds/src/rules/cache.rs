@@ -1,4 +1,4 @@
-//! What is left for later runs.
+//! The rules for data that is left for later runs.
 
 use super::account::{ReplicaAccount, ReplicaStage, RunAccount};
 use super::{RuleViolation, rule};
@@ -65,7 +65,7 @@ impl RunAccount {
         cached.map(|c| c.stored).sum()
     }
 
-    /// Whoever waits for room waits for something else than cached data.
+    /// Nobody waits for space on a tier that has cached data.
     pub(super) fn waits_for_no_cache(&self, why: &Reason) -> Result<(), RuleViolation> {
         let (Reason::WaitForRoom { spot, .. } | Reason::WaitForOthers { spot, .. }) = why else {
             return Ok(());

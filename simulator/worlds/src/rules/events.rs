@@ -1,4 +1,4 @@
-//! What happens: the world keeps rules too.
+//! Events: the world keeps rules too.
 
 use super::account::{ReplicaStage, RunAccount};
 use super::{RuleViolation, rule};
@@ -220,8 +220,8 @@ impl RunAccount {
         self.compare_with_dests(id);
     }
 
-    /// A `dest` may hold what has just been completed, from an earlier run. While some of it is being made again, nobody knows
-    /// what it will be.
+    /// A `dest` may hold the version that has just been completed, from an earlier run. While some of it is being made
+    /// again, nobody knows its content.
     pub(super) fn compare_with_dests(&mut self, id: InstanceId) {
         let mut all = self.all_of(id.step).into_iter().flatten();
         if !all.all(|i| self.done.contains(&i)) {

@@ -1,4 +1,4 @@
-//! Who reads what, from the workflow alone.
+//! The readers of each part, from the workflow alone.
 
 use super::account::RunAccount;
 use std::collections::BTreeSet;
@@ -67,7 +67,7 @@ impl RunAccount {
         Some((0..count).map(move |index| InstanceId { step, index }))
     }
 
-    /// Whether everything that an instance waits for has been made once, its data and what it comes after.
+    /// Whether everything that an instance waits for has been made once, its data and the steps that it comes after.
     pub(super) fn may_begin(&self, id: InstanceId) -> bool {
         let reads = Self::reads(self.workflow.step(id.step)).into_iter();
         let mut open = reads.filter(|(d, v)| !self.sealed(*d, *v));
@@ -225,7 +225,7 @@ impl RunAccount {
         })
     }
 
-    /// Who still needs a part, if anybody does.
+    /// The reason why a part is still needed, if it is.
     pub(super) fn needed(&self, part: PartRef) -> Option<&'static str> {
         let dataset = self.workflow.dataset(part.data);
         let last = self.workflow.last_version(part.data) == part.version;

@@ -1,4 +1,4 @@
-//! Partitions of steps: they have their room, those that are kept lie where all their steps run, and go when nobody needs them.
+//! Partitions of steps: they have their space, kept ones are where all their steps run, and go when nobody needs them.
 
 use super::account::{RunAccount, WorkflowPartition};
 use super::{RuleViolation, rule};
@@ -79,7 +79,7 @@ impl RunAccount {
         Ok(())
     }
 
-    /// What no instance with a place uses, and none has used, is not there.
+    /// Drops the kept partitions that no placed instance uses and that no step has had.
     pub(super) fn drop_unused(&mut self) {
         let placed: BTreeSet<_> = self.placed.keys().map(|id| id.step).collect();
         let workflow = &self.workflow;
@@ -94,7 +94,7 @@ impl RunAccount {
         self.done.iter().any(|id| steps.contains(&id.step))
     }
 
-    /// What was set aside for a step is still there when it begins, as far as is known.
+    /// The space that was reserved for a step is still there when it begins, as far as is known.
     pub(super) fn check_start_space(&self, run: &AttemptSpec) -> Result<(), RuleViolation> {
         for spot in &run.nodes {
             self.within_capacity(*spot, run.reserve)?;

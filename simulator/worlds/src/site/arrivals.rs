@@ -1,4 +1,4 @@
-//! What is submitted when: at a time, or when another job is done.
+//! The submission of jobs: at a time, or when another job is done.
 
 use std::collections::{HashMap, VecDeque};
 use tarn_ports::WorldError;
@@ -21,7 +21,7 @@ pub(super) struct JobArrivals {
 
 impl JobArrivals {
     /// # Errors
-    /// When the workload names what it does not have.
+    /// When the workload names jobs or items that it does not have.
     pub(super) fn new(work: &Workload) -> Result<Self, WorldError> {
         check(work)?;
         let mut ranks: HashMap<(FlowId, Time), u32> = HashMap::new();
@@ -73,7 +73,7 @@ impl JobArrivals {
         jobs
     }
 
-    /// The event that tells the planner of jobs, with the items that it does not know yet.
+    /// The event that announces jobs to the planner, with the items that it does not know yet.
     pub(super) fn event(&mut self, work: &Workload, jobs: &[JobId]) -> SiteEvent {
         let mut items = Vec::new();
         let mut named = Vec::with_capacity(jobs.len());
@@ -90,7 +90,7 @@ impl JobArrivals {
         SiteEvent::Submitted { jobs: named, items }
     }
 
-    /// A job is done: what comes after it is submitted now.
+    /// A job is done: jobs that come after it are submitted now.
     pub(super) fn done(&mut self, work: &Workload, job: JobId) {
         let mut jobs: Vec<JobId> = self.after(job).collect();
         while let Some(first) = jobs.first() {
@@ -103,7 +103,7 @@ impl JobArrivals {
         }
     }
 
-    /// What is submitted after a job.
+    /// The jobs that are submitted after a job.
     pub(super) fn after(&self, job: JobId) -> impl Iterator<Item = JobId> {
         let from = self.chained.partition_point(|c| c.0 < job);
         let chained = self.chained[from..].iter();

@@ -1,4 +1,4 @@
-//! Holds a planner to every rule of a site, by its own account of what it sees pass by: it asks the world for nothing, so
+//! Holds a planner to every rule of a site, by its own account of actions and events: it takes nothing else from the world, so
 //! it watches the world too.
 
 mod actions;
@@ -12,7 +12,7 @@ use tarn_ports::{SiteWorld, WorldError};
 use tarn_types::site::{Machine, SiteAction, SiteEvent};
 use tarn_types::units::{Elapsed, Nanos, Time};
 
-/// A world in which breaking a rule is an error that names the rule, what broke it and when.
+/// A world in which breaking a rule is an error that names the rule, the violation and the time.
 #[derive(Debug)]
 pub struct Checked<W> {
     world: W,
@@ -31,7 +31,7 @@ impl<W> Checked<W> {
         }
     }
 
-    /// Workflows may not delay an ordinary job by more than this against what it could rely on.
+    /// Workflows may not delay an ordinary job by more than this against its promise.
     #[must_use]
     pub fn promising(mut self, bound: Nanos) -> Self {
         self.account.bound = Some(bound);

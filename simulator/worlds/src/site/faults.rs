@@ -1,4 +1,4 @@
-//! What goes wrong at a site, drawn from a seed. Whether a given move or attempt fails depends on its number only.
+//! The faults of a site, drawn from a seed. Whether a given move or attempt fails depends on its number only.
 
 use crate::faults::mix;
 use tarn_types::id::NodeId;
@@ -6,12 +6,12 @@ use tarn_types::random::unit;
 use tarn_types::site::{JobId, MoveId};
 use tarn_types::units::{Nanos, Time};
 
-/// What goes wrong. The default: nothing.
+/// The faults of a site. The default: none.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SiteFaults {
     /// Seed of all draws.
     pub seed: u64,
-    /// From then on nothing new goes wrong; what is lost or slow comes back in its time.
+    /// From then on nothing new goes wrong; lost nodes and slow resources come back in their time.
     pub until: Time,
     /// Mean time between losses of a node, over the machine; 0 for none.
     pub loss_every: Nanos,
@@ -21,7 +21,7 @@ pub struct SiteFaults {
     pub move_failure: f64,
     /// Probability (0 to 1) that an attempt of a job fails.
     pub job_failure: f64,
-    /// Probability (0 to 1) that a node does not come up in the mode that was asked for.
+    /// Probability (0 to 1) that a node does not come up in the requested mode.
     pub mode_failure: f64,
     /// Mean time between slow-downs of a node's links or of the store; 0 for none.
     pub slow_every: Nanos,
@@ -31,14 +31,14 @@ pub struct SiteFaults {
     pub slow_to: f64,
 }
 
-/// What is slow for a while.
+/// A resource that can be slow for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SlowResource {
     Store,
     Links(NodeId),
 }
 
-/// Kinds of draws: what is drawn for one never decides another.
+/// Kinds of draws: a draw of one kind never decides another.
 #[derive(Clone, Copy)]
 enum FaultDraw {
     Move = 1,
@@ -93,7 +93,7 @@ impl SiteFaults {
         self.after(now, self.slow_every, self.bits(FaultDraw::SlowAt, count, 0))
     }
 
-    /// What becomes slow then: the store every third time.
+    /// The resource that becomes slow then: the store every third time.
     pub(super) fn slow_of(&self, count: u64, nodes: u32) -> SlowResource {
         let bits = self.bits(FaultDraw::SlowOf, count, 0);
         match bits % 3 {

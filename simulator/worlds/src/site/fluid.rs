@@ -33,7 +33,7 @@ pub(crate) fn rate_of(bytes_per_second: u64) -> u64 {
     }
 }
 
-/// What a stream asks for.
+/// The demand of a stream.
 #[derive(Debug, Clone)]
 pub(crate) struct StreamDemand {
     /// Bytes to carry.
@@ -81,7 +81,7 @@ struct FluidPipe {
     wanted: u128,
     /// The round in which it was collected.
     collected: u64,
-    /// While rates are given: what is left of it, and streams that wait for theirs.
+    /// While rates are given: the rest of it, and streams that wait for theirs.
     free: u64,
     open: u32,
 }
@@ -124,9 +124,9 @@ pub(crate) struct Fluid {
     streams: Vec<FluidStream>,
     free: Vec<StreamIndex>,
     earliest: Earliest,
-    /// Counts collections and settlings, to tell what was touched in this one.
+    /// Counts collections and settlings, to recognise pipes and streams that this one has touched.
     round: u64,
-    /// What changed since rates were given last.
+    /// Streams and pipes that changed since rates were given last.
     changed_streams: Vec<StreamIndex>,
     changed_pipes: Vec<PipeId>,
     /// One of them has no limit, so it may end at once.
@@ -266,7 +266,7 @@ impl Fluid {
         self.streams.len() - self.free.len()
     }
 
-    /// Counts who uses each pipe and what that wants and carries, and compares.
+    /// Counts the users of each pipe, their demands and rates, and compares.
     ///
     /// # Panics
     /// When they differ, or a pipe carries more than it can.
@@ -293,7 +293,7 @@ impl Fluid {
         }
     }
 
-    /// Gives new rates to what a change reaches.
+    /// Gives new rates to the streams that a change reaches.
     fn settle(&mut self, now: Time) {
         self.sudden = false;
         if self.changed_streams.is_empty() && self.changed_pipes.is_empty() {
@@ -353,7 +353,7 @@ impl Fluid {
         }
     }
 
-    /// Progressive filling of one class with what the more urgent ones leave: the pipe that gives its streams least is
+    /// Progressive filling of one class with the rest that the more urgent ones leave: the pipe that gives its streams least is
     /// filled first, after those whose own limit is less than that.
     fn share(&mut self, now: Time, class: u8, group: &[StreamIndex], pipes: &[PipeId]) {
         let of_class = |s: &&StreamIndex| self.streams[**s as usize].class == class;
@@ -371,7 +371,7 @@ impl Fluid {
                 self.pipes[used.pipe as usize].open += 1;
             }
         }
-        // What a stream gets is never more than the least share, so shares only grow: an old one is a lower bound.
+        // A stream never gets more than the least share, so shares only grow: an old one is a lower bound.
         let shares = pipes
             .iter()
             .filter_map(|p| Some(Reverse((self.share_of(*p)?, *p))));
@@ -409,8 +409,8 @@ impl Fluid {
         }
     }
 
-    /// What each stream that waits for its rate would get of a pipe: at least the smallest rate as long as anything is
-    /// left, so that nothing stands still for rounding. `None` if none waits.
+    /// The rate that each waiting stream would get of a pipe: at least the smallest rate as long as anything is left, so that
+    /// rounding stops no stream. `None` if none waits.
     fn share_of(&self, pipe: PipeId) -> Option<u64> {
         let pipe = &self.pipes[pipe as usize];
         let share = pipe.free.checked_div(u64::from(pipe.open))?;

@@ -54,7 +54,7 @@ pub(super) struct AllocatedJob {
 /// A program that runs.
 #[derive(Debug)]
 struct RunningProgram {
-    /// The number of what ends it.
+    /// The number of the event that ends it.
     end: u64,
     began: Time,
     ok: bool,
@@ -130,7 +130,7 @@ impl SimulatedSite {
                 nodes.len()
             ));
         }
-        // What was lost is made again by a job that is done already.
+        // A job that was done runs again for lost data.
         self.open += usize::from(phase == Some(SimulatedJobPhase::Done));
         let ready = self.ready_since(job);
         let now = self.now;
@@ -216,7 +216,7 @@ impl SimulatedSite {
         }
     }
 
-    /// What a program really writes where the planner, by the sizes it knows, expects so much.
+    /// The bytes that a program really writes if the planner, by the sizes it knows, expects so many.
     fn true_write(&self, job: JobId, expected: u64) -> u64 {
         let writes = &self.work.jobs[job.at()].job.writes;
         let sum = |size: &dyn Fn(&ItemId) -> u64| writes.iter().map(|i| u128::from(size(i))).sum();
@@ -235,7 +235,7 @@ impl SimulatedSite {
         Some(SiteEvent::Ended { job, ok, sizes })
     }
 
-    /// A program ends. The true sizes of what it wrote, where they were not known.
+    /// A program ends. Returns the true sizes of its outputs, where they were not known.
     pub(super) fn stop_program(&mut self, job: JobId, ok: bool) -> Vec<(ItemId, u64)> {
         let slot = &mut self.jobs[job.at()];
         let ran = slot.phase == SimulatedJobPhase::Running;

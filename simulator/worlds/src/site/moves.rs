@@ -1,4 +1,4 @@
-//! Moves: where they go, over what, and how they end.
+//! Moves: their destinations, their pipes, and their ends.
 
 use super::SimulatedSite;
 use super::fluid::{StreamIndex, rate_of};
@@ -203,7 +203,7 @@ impl SimulatedSite {
             return;
         }
         if let Some(job) = order.job {
-            // What a job writes out itself does not stay on its nodes.
+            // An item that a job wrote out itself does not stay on its nodes.
             if let (true, Where::Nodes(nodes)) = (producer == Some(job), &order.from) {
                 self.space
                     .drop(order.item, &ItemDistribution::new(nodes, Spread::Share));

@@ -12,7 +12,7 @@ use tarn_types::id::NodeId;
 use tarn_types::site::{JobId, Mode, SpanOf};
 use tarn_types::units::Time;
 
-/// What a node does.
+/// The state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SimulatedNodeState {
     Up,
@@ -45,7 +45,7 @@ pub(super) struct NodeSlot {
     state: SimulatedNodeState,
     /// Since when it is not up.
     since: Time,
-    /// The number of what it boots for.
+    /// The number of the event that ends its boot.
     boot: u64,
 }
 
@@ -183,7 +183,7 @@ impl SimulatedSite {
         }
     }
 
-    /// A node is lost: what ran there ends, moves there fail, what lay there is gone.
+    /// A node is lost: programs there end, moves there fail, its data is gone.
     pub(super) fn lose_one(&mut self) -> Option<SiteEvent> {
         let node = self.faults.loss_of(self.losses, self.nodes.len() as u32);
         self.losses += 1;

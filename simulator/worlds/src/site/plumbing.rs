@@ -1,4 +1,4 @@
-//! Which pipes a move uses, and what limits it: the external store, links and tiers of a machine.
+//! The pipes that a move uses, and its limits: the external store, links and tiers of a machine.
 
 use super::fluid::{PipeId, StreamDemand, UNLIMITED, rate_of};
 use tarn_types::id::NodeId;
@@ -93,7 +93,7 @@ pub(super) struct MoveEnd<'a> {
 }
 
 impl MoveEnd<'_> {
-    /// Where it is one node with its own tier: the node, and the tier's rate in this direction.
+    /// Of one node with its own tier: the node, and the tier's rate in this direction.
     pub(super) fn own_tier(&self, which: NodePipe) -> Option<(NodeId, u64)> {
         let ([node], Some(rates)) = (self.nodes, self.tier) else {
             return None;
@@ -120,7 +120,7 @@ impl MoveEnd<'_> {
     }
 }
 
-/// What a move asks for. An end that is `None` is outside.
+/// The demand of a move. An end that is `None` is outside.
 pub(super) fn demand(
     store: &Store,
     from: Option<MoveEnd<'_>>,

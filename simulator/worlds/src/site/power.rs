@@ -1,9 +1,9 @@
-//! What a machine draws: by island, how many nodes are awake, asleep and booting, and how many cores run programs.
+//! The power of a machine: by island, the nodes that are awake, asleep and booting, and the cores that run programs.
 
 use tarn_types::site::{Machine, NodePowerModel};
 use tarn_types::units::{SECOND, Time};
 
-/// What a node draws for.
+/// The state of a node that decides its power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PowerDrawState {
     /// Idle at least.

@@ -1,4 +1,4 @@
-//! The world's own record of what happened.
+//! The world's own record of events.
 
 use super::power::SitePowerMeter;
 use tarn_types::id::NodeId;
@@ -6,7 +6,7 @@ use tarn_types::site::result::{MAX_SPANS, ranges};
 use tarn_types::site::{JobId, JobResult, SiteResult, Span, SpanOf};
 use tarn_types::units::Time;
 
-/// What is being recorded.
+/// The record so far.
 #[derive(Debug)]
 pub(super) struct SiteRecorder {
     pub(super) result: SiteResult,

@@ -1,15 +1,15 @@
-//! What the accounts of a simulated site say, counted again.
+//! The accounts of a simulated site, counted again.
 
 use super::SimulatedSite;
 use super::jobs::SimulatedJobPhase;
 use super::space::ItemDistribution;
 use tarn_types::site::{ItemId, JobId, Spread};
 
-/// Where there are more jobs or nodes than this, they are not counted: it is done after each event.
+/// Above this number of jobs or nodes, they are not counted: the check follows each event.
 const MOST: usize = 256;
 
 impl SimulatedSite {
-    /// Counts what jobs and moves have taken of tiers and links, and compares it with the accounts.
+    /// Counts the shares of jobs and moves in tiers and links, and compares them with the accounts.
     ///
     /// # Panics
     /// When they differ: something was given back twice, or is never given back.
@@ -35,7 +35,7 @@ impl SimulatedSite {
         assert_eq!(self.away as usize, away, "nodes that are away");
     }
 
-    /// The space that running programs have taken for what they write.
+    /// The space that running programs have taken for their outputs.
     fn output_space(&self) -> impl Iterator<Item = (ItemId, ItemDistribution)> {
         let running = self.jobs.iter().zip(&self.work.jobs);
         let running = running.filter(|(slot, _)| slot.phase == SimulatedJobPhase::Running);

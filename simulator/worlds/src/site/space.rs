@@ -1,4 +1,4 @@
-//! What lies where on the tiers, and how full they are.
+//! The items on the tiers, and how full these are.
 
 use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
@@ -33,7 +33,7 @@ impl ItemDistribution {
     }
 }
 
-/// How full tiers are, and what is there.
+/// How full tiers are, and the items there.
 #[derive(Debug)]
 pub(super) struct TierOccupancy {
     /// Bytes on each node.
@@ -119,7 +119,7 @@ impl TierOccupancy {
         true
     }
 
-    /// A node loses what its tiers hold: layouts of which a part is missing are gone from their other nodes too.
+    /// A node loses the data on its tiers: layouts of which a part is missing are gone from their other nodes too.
     pub(super) fn lose(&mut self, node: NodeId) {
         for number in 0..self.items.len() {
             let layouts = &mut self.items[number].1;
@@ -130,7 +130,7 @@ impl TierOccupancy {
         }
     }
 
-    /// Counts what lies on each node, beside the space that is taken for what is not there yet, and compares.
+    /// Counts the bytes on each node, beside the space that is taken for data to come, and compares.
     ///
     /// # Panics
     /// When they differ.

@@ -222,7 +222,7 @@ pub(crate) fn direct(
     SiteAction::Move(order)
 }
 
-/// What is done next: `None` lets time go on to the next event.
+/// The next actions: `None` advances time to the next event.
 pub(crate) type Script = Vec<Option<SiteAction>>;
 
 /// Plays a script. Its events, or the first error.

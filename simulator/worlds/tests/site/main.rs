@@ -1,5 +1,5 @@
-//! The simulated site by itself: what it tells, how long things take, what it measures, and which rules it holds a planner
-//! to.
+//! The simulated site by itself: its events, how long things take, its measurements, and the rules to which it holds a
+//! planner.
 
 mod common;
 mod rules;

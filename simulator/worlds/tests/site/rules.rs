@@ -240,7 +240,7 @@ fn nothing_needed_goes() {
 #[test]
 fn what_a_job_counts_on_stays() {
     let rule = "leases are honoured";
-    // Item 1 lies on other nodes too, so that it is not lost.
+    // Item 1 is on other nodes too, so that it is not lost.
     let copy = moves(2, 1, 80 * GB, on(&[0, 1]), on(&[2, 3]));
     let mut copied = then(made(), &[copy]);
     copied.push(None);

@@ -1,4 +1,4 @@
-//! What happens when, and what is measured.
+//! The times of events, and the measured figures.
 
 use crate::common::*;
 use tarn_ports::SiteWorld;
@@ -89,7 +89,7 @@ fn a_job_that_stages_through_takes_what_it_takes() {
     assert_eq!(result.spans[1].nodes, [(0, 4)]);
 }
 
-/// Data that stays: the second job reads what the first one wrote.
+/// Data that stays: the second job reads the output of the first one.
 #[test]
 fn data_stays_on_the_tiers_of_its_nodes() {
     let work = Work::default()

@@ -22,29 +22,31 @@ const OUT: usize = 1 << 20;
 const IN: usize = 256 << 10;
 /// For the node to offer a window.
 const OFFERING: Duration = Duration::from_secs(10);
-/// Between two looks whether the stream is there, while nothing is asked on it.
+/// The time between two looks whether the stream is there, while no request is on it.
 const LOOK: Duration = Duration::from_millis(100);
 /// Looks without anything that has ended.
 const STILL: u32 = 10;
 
-/// What is asked of the other node, or is to be.
+/// A request to the other node, sent or still to be sent.
 #[derive(Debug, Clone, Copy)]
 struct RemoteStorageRequest {
     ask: StorageRequest,
-    /// Where its bytes are, or are to go.
+    /// The memory that its bytes come from or go to.
     span: Option<MemorySpan>,
     /// The request that ends with this one.
     ends: Option<Ticket>,
 }
 
-/// Storage memory of another node, in the hands of one queue pair. Each has a stream of its own, and perhaps a window that it reads and
-/// writes by; when one of them is lost, all that was under way ends with `Lost`, and whatever is asked for later.
+/// Storage memory of another node, in the hands of one queue pair. Each has a stream of its own, and perhaps a window that it
+/// reads and writes by; when one of them is lost, all requests under way and all later ones end with `Lost`.
 #[derive(Debug)]
 pub struct RemoteStorage {
     window: Option<WindowClient>,
-    /// An eventfd, told when the window has something to tell, and an epoll descriptor that has that, the stream, and the window's own.
+    /// An eventfd, notified when the window has news, and an epoll descriptor that has that, the stream, and the window's
+    /// own.
     event: Option<[OwnedFd; 2]>,
-    /// When the stream was last seen to be there, what had ended by the window, and how often that was the same.
+    /// The time at which the stream was last seen to be there, the number of requests that had ended by the window, and how
+    /// often that was the same.
     looked: Instant,
     seen: (u64, u32),
     wire: Wire,
@@ -72,7 +74,8 @@ struct Filling {
 }
 
 impl RemoteStorage {
-    /// On a stream that the other node has given over, to a partition of so many bytes; whoever learns that there are more says so there.
+    /// On a stream that the other node has given over, to a partition of so many bytes; a caller that learns of a larger
+    /// size stores it there.
     ///
     /// # Errors
     /// When the stream cannot be used.
@@ -140,7 +143,7 @@ impl RemoteStorage {
         offer.map(Some).map_err(|m| invalid(m.to_string()))
     }
 
-    /// Begins to read or write by the window, if that can be; `None` where the stream is to be asked.
+    /// Begins to read or write by the window, if that can be; `None` if the request must go by the stream.
     fn begin_by_window(
         &mut self,
         way: RmaDirection,
@@ -153,13 +156,14 @@ impl RemoteStorage {
             .as_mut()
             .filter(|window| window.takes(way, at, span))?;
         if window.begin(way, at, span, ticket).is_err() {
-            // It is told when ends are taken.
+            // It is reported when completions are taken.
             self.lost = true;
         }
         Some(SubmitOutcome::Pending)
     }
 
-    /// The stream is there, however long nothing is asked on it; where nothing ends by the window, the node is asked whether its window is good.
+    /// Checks that the stream is there, however long no request is on it; if nothing ends by the window, sends the node a
+    /// request whether its window is good.
     fn look(&mut self, ended: u64) -> io::Result<()> {
         if self.looked.elapsed() < LOOK {
             return Ok(());
@@ -282,7 +286,7 @@ impl RemoteStorage {
             if self.asked.is_empty() {
                 return Ok(());
             }
-            // What is left is the beginning of an answer.
+            // The rest is the beginning of an answer.
             self.buffer.resize(IN, 0);
             self.buffer.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
@@ -329,7 +333,7 @@ impl RemoteStorage {
                 (Verb::Read | Verb::Write | Verb::WritePersistent, Ok(bytes)) => {
                     bytes == u64::from(piece.ask.length)
                 }
-                // Where it is not good, what was asked of it never ends.
+                // If the answer is not good, the requests that wait for it never end.
                 (Verb::Window, result) => result == Ok(0),
                 _ => true,
             };
@@ -411,7 +415,7 @@ impl Storage for RemoteStorage {
             true => Verb::WritePersistent,
             false => Verb::Write,
         };
-        // Where nothing outlives a loss of power, there is nothing more to be done for that.
+        // If the memory does not outlive a loss of power, persistence needs nothing more.
         let begun = match persistent && self.persistent {
             true => None,
             false => self.begin_by_window(RmaDirection::Write, at, from, ticket),
@@ -431,12 +435,12 @@ impl Storage for RemoteStorage {
         self.ask(ask(Verb::Flush, 0, 0, 0), None, ticket)
     }
 
-    /// What cannot be sent is found when ends are taken.
+    /// A failed send is found when completions are taken.
     fn settle(&mut self) -> Result<(), StorageRequestError> {
         if !self.lost {
             self.lost = self.push().is_err();
         }
-        // What is lost here is told when ends are taken.
+        // A loss found here is reported when completions are taken.
         if let Some([event, _]) = &self.event
             && (self.lost
                 || self
@@ -462,7 +466,7 @@ impl Storage for RemoteStorage {
     fn notify(&mut self, event: BorrowedFd<'_>, poll: BorrowedFd<'_>) -> bool {
         let add = |fd: BorrowedFd<'_>| {
             match epoll::add(poll, fd, EventData::new_u64(0), EventFlags::IN) {
-                // It is asked again with every new storage.
+                // It is registered again with every new storage.
                 Err(Errno::EXIST) => Ok(()),
                 added => added,
             }

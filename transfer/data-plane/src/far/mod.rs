@@ -9,7 +9,7 @@ pub(crate) use server::serve;
 use tarn_proto::storage::StorageReply;
 use tarn_ring::StorageRequestError;
 
-/// What an answer says.
+/// The result that an answer carries.
 ///
 /// # Errors
 /// Why it was not done.

@@ -87,7 +87,7 @@ fn offer(rma: &Rma, socket: &TcpStream, target: &dyn Target) -> Option<(ServedWi
     Some((opened, offer.encode()))
 }
 
-/// Whether what a window shows is still there: who reads what is not may wait for it for ever.
+/// Checks that the content of a window is still there: a reader of missing content may wait for it for ever.
 fn whole(target: &dyn Target) -> Result<(), StorageRequestError> {
     let of = target.file().ok_or(StorageRequestError::Io)?;
     let size = rustix::fs::fstat(of.file)
@@ -99,7 +99,7 @@ fn whole(target: &dyn Target) -> Result<(), StorageRequestError> {
     }
 }
 
-/// Does what is asked, and adds the answer.
+/// Carries out a request, and adds the answer.
 fn done(ask: &StorageRequest, piece: &[u8], target: &mut dyn Target, out: &mut Vec<u8>) {
     let begin = out.len();
     out.extend_from_slice(&[0; StorageReply::BYTES]);

@@ -1,4 +1,4 @@
-//! Reads and writes of a window with nothing around them: what benchmarks stand beside.
+//! Reads and writes of a window with nothing around them: the baseline of benchmarks.
 
 use super::shim::{FileWindow, Numbered, RmaDirection, RmaEndpoint, Shim};
 use super::{RmaError, on_stack, source};
@@ -24,7 +24,7 @@ impl BareWindow {
     /// Onto the first bytes of a file, at an address of this host.
     ///
     /// # Errors
-    /// What cannot be had.
+    /// The resource that is not available.
     pub fn open(
         library: &Path,
         provider: &str,
@@ -51,7 +51,7 @@ impl BareWindow {
         })
     }
 
-    /// What its users need.
+    /// The offer that its users need.
     pub fn offer(&self) -> &Offer {
         &self.offer
     }
@@ -79,7 +79,7 @@ impl RawWindowClient {
     /// To a window, from an address of this host.
     ///
     /// # Errors
-    /// What cannot be had.
+    /// The resource that is not available.
     pub fn open(library: &Path, at: IpAddr, offer: &Offer) -> Result<Self, RmaError> {
         let shim = Shim::load(library)?;
         let node = source(&offer.provider, at);

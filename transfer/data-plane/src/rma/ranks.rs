@@ -1,6 +1,6 @@
 //! Windows for the ranks of a program: onto what they keep for each other, and onto what they read of each other.
 //!
-//! Progress is made only while a rank says so: a program that computes has no thread here.
+//! Progress is made only when a rank calls for it: a program that computes has no thread here.
 
 use super::shim::RmaOperation;
 use super::{AGAIN, AHEAD, BLOCK, Domain, EndpointRole, LOOK, Rma, RmaDirection, WindowReader};
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use tarn_ports::{ExposedExtent, KeepAliveGuard, OneSided};
 use tarn_proto::storage::Offer;
 
-/// Buffers of [`BLOCK`] bytes that are kept: what four threads have under way.
+/// Buffers of [`BLOCK`] bytes that are kept: as many as four threads have under way.
 const SPARE: usize = 16;
 /// A thread that makes progress sees within a turn that it is over.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 impl Rma {
-    /// What another rank offers, and the endpoint that goes there.
+    /// The window that another rank offers, and the endpoint that goes there.
     fn towards(&self, here: IpAddr, words: &[u8], end: u64) -> io::Result<(Arc<Domain>, Offer)> {
         let offer = Offer::decode(words).map_err(|e| io::Error::other(e.to_string()))?;
         if offer.provider != self.provider {
@@ -39,8 +39,8 @@ impl Rma {
         self.domain_at(here, side).map_err(io::Error::other)
     }
 
-    /// Ends an endpoint with which something was given up: what it has on its way goes no further from here, and a provider that waits for
-    /// an answer in vain keeps nothing else from ending.
+    /// Ends an endpoint on which an operation was given up: it sends nothing more from here, and a provider that waits for an
+    /// answer in vain delays the end of nothing else.
     fn abandon(&self, domain: &Arc<Domain>) {
         lock(&self.domains).retain(|_, other| !Arc::ptr_eq(other, domain));
         domain.endpoint.stop();

@@ -1,6 +1,6 @@
-//! Peers of libfabric's provider `shm`. It maps what a peer's name says, believes what stands there (sizes, offsets, locks, process numbers),
-//! and waits for a peer that is not there until its reader gives up. So only a region that this user's own processes alone can have written
-//! is given to it.
+//! Peers of libfabric's provider `shm`. It maps the region that a peer's name gives, believes its content (sizes, offsets, locks,
+//! process numbers), and waits for a peer that is not there until its reader gives up. So only a region that this user's own
+//! processes alone can have written is given to it.
 
 use rustix::fs::{FileType, Mode, OFlags};
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Where the C library keeps named shared memory.
+/// The folder in which the C library keeps named shared memory.
 const REGIONS: &str = "/dev/shm";
 
 /// Whether a provider is `shm`.
@@ -21,8 +21,8 @@ pub(super) fn why_not(provider: &str) -> Option<String> {
     let parts = provider.split([';', ',', ':', '+']);
     let is_unsafe = |part: &&str| ["sm2", "lnx"].iter().any(|p| part.eq_ignore_ascii_case(p));
     let part = parts.map(str::trim).find(is_unsafe)?;
-    // sm2: /dev/shm/fi_sm2_mmap is whoever's made it first, is mapped and believed, and a lock in it that is not had ends the process.
-    // lnx takes shm for peers of this host without telling their names.
+    // sm2: /dev/shm/fi_sm2_mmap belongs to the user that made it first, is mapped and believed, and a lock in it that is not had
+    // ends the process. lnx takes shm for peers of this host without giving their names.
     Some(format!(
         "libfabric's provider `{part}` is not used: it maps memory that other users of this host may have written; on one host use `shm`, between hosts `tcp;ofi_rxm`"
     ))

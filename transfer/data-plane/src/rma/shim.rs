@@ -48,7 +48,7 @@ macro_rules! functions {
     ($($name:ident: $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
         /// The library's functions. It is never unloaded.
         pub(super) struct Shim {
-            // SAFETY: whoever calls one keeps to what shim/tarnfabric.h says of it.
+            // SAFETY: the caller of each keeps to its description in shim/tarnfabric.h.
             $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
@@ -90,7 +90,7 @@ functions! {
     close: c"tf_close" (Tf);
 }
 
-/// Where the libraries deal with faults, as addresses: they are loaded for ever, and asked in a handler.
+/// The libraries' fault handlers, as addresses: the libraries are loaded for ever, and these are called in a signal handler.
 static DEALS: [AtomicUsize; LIBRARIES] = [const { AtomicUsize::new(0) }; LIBRARIES];
 
 /// Deals with a fault in a window, whichever library has it.
@@ -134,7 +134,7 @@ impl Shim {
     /// Why it cannot be loaded.
     pub(super) fn load(path: &Path) -> Result<Arc<Self>, RmaError> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(RmaError::new)?;
-        // SAFETY: the name ends with NUL. What the library does when it is loaded is as safe as the library.
+        // SAFETY: the name ends with NUL. The library's code that runs when it is loaded is as safe as the library.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
             // SAFETY: after a failure it is a string, until the next call of this thread.
@@ -170,7 +170,7 @@ unsafe impl Sync for RmaEndpoint {}
 
 impl RmaEndpoint {
     /// # Errors
-    /// What cannot be opened.
+    /// The reason why it cannot be opened.
     pub(super) fn open(
         shim: &Arc<Shim>,
         provider: &str,
@@ -241,7 +241,7 @@ impl RmaEndpoint {
         checked(rc).map(|_| peer)
     }
 
-    /// Has windows guarded from now on: without that, whoever makes a window's file shorter ends this process.
+    /// Has windows guarded from now on: without that, a process that makes a window's file shorter ends this process.
     pub(super) fn guard(&self) -> io::Result<()> {
         self.shim.guard()
     }
@@ -302,8 +302,8 @@ impl RmaEndpoint {
         let context = Arc::into_raw(Arc::clone(&flight));
         let context = context.cast_mut().cast();
         let (shim, tf) = (&self.shim, self.tf);
-        // SAFETY, of both: `start` has space for `len` bytes and stays where it is: nobody takes the vector out of the flight before the
-        // endpoint says that it is over, and until then the endpoint holds the flight by `context`.
+        // SAFETY, of both: `start` has space for `len` bytes and stays where it is: nobody takes the vector out of the flight
+        // before the endpoint reports that it is over, and until then the endpoint holds the flight by `context`.
         let rc = match way {
             // SAFETY: see above.
             RmaDirection::Read => unsafe { (shim.read)(tf, peer, start, len, from, key, context) },
@@ -329,7 +329,7 @@ impl RmaEndpoint {
         }
     }
 
-    /// Lets the endpoint do its work until something is over, at most so long; what is over.
+    /// Lets the endpoint do its work until an operation ends, at most so long; the number of operations that ended.
     fn poll(&self, timeout: Duration, done: &mut [RmaCompletion; DONE]) -> io::Result<usize> {
         let _open = self.opened()?;
         let millis = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
@@ -351,7 +351,7 @@ impl RmaEndpoint {
         Ok(())
     }
 
-    /// Ends it: what flies never lands.
+    /// Ends it: operations under way never complete.
     pub(super) fn stop(&self) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut *open) {
@@ -388,7 +388,7 @@ impl Drop for FileWindow {
 
 enum RmaOperationState {
     Flying(Vec<u8>),
-    /// 0, or what went wrong.
+    /// 0, or the error.
     Over(Vec<u8>, c_int),
     Taken,
 }
@@ -396,13 +396,13 @@ enum RmaOperationState {
 /// An endpoint for one thread, which numbers what it asks for, and moves bytes between memory that it was lent and windows.
 pub(super) struct Numbered {
     endpoint: RmaEndpoint,
-    /// What is read to try a peer.
+    /// The buffer for a trial read from a peer.
     trial: Box<[u8; TRIAL]>,
 }
 
 impl Numbered {
     /// # Errors
-    /// What cannot be opened.
+    /// The reason why it cannot be opened.
     pub(super) fn open(
         shim: &Arc<Shim>,
         provider: &str,
@@ -422,7 +422,7 @@ impl Numbered {
     /// Reads the first bytes of a peer's window of some bytes, and nothing else at the same time.
     ///
     /// # Errors
-    /// Where that fails, or takes too long. The endpoint is stopped then.
+    /// The error, also when the trial takes too long. The endpoint is stopped then.
     pub(super) fn try_peer(
         &mut self,
         peer: u64,
@@ -451,8 +451,8 @@ impl Numbered {
         })
     }
 
-    /// Begins to move bytes between a span and a peer's window; false: not now. The span is lent until [`Numbered::ended`] has told the
-    /// number, or this was dropped.
+    /// Begins to move bytes between a span and a peer's window; false: not now. The span is in use until [`Numbered::ended`] has
+    /// reported the number, or this was dropped.
     pub(super) fn begin(
         &self,
         way: RmaDirection,
@@ -483,7 +483,7 @@ impl Numbered {
         }
     }
 
-    /// What becomes readable when there is something to do; none where the provider has nothing of the kind.
+    /// The descriptor that becomes readable when there is something to do; none if the provider has none.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         let _open = self.endpoint.opened().ok()?;
         // SAFETY: the endpoint is there.
@@ -521,7 +521,7 @@ impl Numbered {
     }
 }
 
-/// Where bytes go.
+/// The direction of a movement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RmaDirection {
     /// From the window.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tarn_proto::storage::Offer;
 use tarn_ring::{MemorySpan, Ticket};
 
-/// Bytes of one request, at most: what providers take at once.
+/// Bytes of one request, at most: the number that providers take at once.
 const MAX_BYTES: usize = 1 << 30;
 /// Bytes that are moved as one by the node itself, where they are aligned.
 const WORD: usize = 8;
@@ -20,7 +20,7 @@ const TRIAL: Duration = Duration::from_secs(5);
 /// For what is under way when it is given back: until then the memory may be the peer's to write to.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// What could not be begun yet.
+/// A request that could not be begun yet.
 #[derive(Clone, Copy)]
 struct QueuedRmaRequest {
     way: RmaDirection,
@@ -39,7 +39,7 @@ pub(crate) struct WindowClient {
     failed: Vec<Ticket>,
 }
 
-/// Bytes of what is under way, by ticket: those are small numbers.
+/// Bytes of requests under way, by ticket: those are small numbers.
 #[derive(Default)]
 struct InFlightBytes {
     bytes: Vec<u64>,
@@ -112,7 +112,7 @@ impl WindowClient {
     /// Whether a request can go this way.
     pub(crate) fn takes(&self, way: RmaDirection, at: u64, span: MemorySpan) -> bool {
         let end = at.checked_add(span.len() as u64);
-        // A word is to be whole for others, whatever a provider does.
+        // A word must be whole for others, with any provider.
         (WORD + 1..=MAX_BYTES).contains(&span.len())
             && end.is_some_and(|end| end <= self.offer.size)
             && (way == RmaDirection::Read || self.offer.writable)
@@ -121,7 +121,7 @@ impl WindowClient {
     /// Begins a request, at once or later.
     ///
     /// # Errors
-    /// When nothing can be asked of the peer any more.
+    /// When no request to the peer is possible any more.
     pub(crate) fn begin(
         &mut self,
         way: RmaDirection,
@@ -186,12 +186,13 @@ impl WindowClient {
         all.and_then(|()| self.push())
     }
 
-    /// What becomes readable when something may have ended, unless [`WindowClient::may_sleep`] says no; none where the provider cannot say.
+    /// The descriptor that becomes readable when something may have ended, unless [`WindowClient::may_sleep`] says no; none
+    /// if the provider has none.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.endpoint.descriptor()
     }
 
-    /// Whether who waits for the descriptor misses nothing, and is not woken by what was before.
+    /// Whether a waiter for the descriptor misses nothing, and is not woken by earlier events.
     pub(crate) fn may_sleep(&self) -> bool {
         self.waiting.is_empty() && self.endpoint.may_sleep()
     }
@@ -206,7 +207,7 @@ impl WindowClient {
         self.under_way.count == 0
     }
 
-    /// What has failed, and what has not ended: it never will.
+    /// The requests that have failed, and those that have not ended and never will.
     pub(crate) fn lose(mut self) -> Vec<Ticket> {
         let mut all = std::mem::take(&mut self.failed);
         all.extend(self.under_way.tickets());

@@ -1,4 +1,4 @@
-//! What goes wrong in the middle.
+//! Errors in the middle of a transfer.
 
 use crate::common::*;
 use crate::strangers::until;
@@ -12,7 +12,7 @@ use tarn_mover::Trees;
 use tarn_ports::{Control, Mover};
 use tarn_types::event::FailureKind;
 
-/// What a wire does after its first bytes towards the client.
+/// The behaviour of a wire after its first bytes towards the client.
 #[derive(Clone, Copy, PartialEq)]
 enum Then {
     Cuts,
@@ -20,7 +20,7 @@ enum Then {
     Flips,
 }
 
-/// Lets what is `left` through to the client, over all connections, and then behaves as told.
+/// Lets `left` bytes through to the client, over all connections, and then does as `then` says.
 fn forward(mut server: TcpStream, mut client: TcpStream, left: &AtomicI64, then: Then) {
     let mut buffer = vec![0; 32 << 10];
     while let Ok(n @ 1..) = server.read(&mut buffer) {
@@ -74,14 +74,14 @@ fn a_cut_connection_is_resumed_and_nothing_proven_is_sent_twice() {
         error.failure.message.contains("n1") && !ends.to.exists(),
         "{error}"
     );
-    // What was on its way to the one that was cut is counted when that has ended.
+    // Bytes on their way to the peer that was cut are counted when that connection has ended.
     until(|| ends.server.connections() == 0);
     let sent_before = ends.server.counts().bytes;
     cut.sources = vec![remote(&ends.client, ends.manifest())];
     let report = copy(&cut).unwrap();
     assert_eq!(report.bytes + report.resumed, whole);
     assert!(report.resumed >= 8 << 20, "{}", report.resumed);
-    // The second attempt asked for what was missing, and for nothing else.
+    // The second attempt requested the missing bytes, and no others.
     assert_eq!(ends.server.counts().bytes - sent_before, report.bytes);
     assert_eq!(model(&ends.to), model(&ends.from));
     assert!(clean(&cut));
@@ -210,7 +210,7 @@ fn a_full_server_says_so_and_everybody_gets_a_turn() {
         }
     });
     assert_eq!(done.into_inner(), 4);
-    // With no timeout for it, it is an error that says what it is.
+    // With no timeout for it, it is an error with its reason.
     let hasty = DataClient {
         timeout: DataClientTimeouts {
             busy: Duration::ZERO,

@@ -17,7 +17,7 @@ use tarn_stream::hello::{Hello, Welcome};
 /// A run whose streams are for messages.
 const MESSAGES: RunId = [9; 16];
 
-/// Answers calls with what was said, serves one stretch of a file.
+/// Answers calls, and serves one stretch of a file.
 struct Echo {
     part: Option<ServedFileExtent>,
     cancelled: AtomicBool,
@@ -117,7 +117,8 @@ fn calls_are_answered_refused_and_given_up() {
     assert!(why.contains("nothing but files"), "{why}");
 }
 
-/// One stream serves many calls; whoever kept it sees that the server has gone. Of a node's addresses the one that answers counts.
+/// One stream serves many calls; a client that kept it sees that the server has gone. Of a node's addresses the one that
+/// answers counts.
 #[test]
 fn a_line_is_kept_for_calls() {
     let (_, server) = echo(None);
@@ -140,7 +141,7 @@ fn a_line_is_kept_for_calls() {
     assert!(client.call_on(&mut line, b"x", &control).is_err());
 }
 
-/// A wire that changes one byte of a direction, if told which.
+/// A wire that changes one byte of a direction, if one is given.
 fn wire(server: &DataServer, there: Option<usize>, back: Option<usize>) -> DataClient {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = DataClient {

@@ -174,7 +174,8 @@ pub(crate) fn bytes(size: usize, seed: u8) -> Vec<u8> {
     all
 }
 
-/// What lies in a folder, read with nothing but the standard library: kind and mode, time, content or target, inode's links.
+/// The content of a folder, read with nothing but the standard library: kind and mode, time, content or target, inode's
+/// links.
 pub(crate) type Model = BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>, u64)>;
 
 pub(crate) fn model(root: &Path) -> Model {

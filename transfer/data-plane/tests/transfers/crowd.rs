@@ -1,4 +1,4 @@
-//! Strangers that hold connections and say nothing.
+//! Strangers that hold connections and send nothing.
 
 use crate::common::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -1,4 +1,5 @@
-//! Trees whose files are sealed: they cross as they lie, and are opened, kept sealed, gone on with, or refused where they arrive.
+//! Trees whose files are sealed: they cross as they are stored, and are opened, kept sealed, resumed, or refused where they
+//! arrive.
 
 use crate::common::*;
 use std::os::unix::fs::FileExt;
@@ -13,7 +14,7 @@ use tarn_types::key::{DataKey, KeyId};
 use tarn_types::manifest::Manifest;
 use tarn_types::part::Verify;
 
-/// Sizes around every border: nothing, a piece, a chunk, what one thread does, what threads share.
+/// Sizes around every border: nothing, a piece, a chunk, the work of one thread, the work that threads share.
 const SIZES: &[usize] = &[
     0,
     1,
@@ -29,7 +30,7 @@ fn key(of: u8) -> Arc<DataKey> {
     Arc::new(DataKey::new(KeyId([of; 16]), [of ^ 0x5a; 32].into()))
 }
 
-/// A tree in the clear, what it is sealed, and a node that serves that.
+/// A tree in the clear, the same tree sealed, and a node that serves that.
 struct Vault {
     dir: tempfile::TempDir,
     manifest: Manifest,
@@ -121,7 +122,7 @@ fn a_sealed_tree_crosses_as_it_lies_and_is_opened_where_it_is_to_be_clear() {
         let report = copy(&with(vault.job(&kept, true))).unwrap();
         assert_eq!(report.manifests[0].hash(), vault.manifest.hash());
         vault.opens(&kept);
-        // What is more than a piece is the same file, salt and all.
+        // A file larger than a piece is the same file, salt and all.
         let read = |d: &str| std::fs::read(vault.at(d).join("d/f7")).unwrap();
         assert!(read("sealed") == read(&kept));
         let before = vault.server.counts().bytes;
@@ -294,7 +295,7 @@ fn what_a_peer_has_changed_is_refused_whole() {
         std::fs::write(sealed(name), kept).unwrap();
     }
     assert!(std::fs::read(sealed("small9")).unwrap() == small);
-    // Nor is anything taken with another key, nor is what is sealed taken for what is in clear.
+    // Nor is anything taken with another key, nor is sealed content taken for content in clear.
     let mut other = vault.job("to", true);
     other.sources[0].sealed = Some(key(2));
     other.seal = Some(key(2));

@@ -157,7 +157,7 @@ impl Hands {
         Self::by(far, Options::default())
     }
 
-    /// What is to be persistent need not be.
+    /// Requests may ask for persistence and need not have it.
     pub(crate) fn accepting(far: RemoteStorage) -> Self {
         let options = Options {
             volatile: true,
@@ -227,7 +227,7 @@ fn they_are_over_a_sealed_stream_too() {
 fn done_there(way: ContentTransport) {
     let (bytes, server) = lender_by(8, way.clone());
     let is_sealed = matches!(way, ContentTransport::Sealed);
-    // The other end has not asked for it.
+    // The other end has not requested it.
     let wire = lent(&server).unwrap();
     assert_eq!(wire.is_sealed(), is_sealed);
     let mut hands = Hands::on(wire);
@@ -273,7 +273,7 @@ fn done_there(way: ContentTransport) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// Whatever is posted, in chains that go there one after the other.
+    /// Random requests, in chains that go there one after the other.
     #[test]
     fn it_is_as_if_it_were_here(
         requests in prop::collection::vec((0..3_u8, 0..SIZE, 0..1_500_000_usize, any::<u8>()), 1..20),
@@ -322,7 +322,7 @@ proptest! {
 fn what_the_other_node_refuses_is_told_and_the_rest_goes_on() {
     let (_, server) = lender(8);
     let mut hands = Hands::on(lent(&server).unwrap());
-    // It has become smaller there, say: nobody here could know.
+    // It has become smaller there, for example: nobody here could know.
     let far = RemoteStorage::new(
         lent(&server).unwrap(),
         Arc::new((2 * SIZE as u64).into()),
@@ -352,7 +352,7 @@ fn streams_are_given_over_up_to_a_bound_and_no_longer_than_they_are_open() {
     drop(one);
     until(|| lent(&server).is_ok());
     drop(two);
-    // What is no request ends the stream.
+    // Bytes that are no request end the stream.
     let mut raw = None;
     until(|| {
         raw = lent(&server).ok();
@@ -363,7 +363,7 @@ fn streams_are_given_over_up_to_a_bound_and_no_longer_than_they_are_open() {
     assert_eq!(raw.read(&mut [0; 10]).unwrap(), 0);
 }
 
-/// Who waits for an answer before the rest of the next request gets it.
+/// A client that waits for an answer before it sends the rest of the next request gets it.
 #[test]
 fn answers_are_not_held_back_by_what_is_still_to_come() {
     let (_, server) = lender(1);
@@ -410,7 +410,7 @@ fn ends_with_its_peer(way: ContentTransport) {
     let ends = hands.ends();
     assert!(ends.iter().all(|(code, _)| *code == lost), "{ends:?}");
     assert_eq!(ends.len(), 10);
-    // And all that is asked for later, at once.
+    // And all later requests, at once.
     hands.post(hands.request(Op::Read, 0, 1));
     assert_eq!(hands.ends(), [(lost, 0)]);
 }

@@ -17,12 +17,12 @@ use tarn_ring::{Exposed, Level, Op, Sqe, StorageRequestError, Target};
 
 const TCP: &str = "tcp;ofi_rxm";
 
-/// A file in memory, and how much of it was asked for on streams.
+/// A file in memory, and the number of its bytes that were requested on streams.
 #[derive(Clone)]
 struct Filed {
     file: Arc<File>,
     asked: Arc<AtomicUsize>,
-    /// What windows show, and whether they may be written.
+    /// The bytes that windows show, and whether they may be written.
     shown: (usize, bool),
 }
 
@@ -179,7 +179,7 @@ fn reads_and_writes_are_done_without_the_other_node_and_the_rest_by_it() {
         assert_eq!(hands.ends(), [(0, SIZE as u64)]);
         assert!(all.iter().zip(hands.cells).all(|(b, c)| *b == c.get()));
         assert_eq!(bed.filed.asked(), 0);
-        // Words, flushes, and what is to be persistent, which this is.
+        // Words, flushes, and requests for persistence, which this memory has.
         hands.post(Sqe {
             operand: 5,
             ..hands.request(Op::FetchAdd, SIZE - 8, 0)
@@ -304,7 +304,7 @@ fn a_peer_that_dies_ends_what_is_under_way_by_its_window() {
     assert_eq!(hands.ends(), [(0, 100)]);
     drop(bed.server);
     let begun = Instant::now();
-    // What is under way may still be done: nobody can know.
+    // A request under way may still be done: nobody can know.
     let lost = StorageRequestError::Lost.code();
     for _ in 0..30 {
         hands.post(hands.request(Op::Read, 0, 3_000_000));
@@ -322,7 +322,7 @@ fn a_peer_that_dies_ends_what_is_under_way_by_its_window() {
     }
 }
 
-/// Whoever may write to a partition can cut its file. The node that shows it lives, and serves others.
+/// Any process that may write to a partition can cut its file. The node that shows it lives, and serves others.
 #[test]
 fn a_file_that_is_cut_under_a_window_ends_its_stream_and_nothing_else() {
     for provider in [TCP, "shm"] {
@@ -415,7 +415,7 @@ fn who_sleeps_is_woken_by_what_ends_on_the_stream_or_by_the_window() {
     }
     // And not when there is nothing.
     assert!(!is_ready(50));
-    // A peer that is gone is told once, not for ever.
+    // A peer that is gone is reported once, not for ever.
     drop(bed.server);
     hands.post(hands.request(Op::Flush, 0, 0));
     assert_eq!(hands.ends(), [(StorageRequestError::Lost.code(), 0)]);

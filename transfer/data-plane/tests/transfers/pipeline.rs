@@ -166,7 +166,7 @@ fn a_copy_that_fails_upstream_fails_downstream() {
         hop.arriving.ended(false);
         copying.join().unwrap()
     });
-    // Which says nothing of what it was copied from.
+    // The error does not name the first copy's source.
     assert_eq!(error.failure.kind, FailureKind::Io, "{error}");
     assert!(error.failure.message.contains("has failed"), "{error}");
 }

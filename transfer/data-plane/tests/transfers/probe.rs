@@ -80,7 +80,8 @@ fn a_probe_of_a_fast_link_ends_with_its_bytes() {
     let rate = ends.client.rate(&probe).unwrap();
     // Its time would be over by then.
     assert!(began.elapsed() < Duration::from_secs(25), "{rate}");
-    // All that was asked for, but for what is counted a moment later: each of four streams has its share, no more than two pieces of 4 MiB ahead.
+    // All requested bytes, but for those counted a moment later: each of four streams has its share, no more than two pieces
+    // of 4 MiB ahead.
     let sent = ends.server.counts();
     assert!(
         (8 << 20..=48 << 20).contains(&sent.bytes),

@@ -1,4 +1,5 @@
-//! What somebody between two nodes can do to a sealed stream, record by record: each of them is whole and was sealed by the right end.
+//! The changes that an attacker between two nodes can make to a sealed stream, record by record: each of them is whole and
+//! was sealed by the right end.
 
 use crate::common::*;
 use std::collections::BTreeSet;
@@ -13,7 +14,8 @@ use tarn_stream::hello::{Hello, Welcome};
 use tarn_stream::records::{LENGTH, Records};
 use tarn_types::manifest::{EntryKind, Manifest};
 
-/// Bytes of what is said before the first record. To the server: a hello; a proof. To the client: a welcome with a proof; a verdict.
+/// Bytes that are sent before the first record. To the server: a hello; a proof. To the client: a welcome with a proof; a
+/// verdict.
 const HANDSHAKES: [[usize; 2]; 2] = [[Hello::BYTES, 32], [Welcome::BYTES + 32, 1]];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,7 +47,8 @@ const ATTACKS: [Attack; 7] = [
 /// Records that went by in each direction, of one stream.
 type Gone = [Vec<Vec<u8>>; 2];
 
-/// Who stands between, and does this to a record of this number and direction of every stream; 0 is the way to the server.
+/// An attacker in between, who does this to a record of this number and direction of every stream; 0 is the way to the
+/// server.
 struct Between {
     attack: Option<Attack>,
     way: usize,
@@ -68,7 +71,7 @@ impl Between {
         Some(record)
     }
 
-    /// What is sent on in the place of a record; `None` to end the stream.
+    /// The record that is sent in place of the original; `None` to end the stream.
     fn changed(
         &self,
         (way, at): (usize, usize),
@@ -126,7 +129,7 @@ impl Between {
     }
 }
 
-/// A client of `ends` all of whose streams go by who stands between.
+/// A client of `ends` all of whose streams go by the attacker in between.
 fn through(ends: &Ends, between: &Arc<Between>) -> Arc<DataClient> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -202,7 +205,7 @@ fn attack_records_that_are_swapped_repeated_left_out_or_of_elsewhere_change_noth
             }
             Err(_) => assert!(!ends.to.exists()),
         }
-        // What has come is not to be of use to the next one.
+        // The next attempt must not use bytes that have come.
         let _ = std::fs::remove_dir_all(&job.staging);
         let _ = std::fs::remove_file(job.staging.with_extension("staging.progress"));
         fetched
@@ -217,7 +220,7 @@ fn attack_records_that_are_swapped_repeated_left_out_or_of_elsewhere_change_noth
         for place in places.into_iter().filter(|place| *place < sent[way]) {
             for attack in ATTACKS {
                 let is_none = match attack {
-                    // It is what is to come anyhow.
+                    // The same bytes are to come anyhow.
                     Attack::FirstAgain => place == 0,
                     // Nothing is read after it.
                     Attack::Swapped | Attack::Twice => place + 1 == sent[way],
@@ -233,7 +236,7 @@ fn attack_records_that_are_swapped_repeated_left_out_or_of_elsewhere_change_noth
                 let done = *between.done.lock().unwrap();
                 let about = format!("{attack:?}, way {way}, record {place} of {}", sent[way]);
                 assert!(done > 0 || attack == Attack::Swapped, "{about}");
-                // Each stream is met at the same place: what goes on after it is the next stream's.
+                // Each stream is met at the same place: the bytes after it belong to the next stream.
                 assert!(fetched.is_err() || place > 0, "{about}");
             }
         }

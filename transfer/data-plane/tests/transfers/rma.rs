@@ -127,8 +127,8 @@ fn without_a_window_content_is_sent() {
     assert_eq!(both.server.counts().windows, 16);
 }
 
-/// Whoever cuts a file that a window shows harms the copy, and nobody else: the kernel says so to a provider that lets it read, and
-/// one that reads itself finds zeros, which are not what the manifest's hashes are of.
+/// A process that cuts a file that a window shows harms the copy, and nobody else: the kernel returns an error to a provider that
+/// lets it read, and one that reads itself finds zeros, whose hashes are not those of the manifest.
 #[test]
 fn a_file_that_is_cut_under_a_window_is_found_out() {
     for provider in ["sockets", "tcp;ofi_rxm", "shm"] {
@@ -185,7 +185,7 @@ fn a_file_that_is_cut_under_a_window_is_found_out() {
     }
 }
 
-/// A server's endpoint that is of no use: the first attempt says so, the next one goes over the stream.
+/// A server's endpoint that is of no use: the first attempt reports it, the next one goes over the stream.
 #[test]
 fn what_does_not_work_is_given_up() {
     let Some(both) = both("tcp;ofi_rxm") else {
@@ -270,7 +270,7 @@ const KIND: usize = 8;
 /// Bytes of a window's head before the address: its length, the beginning, the key.
 const HEAD: usize = 17;
 
-/// Where the heads of windows begin in what a server has sent: the numbers before them are small.
+/// The places where the heads of windows begin in the bytes that a server has sent: the numbers before them are small.
 fn heads(sent: &[u8]) -> Vec<usize> {
     let is_window = |at: &usize| {
         let answer = &sent[at - ANSWER..*at];
@@ -317,8 +317,8 @@ fn liar(
     (Arc::new(client), lied)
 }
 
-/// A server lies about where its windows are, which key they have, or whose they are: the copy says so and ends, no byte comes from
-/// elsewhere, and the client goes on by the stream.
+/// A server gives a wrong place, key or owner of its windows: the copy says so and ends, no byte comes from elsewhere, and the
+/// client continues by the stream.
 #[test]
 fn attack_a_window_that_is_not_where_the_peer_says() {
     type Lie = fn(&mut [u8]);
@@ -357,9 +357,9 @@ impl Drop for Region {
     }
 }
 
-/// With the provider `shm` a peer's name leads to memory that the provider maps and believes: a lock that is held there stops it for ever, a
-/// size that is none ends the process. What is not this user's alone is not mapped: the copy is told why at once, not when it has waited, and
-/// goes on by the stream.
+/// With the provider `shm` a peer's name leads to memory that the provider maps and believes: a lock that is held there stops it
+/// for ever, a size that is none ends the process. Memory that is not this user's alone is not mapped: the copy gets the reason
+/// at once, without a wait, and continues by the stream.
 #[test]
 fn attack_shared_memory_that_another_may_have_written_is_not_mapped() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Sealed streams: what is seen of them from outside, and what whoever stands between can do to them.
+//! Sealed streams: what an observer sees of them, and what an attacker in between can do to them.
 
 use crate::common::*;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use tarn_data_plane::{ContentTransport, DataClient, DataClientTimeouts, Limits, 
 use tarn_ports::{Control, MoverError};
 use tarn_stream::hello::{CLEAR, Hello, SEALED, Welcome};
 
-/// What both sides of a wire have sent.
+/// The bytes that each side of a wire has sent.
 type Seen = Arc<Mutex<[Vec<u8>; 2]>>;
 
 /// Changes what goes one way, piece by piece as it comes.
@@ -130,7 +130,7 @@ fn every_stream_has_keys_of_its_own() {
     assert!(same < one.len() / 8, "{same} of {}", one.len());
 }
 
-/// What does to a piece that comes at a place what somebody between would.
+/// Makes a change that applies `does`, as an attacker would, to the piece at a place.
 fn at(
     place: usize,
     does: impl Fn(&mut Vec<u8>, usize) + Send + Sync,
@@ -201,7 +201,7 @@ fn attack_nobody_is_talked_out_of_a_sealed_stream() {
         fetch(&ends, &client).unwrap_err();
         assert!(!has(&seen.lock().unwrap()[0], b"key"));
     }
-    // Who only speaks the older version is sent away.
+    // A client that speaks only the older version is sent away.
     let ends = Ends::by(Limits::default(), ContentTransport::Sealed);
     let mut old = TcpStream::connect(ends.server.address()).unwrap();
     let hello = Hello {
@@ -218,7 +218,7 @@ fn attack_nobody_is_talked_out_of_a_sealed_stream() {
     assert_eq!(old.read(&mut [0]).unwrap(), 0, "it closes");
 }
 
-/// A nonce of few possible secrets, by who knows the key of the run and wants later readers to know them too.
+/// A nonce of few possible secrets, by a peer that knows the key of the run and wants later readers to know them too.
 #[test]
 fn attack_a_nonce_that_is_no_public_key_is_refused() {
     use hmac::{Hmac, KeyInit, Mac};

@@ -1,4 +1,4 @@
-//! Peers that are not who they should be, speak otherwise, or lie.
+//! Peers that are not who they should be, use another protocol, or send false content.
 
 use crate::common::*;
 use std::io::{Read, Write};
@@ -57,7 +57,7 @@ fn attack_a_wrong_key_and_an_unknown_run_are_refused_at_both_ends() {
 fn attack_a_replayed_handshake_is_worth_nothing() {
     let ends = Ends::new();
     ends.write("f", b"f");
-    // A wire that remembers what the client said.
+    // A wire that remembers the client's bytes.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let to = ends.server.address();
@@ -152,7 +152,7 @@ fn another_version_is_told_and_refused() {
     old.join().unwrap();
 }
 
-/// What a liar does once the client trusts it: an honest server's handshake, and then these bytes.
+/// A liar that the client trusts first: an honest server's handshake, and then these bytes.
 fn liar(ends: &Ends, lie: Vec<u8>, then_close: bool) -> Arc<DataClient> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! What a copy must keep is kept when it comes from a peer.
+//! All that a copy must keep is kept when it comes from a peer.
 
 use crate::common::*;
 use rustix::fs::{XattrFlags, setxattr};
@@ -12,7 +12,7 @@ use tarn_ports::{Control, Mover};
 use tarn_types::event::FailureKind;
 use tarn_types::part::Verify;
 
-/// Sizes around every border of the mover: nothing, a piece, a chunk, a run of chunks, what threads share.
+/// Sizes around every border of the mover: nothing, a piece, a chunk, a run of chunks, the work that threads share.
 const SIZES: &[usize] = &[
     0,
     1,

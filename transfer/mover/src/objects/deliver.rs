@@ -1,5 +1,5 @@
-//! Putting trees into a store. A store has no renames: objects are replaced one by one, each whole or absent, what the tree no
-//! longer has is removed after them, and tarn's own manifest is the last.
+//! Putting trees into a store. A store has no renames: objects are replaced one by one, each whole or absent, objects that the
+//! tree no longer has are removed after them, and tarn's own manifest is the last.
 
 use super::delivery::{DeliveryFile, DeliveryProgress, PART, TreeDelivery};
 use super::listing::TreeListing;
@@ -104,7 +104,7 @@ pub(crate) fn deliver(
     })
 }
 
-/// The path of what is a single file.
+/// The path in a tree that is a single file.
 fn only_file(merged: &Manifest, at: &ObjectUrl) -> Result<Box<[u8]>> {
     match &merged.entries[..] {
         [only] if matches!(only.kind, EntryKind::File { .. }) => Ok(only.path.clone()),
@@ -164,7 +164,8 @@ fn tags(owner: &str, hash: Option<Hash>, mtime: i64) -> Tags {
     tags
 }
 
-/// What an object may take the place of, where this one was seen: nothing of others, unless the delivery replaces whatever is there.
+/// The object that an upload may replace, given the ETag that was seen: nothing of others, unless the delivery replaces
+/// everything.
 fn replaces<'a>(job: &DeliveryJob, seen: Option<&'a str>) -> Replaces<'a> {
     match (job.over, seen) {
         (Over::All, _) => Replaces::Anything,
@@ -181,7 +182,8 @@ fn part_len(size: u64) -> u64 {
 }
 
 impl<'a> TreeDelivery<'a> {
-    /// Puts the files, and removes what the tree no longer has. From here on the tree is not what its manifest says, so that goes first.
+    /// Puts the files, and removes what the tree no longer has. From here on the tree is not that of its manifest, so the
+    /// manifest goes first.
     fn replace_tree(
         &self,
         listing: &TreeListing,
@@ -280,7 +282,7 @@ impl<'a> TreeDelivery<'a> {
         )
     }
 
-    /// Whether the object is what it is to be, by an earlier delivery.
+    /// Whether the object is the intended one, by an earlier delivery.
     fn is_there(&self, file: &DeliveryFile<'_>) -> Result<bool> {
         let there = self.there.get(file.path);
         let Some((there, is)) = there
@@ -346,7 +348,7 @@ impl<'a> TreeDelivery<'a> {
         self.checked(file, etag, hash, 0)
     }
 
-    /// What a file's object may take the place of.
+    /// The object that this file's upload may replace.
     fn replaces(&self, file: &DeliveryFile<'_>) -> Replaces<'_> {
         let seen = self.there.get(file.path);
         replaces(self.job, seen.map(|there| &*there.etag))
@@ -393,8 +395,8 @@ impl<'a> TreeDelivery<'a> {
         self.forget(control)
     }
 
-    /// Goes on with an upload of a file that was to become this; whether it did. Where the file has changed since, or the upload is
-    /// gone, or the object is whole already, it did not.
+    /// Continues an upload of a file that was to become this; whether it did. It did not if the file has changed since, or the
+    /// upload is gone, or the object is whole already.
     fn went_on(&self, file: &DeliveryFile<'_>, begun: &Upload, meant: Meant) -> Result<bool> {
         if self.is_there(file)? || meant != (self.hash_of(file)?, file.mtime) {
             return Ok(false);
@@ -408,7 +410,7 @@ impl<'a> TreeDelivery<'a> {
         }
     }
 
-    /// The hash of what a file is to be.
+    /// The hash of a file's intended content.
     fn hash_of(&self, file: &DeliveryFile<'_>) -> Result<Hash> {
         file.hash.map_or_else(|| self.read_for_hash(file), Ok)
     }
@@ -440,7 +442,7 @@ impl<'a> TreeDelivery<'a> {
         self.checked(file, etag, hash, resumed)
     }
 
-    /// What was cancelled has to go as well; what stays goes with the next delivery.
+    /// A cancelled upload must go as well; if that fails, the next delivery ends it.
     fn give_up(&self, begun: &Upload) {
         let _ = self.end(begun, &Control::default());
     }
@@ -528,7 +530,7 @@ impl<'a> TreeDelivery<'a> {
         })
     }
 
-    /// The ETag of the object, if it is what an upload in parts was to become.
+    /// The ETag of the object, if it is the intended result of an upload in parts.
     fn made(&self, file: &DeliveryFile<'_>, hash: Hash) -> Result<Option<String>> {
         let found = self.place.store.look(&file.at, self.control)?;
         let same = |f: &ObjectMetadata| {
@@ -538,7 +540,7 @@ impl<'a> TreeDelivery<'a> {
         Ok(found.filter(same).map(|f| f.etag))
     }
 
-    /// An object that was put: read again if that was asked for.
+    /// An object that was put: read again if the job requires that.
     fn checked(
         &self,
         file: &DeliveryFile<'_>,

@@ -40,7 +40,7 @@ pub(super) struct TreeDelivery<'a> {
     pub(super) done: Mutex<DeliveryProgress>,
 }
 
-/// What a delivery has done.
+/// The work that a delivery has done.
 #[derive(Default)]
 pub(super) struct DeliveryProgress {
     /// ETag and hash of each object, by path.

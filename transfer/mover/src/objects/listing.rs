@@ -1,4 +1,4 @@
-//! What a tree of a store holds: keys become paths.
+//! The content of a tree in a store: keys become paths.
 
 use super::marker::{self, MarkerEntries};
 use super::owner::PROBE;
@@ -13,13 +13,13 @@ use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind, Manifest, check_path, parent};
 use tarn_types::object::ObjectUrl;
 
-/// The mode of a file of which nothing says more.
+/// The mode of a file without a marker's entry.
 const FILE_MODE: u32 = 0o644;
 /// The same of a folder.
 const FOLDER_MODE: u32 = 0o755;
 const SECOND: i64 = 1_000_000_000;
 
-/// What is below a tree's prefix.
+/// The objects below a tree's prefix.
 #[derive(Default)]
 pub(crate) struct TreeListing {
     /// The objects, by path.
@@ -28,7 +28,7 @@ pub(crate) struct TreeListing {
     pub(crate) folders: Vec<Box<[u8]>>,
     /// tarn's own manifest.
     pub(crate) marker: Option<ObjectMetadata>,
-    /// What it says.
+    /// The entries in that manifest.
     pub(crate) marked: MarkerEntries,
     /// The note of an upload that a delivery has under way, or had when it was killed.
     pub(crate) upload: Option<ObjectMetadata>,
@@ -70,7 +70,7 @@ pub(crate) fn is_there(store: &dyn ObjectStore, at: &ObjectUrl, watch: &dyn Watc
     let listed = store.list(at, watch, &mut |found| {
         is_there = found.key != at.key;
         match is_there {
-            // The first page has told it.
+            // The first page has reported it.
             true => Err(failed("it is there".into())),
             false => Ok(()),
         }
@@ -88,7 +88,7 @@ fn nothing(at: &ObjectUrl) -> MoverError {
     .refused(ObjectStoreError::Missing)
 }
 
-/// Everything below a prefix, whatever it is.
+/// Everything below a prefix.
 pub(crate) fn listed(
     store: &dyn ObjectStore,
     at: &ObjectUrl,
@@ -141,7 +141,7 @@ impl TreeListing {
         self.objects.is_empty() && self.folders.is_empty() && self.marker.is_none()
     }
 
-    /// What tarn has put as this object, if it still is that.
+    /// The entry of an object that tarn has put, if the object is still the same.
     pub(crate) fn known(&self, path: &[u8], found: &ObjectMetadata) -> Option<&Entry> {
         let (entry, etag) = self.marked.get(path)?;
         let same = matches!(entry.kind, EntryKind::File { size, .. } if size == found.size);
@@ -212,8 +212,8 @@ fn folder(path: &[u8], mtime: i64) -> Entry {
     }
 }
 
-/// A file of which its object alone tells. Its time is the object's to the second; the fraction is made of the ETag, so that what
-/// compares sizes and times tells apart what ETags do.
+/// The entry of a file that only its object describes. Its time is the object's to the second; the fraction is made of the ETag,
+/// so that a comparison of sizes and times distinguishes ETags.
 fn plain(path: &[u8], found: &ObjectMetadata) -> Entry {
     Entry {
         path: path.into(),

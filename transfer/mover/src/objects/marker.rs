@@ -1,5 +1,6 @@
-//! The manifest that tarn puts into a tree of a store, as its last object: what objects cannot say of files (modes, times, links,
-//! empty folders, attributes, hashes), each file's tied to its object by the ETag. docs/reference/formats.md has the bytes.
+//! The manifest that tarn puts into a tree of a store, as its last object: the facts about files that objects lack (modes, times,
+//! links, empty folders, attributes, hashes), each file's tied to its object by the ETag.
+//! docs/reference/formats.md has the bytes.
 
 use crate::error::Result;
 use std::collections::BTreeMap;
@@ -17,10 +18,10 @@ const MODE: u32 = 0o777;
 /// Bytes that one can have: `MAX_ENTRIES` of some 60 bytes.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// What it says of each path; of a file with its object's ETag.
+/// The manifest's entry for each path; for a file with its object's ETag.
 pub(crate) type MarkerEntries = BTreeMap<Box<[u8]>, (Entry, String)>;
 
-/// What a tree's manifest in the store is to be, of this tree and the objects' ETags.
+/// The bytes of the manifest in the store, made from this tree and the objects' ETags.
 pub(crate) fn write(tree: &Manifest, etag: impl Fn(&[u8]) -> Option<String>) -> Vec<u8> {
     let entries = tree.entries.iter().map(|entry| {
         let mut xattrs: Vec<Xattr> = users(&entry.xattrs);

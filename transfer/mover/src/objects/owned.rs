@@ -1,4 +1,4 @@
-//! What is already in the place of a tree, or an object, and whose it is: each object says its owner.
+//! The objects in the place of a tree or an object, and their owners: each object names its owner.
 
 use super::listing::{TreeListing, listed};
 use super::owner::{PROBE, of_owner};
@@ -13,7 +13,7 @@ use tarn_types::hash::Hash;
 use tarn_types::manifest::EntryKind;
 use tarn_types::object::{MAX_KEY_BYTES, ObjectUrl};
 
-/// What is already there.
+/// An object that is already there.
 pub(super) struct There {
     pub(super) etag: String,
     pub(super) size: u64,
@@ -21,10 +21,10 @@ pub(super) struct There {
     pub(super) hash: Option<Hash>,
 }
 
-/// What is below a prefix, and of each object what is known.
+/// The objects below a prefix, and the known facts of each.
 pub(super) type Owned = (TreeListing, BTreeMap<Box<[u8]>, There>);
 
-/// Who delivers, and what makes way.
+/// The owner that delivers, and the objects that must make way.
 pub(super) type DeliveryOwner<'a> = (&'a str, Over);
 
 /// Whether a tree may be put there.
@@ -88,7 +88,7 @@ fn foreign(place: &StoreLocation<'_>, over: Over, path: &[u8]) -> MoverError {
     MoverError::new(FailureKind::Conflict, text)
 }
 
-/// Looks whose the objects of tarn's own are that say what the tree is: its marker, and the note of an upload.
+/// Checks the owner of tarn's own objects that describe the tree: its marker, and the note of an upload.
 fn check_own_objects(
     place: &StoreLocation<'_>,
     (owner, over): DeliveryOwner<'_>,
@@ -110,7 +110,7 @@ fn check_own_objects(
             // A finished tree is none of an unfinished delivery.
             Over::Unfinished if own && name == upload::NAME => {}
             Over::Own | Over::Unfinished => return Err(foreign(place, over, name.as_bytes())),
-            // What somebody else's says is nobody's word here.
+            // The marker of another owner proves nothing here.
             Over::All if !own && name == marker::NAME => listing.marked.clear(),
             Over::All => {}
         }
@@ -143,7 +143,7 @@ pub(super) fn owned(
                     size: found.size,
                     hash: *hash,
                 },
-                // What a killed delivery has left has only its own word.
+                // An object that the marker does not describe, such as one of a killed delivery, has only its own tags.
                 _ => {
                     let Some(is) = place.store.look(&object(place, path)?, control)? else {
                         // It has gone since it was listed.

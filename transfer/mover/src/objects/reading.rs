@@ -89,7 +89,7 @@ impl<'a> TreeDelivery<'a> {
     }
 }
 
-/// What a thread reads sources with: its stream to a peer, by tree.
+/// A thread's reader of sources: its stream to a peer, by tree.
 #[derive(Default)]
 pub(super) struct PeerSourceReader<'a> {
     stream: Option<(usize, Box<dyn PeerStream + 'a>)>,
@@ -159,7 +159,7 @@ fn read_sealed_peer(
     Ok(())
 }
 
-/// The hash of what a sealed file of a store holds.
+/// The hash of the content of a sealed file of a store.
 pub(super) fn sealed_hash_of(
     tree: &ObjectTree,
     (path, size): (&[u8], u64),

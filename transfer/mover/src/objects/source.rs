@@ -12,7 +12,7 @@ use tarn_types::hash::Hash;
 use tarn_types::manifest::{EntryKind, Manifest};
 use tarn_types::object::ObjectUrl;
 
-/// A tree of a store, which holds what its manifest says.
+/// A tree of a store, with the content of its manifest.
 #[derive(Debug)]
 pub(crate) struct ObjectTree {
     store: Arc<dyn ObjectStore>,
@@ -46,7 +46,7 @@ impl ObjectTree {
         )
     }
 
-    /// Opens a stretch of a file, and sees to it that it is of what was listed, and all stretches of one object.
+    /// Opens a stretch of a file, and sees to it that it is of the listed object, and all stretches of one object.
     fn open<'a>(
         &'a self,
         path: &[u8],
@@ -61,7 +61,7 @@ impl ObjectTree {
             .open(&self.key(path)?, range, pinned.as_deref(), watch)?;
         let entry = self.manifest.find(path);
         let as_listed = entry.is_some_and(|entry| match entry.kind {
-            // Where a hash is known it decides, at the end.
+            // A known hash decides, at the end.
             EntryKind::File { size, hash, .. } => {
                 size == body.size() && (hash.is_some() || made_of(entry, body.etag()))
             }
@@ -115,9 +115,9 @@ impl PeerTree for ObjectTree {
 struct ObjectTreeStream<'a> {
     tree: &'a ObjectTree,
     watch: &'a dyn Watch,
-    /// What is to be read, in order.
+    /// The ranges still to be read, in order.
     wanted: VecDeque<(Box<[u8]>, Range<u64>)>,
-    /// What is being read, and its bytes that are still to come.
+    /// The object that is being read, and the number of its bytes that are still to come.
     open: Option<(Box<dyn ObjectBody + 'a>, u64)>,
 }
 
@@ -126,7 +126,7 @@ impl PeerStream for ObjectTreeStream<'_> {
         for piece in pieces {
             let range = piece.offset..piece.offset + piece.len;
             match self.wanted.back_mut() {
-                // One request for what is together.
+                // One request for adjacent ranges.
                 Some((path, last)) if **path == *piece.path && last.end == range.start => {
                     last.end = range.end;
                 }

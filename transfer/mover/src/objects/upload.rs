@@ -1,5 +1,6 @@
-//! The upload that a delivery has under way, noted in the tree itself: who comes after a delivery that was killed continues with it or
-//! ends it, and nobody else's. docs/reference/formats.md has the text.
+//! The upload that a delivery has under way, noted in the tree itself: after a delivery that was killed, the next one of the same
+//! owner continues or ends it, and never that of another owner.
+//! docs/reference/formats.md has the text.
 
 use super::StoreLocation;
 use super::owner::of_owner;
@@ -8,23 +9,23 @@ use tarn_ports::{Control, MoverError, Replaces, Tags, Upload};
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
 
-/// Its name in the tree, and what follows the key of a single object in its own.
+/// The note's name in the tree; for a single object, the suffix of its key.
 pub(crate) const NAME: &str = ".tarn-upload";
 const HEAD: &str = "tarn-upload 2";
-/// What earlier versions wrote, which did not say what the object is to be.
+/// The head that earlier versions wrote, without the content that the object is to have.
 const OLD_HEAD: &str = "tarn-upload 1";
 /// Bytes of a note: a key has 1,024 at most, and a store's name of an upload some hundred.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// What an upload is to become: the hash of its content, and the file's time.
+/// The content that an upload is to produce: its hash, and the file's time.
 pub(crate) type Meant = (Hash, i64);
 
-/// What is noted.
+/// The note of an upload.
 pub(crate) enum UploadNote {
     Nothing,
     /// Of somebody else, who may still be at it.
     Theirs,
-    /// It was killed, and is to be ended or, where it is known what it was to become, gone on with.
+    /// It was killed, and is to be ended or, if its intended content is known, continued.
     Killed(Upload, Option<Meant>, UploadNoteEtag),
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn note(
         .put(&at, text.as_bytes(), tags, replaces, control)
 }
 
-/// Takes the note away: what it named has ended.
+/// Takes the note away: the upload that it named has ended.
 pub(crate) fn forget(
     place: &StoreLocation<'_>,
     note: &UploadNoteEtag,
@@ -62,15 +63,15 @@ pub(crate) fn is_noted(place: &StoreLocation<'_>, owner: &str, control: &Control
     Ok(found.is_some_and(|found| of_owner(&found, owner).is_some()))
 }
 
-/// What a killed delivery of this owner had under way, or of `anybody`: nobody else would end it, and its parts are paid for. What is
-/// of another owner is not gone on with.
+/// The upload that a killed delivery of this owner had under way, or one of `anybody`: nobody else would end it, and its parts
+/// are paid for. An upload of another owner is not continued.
 pub(crate) fn noted(
     place: &StoreLocation<'_>,
     owner: &str,
     anybody: bool,
     control: &Control,
 ) -> Result<UploadNote> {
-    // Where the key has no space for a note there is none.
+    // A key without space for a note has none.
     let Ok(at) = place.note() else {
         return Ok(UploadNote::Nothing);
     };

@@ -48,7 +48,7 @@ fn remove_objects(
     let remove_own = |at: &ObjectUrl| match place.store.look(at, control)? {
         Some(found) if of_owner(&found, owner).is_some() => {
             let removed = place.store.remove(at, Some(&found.etag), control);
-            // What somebody else has put there meanwhile is none of it.
+            // An object that somebody else has put there meanwhile is none of it.
             let taken = |e: &MoverError| e.refused == Some(ObjectStoreError::Occupied);
             removed.or_else(|e| if taken(&e) { Ok(()) } else { Err(e) })
         }
@@ -57,7 +57,7 @@ fn remove_objects(
     if !place.at.is_tree() {
         return remove_own(&place.at);
     }
-    // First what says that it is whole.
+    // First the marker, which declares the tree whole.
     remove_own(&place.own(marker::NAME)?)?;
     let stays = Some(place.own(upload::NAME)?).filter(|_| !with_note);
     let mut all = Vec::new();

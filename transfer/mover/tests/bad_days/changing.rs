@@ -1,4 +1,4 @@
-//! Sources whose bytes, entries or modes are not what they were.
+//! Sources whose bytes, entries or modes have changed.
 
 use crate::common::*;
 use crate::{CHUNK, fails, meanwhile, refused, with_manifest, writable};
@@ -129,7 +129,7 @@ fn a_source_changes_or_vanishes_while_it_is_copied() {
     change(&|| std::fs::write(from.join("appears"), "").unwrap());
 }
 
-/// What is read back is not what was written: no source is to blame.
+/// The bytes that are read back differ from those written: no source is to blame.
 #[test]
 fn a_destination_that_changes_is_found_when_it_is_read_back() {
     let (dir, from, to) = Scratch::with_source();

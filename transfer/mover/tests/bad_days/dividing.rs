@@ -43,12 +43,12 @@ fn an_interrupted_division_is_finished() {
     let mover = Trees::new();
     let manifest = mover.digest(&from, &quiet()).unwrap();
     let parts = dir.parts(&manifest, VersionPartitioning::Ranks).unwrap();
-    // What was moved before the interruption.
+    // The files that were moved before the interruption.
     std::fs::create_dir_all(dir.at("part1.splitting/shared")).unwrap();
     std::fs::rename(from.join("h"), dir.at("part1.splitting/h")).unwrap();
     split(&from, &parts).unwrap();
     assert!(!from.exists() && !dir.at("part1.splitting").exists());
-    // Once more: nothing to do. With a part missing, it says so.
+    // Once more: nothing to do. With a part missing, it gives an error.
     split(&from, &parts).unwrap();
     mover.remove(&parts[0].1).unwrap();
     assert!(split(&from, &parts).is_err());

@@ -1,4 +1,4 @@
-//! What goes wrong on bad days: each fails whole, with the source untouched and nothing visible.
+//! Errors on bad days: each operation fails whole, with the source untouched and nothing visible.
 
 mod changing;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! What is refused: conflicts, names that lead out, special and unreadable files, destinations that exist.
+//! The cases that are refused: conflicts, names that lead out, special and unreadable files, destinations that exist.
 
 use crate::common::*;
 use crate::{fails, refused};

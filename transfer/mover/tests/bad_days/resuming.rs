@@ -1,4 +1,4 @@
-//! Copies that are cancelled, killed or run out of room, and go on.
+//! Copies that are cancelled, killed or run out of space, and resume.
 
 use crate::common::*;
 use crate::{CHUNK, fails, meanwhile, refused, with_manifest, writable};
@@ -24,7 +24,7 @@ fn cancelled_half_way_then_resumed() {
     let job = job(vec![source(&from)], &to);
     let control = Control::default();
     let outcome = meanwhile(&job, &control, || {
-        // Progress counts chunks; what an interrupted copy goes on from, runs of eight of them for each thread.
+        // Progress counts chunks; an interrupted copy resumes from runs of eight of them for each thread.
         while control.done.load(Ordering::Relaxed) < 28 << 20 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -187,7 +187,7 @@ fn full_destination(dir: &Path) {
     );
     let job = job(vec![source(&from)], &to);
     assert!(!job.dest.exists() && job.staging.exists());
-    // Somebody makes room.
+    // Somebody frees space.
     std::fs::remove_file(others).unwrap();
     let report = Trees::new().copy(&job, &quiet()).unwrap();
     assert!(report.resumed > 0);
@@ -208,7 +208,7 @@ fn what_the_source_no_longer_has_is_not_delivered_by_what_was_staged() {
     let report = Trees::new().copy(&again, &quiet()).unwrap();
     assert!(report.resumed > 0);
     assert_eq!(model(&from), model(&to));
-    // Nothing of this was proven: folders alone are no sign that a copy goes on.
+    // Nothing of this was proven: folders alone are no sign that a copy resumes.
     let to = dir.at("other");
     let anew = job(vec![source(&from)], &to);
     std::fs::create_dir_all(anew.staging.join("gone/below")).unwrap();

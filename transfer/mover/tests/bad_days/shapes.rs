@@ -84,7 +84,7 @@ fn holes_links_and_attributes_are_kept() {
             panic!()
         };
         assert!(extents.iter().map(|e| e.1).sum::<u64>() < 1 << 20);
-        // A listing tells as well how little a sparse file takes.
+        // A listing shows as well how little a sparse file takes.
         let listed = mover.list(&from, &quiet()).unwrap();
         let listed = &listed.find(b"sparse").unwrap().kind;
         assert!(matches!(listed, EntryKind::File { extents: e, .. } if e == extents));
@@ -98,7 +98,7 @@ fn holes_links_and_attributes_are_kept() {
         assert_eq!(&value[..n], b"value\0x");
         assert_eq!(report.manifests[0].find(b"d").unwrap().xattrs.len(), 1);
     }
-    // What a dense copy would hash to.
+    // The hash that a dense copy would have.
     let dense = dir.at("dense");
     std::fs::create_dir(&dense).unwrap();
     std::fs::write(

@@ -1,4 +1,4 @@
-//! Random trees, and a plain model of what lies in a folder, read with nothing but the standard library.
+//! Random trees, and a plain model of a folder's content, read with nothing but the standard library.
 
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
@@ -34,7 +34,7 @@ pub enum Node {
 
 pub type Model = BTreeMap<Vec<u8>, Node>;
 
-/// What lies in a folder.
+/// The content of a folder.
 pub fn model(root: &Path) -> Model {
     let mut found = Model::new();
     walk(root, b"", &mut found);
@@ -190,7 +190,7 @@ pub fn build(root: &Path, entries: &[Random]) {
     }
 }
 
-/// A folder that goes away with everything in it, whatever the modes.
+/// A folder that goes away with everything in it, with any modes.
 pub struct Scratch(pub PathBuf, Option<tempfile::TempDir>);
 
 impl Scratch {
@@ -258,7 +258,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<CopyReport, MoverError> {
 
 pub type Parts = Vec<(Manifest, PathBuf)>;
 
-/// Divides a tree; each part must be what its manifest says.
+/// Divides a tree; each part must match its manifest.
 pub fn split(from: &Path, parts: &[(Manifest, PathBuf)]) -> Result<(), MoverError> {
     let mover = Trees::new();
     let borrowed: Vec<_> = parts.iter().map(|(m, path)| (m, path.clone())).collect();

@@ -217,7 +217,7 @@ impl Bucket {
     }
 }
 
-/// What becomes of a request.
+/// The treatment of a request.
 pub(crate) enum Act {
     Pass,
     /// It is answered at once with this head line, headers and body, and never reaches the store.
@@ -255,7 +255,7 @@ pub(crate) fn busy() -> Act {
 /// Decides what becomes of a request, by its first line and the number of requests before it.
 type Decide = dyn Fn(&str, usize) -> Act + Send + Sync;
 
-/// What becomes of the conditions of requests, which Swift refuses.
+/// The treatment of the conditions of requests, which Swift refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Conditions {
     /// The store has them.
@@ -308,7 +308,7 @@ impl Proxy {
                 std::thread::spawn(move || {
                     let decide = Arc::clone(&decide.lock().expect("whole"));
                     let conditions = *conditions.lock().expect("whole");
-                    // Whoever is at its ends has gone.
+                    // The peer at its end has gone.
                     let _ = serve(stream, &store, (&*decide, conditions), &seen, &count);
                 });
             }
@@ -377,7 +377,7 @@ fn serve(
         return stream.write_all(answer.as_bytes());
     }
     let writes = !first.starts_with("GET ") && !first.starts_with("HEAD ");
-    // One at a time, so that what a condition says holds until the request is done.
+    // One at a time, so that a condition holds until the request is done.
     static WRITES: Mutex<()> = Mutex::new(());
     let mut held = None;
     if writes && conditions != Conditions::AsStore {
@@ -445,7 +445,7 @@ fn without(head: &mut String, name: &str) -> Option<String> {
     Some(line[name.len() + 1..].trim().to_owned())
 }
 
-/// What Amazon's store says to a condition that does not hold.
+/// The answer of Amazon's store to a condition that does not hold.
 fn unmet(first: &str, absent: bool, same: Option<String>) -> Option<Act> {
     let path = first.split(' ').nth(1)?.split('?').next()?;
     let (bucket, key) = path.strip_prefix('/')?.split_once('/')?;

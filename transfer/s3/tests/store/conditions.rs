@@ -61,7 +61,7 @@ fn what_somebody_else_puts_during_a_delivery_stays() {
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     tree(&old, LARGE);
     tree(&new, LARGE + 1);
-    // A store with conditions is asked by one request; where there are none, somebody comes before tarn looks the last time.
+    // A store with conditions gets one request; where there are none, somebody comes before tarn looks the last time.
     let cases: [(Conditions, &str, &'static [&'static str]); 6] = [
         (Conditions::Kept, "small", &["PUT", "/small"]),
         (Conditions::Kept, "large", &["POST", "/large", "uploadId="]),
@@ -83,11 +83,11 @@ fn what_somebody_else_puts_during_a_delivery_stays() {
             let error = deliver(&trees, &new, &dest, "w").unwrap_err();
             is_theirs(&error, &key);
             assert_eq!(bucket.read(&key), b"theirs", "{case}");
-            // Nothing is half, and nothing says that it is whole.
+            // Nothing is half, and nothing declares it whole.
             let keys = bucket.keys(&format!("{case}/"));
             assert!(!keys.iter().any(|k| k.contains(".tarn-")), "{keys:?}");
             assert!(bucket.uploads(&case).is_empty(), "{case}");
-            // Who moves it away has it delivered.
+            // A delivery that moves it away has it delivered.
             bucket
                 .store
                 .remove(&bucket.at(&key), None, &Control::default())
@@ -190,7 +190,7 @@ fn a_request_that_meets_another_one_is_sent_again() {
     tree(dir.path(), LARGE);
     let proxy = Proxy::new(first(2, &["PUT", "/small"], conflict)).with(Conditions::Kept);
     deliver(&mover(proxy.client()), dir.path(), &url(&bucket, "a/"), "w").unwrap();
-    // What goes up in parts goes up anew, as Amazon says.
+    // An upload in parts is uploaded again, as Amazon demands.
     let proxy = Proxy::new(first(1, &["POST", "uploadId="], conflict)).with(Conditions::Kept);
     deliver(&mover(proxy.client()), dir.path(), &url(&bucket, "b/"), "w").unwrap();
     let seen = proxy.seen.lock().unwrap().clone();
@@ -206,7 +206,7 @@ fn a_request_that_meets_another_one_is_sent_again() {
         );
         assert!(bucket.uploads(prefix).is_empty());
     }
-    // One that meets others each time says so.
+    // One that meets others each time reports it.
     let proxy = Proxy::new(first(9, &["POST", "uploadId="], conflict)).with(Conditions::Kept);
     let error = deliver(&mover(proxy.client()), dir.path(), &url(&bucket, "c/"), "w").unwrap_err();
     assert!(error.to_string().contains("at the same time"), "{error}");
@@ -225,7 +225,7 @@ fn a_store_that_keeps_conditions_is_not_asked_before_each_object() {
         let trees = mover(proxy.client());
         let dest = url(&bucket, &format!("{conditions:?}/"));
         deliver(&trees, dir.path(), &dest, "w").unwrap();
-        // What is known holds for the whole process.
+        // A known fact holds for the whole process.
         proxy.seen.lock().unwrap().clear();
         for n in 0..40 {
             fs::write(dir.path().join(format!("f{n}")), format!("again {n}")).unwrap();
@@ -242,7 +242,7 @@ fn a_store_that_keeps_conditions_is_not_asked_before_each_object() {
         of("HEAD")
     };
     assert!(looks(Conditions::Kept) < 10);
-    // The first that a store without them is asked has many bytes.
+    // The first request to a store without them has many bytes.
     let only = dir.path().join("only");
     fs::create_dir(&only).unwrap();
     fs::write(only.join("one"), content(7 << 20)).unwrap();

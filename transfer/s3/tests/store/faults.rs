@@ -1,4 +1,4 @@
-//! A store that misbehaves: busy, silent in the middle, with other bytes than it said.
+//! A store that misbehaves: busy, silent in the middle, with other bytes than it announced.
 
 use crate::common::{Act, Bucket, Proxy, busy, refusal};
 use crate::{content, deliver, fetch, mover, source, url};
@@ -10,7 +10,7 @@ use tarn_ports::{Control, CopySource, DeliveryJob, Mover, Over, Replaces};
 use tarn_types::event::FailureKind;
 use tarn_types::part::Verify;
 
-/// Larger than what is put in one piece, and than what one thread reads.
+/// Larger than an object put in one piece, and than the share that one thread reads.
 const LARGE: usize = (20 << 20) + 77;
 
 /// The first so many requests that match are treated so.
@@ -47,7 +47,7 @@ fn a_busy_store_is_asked_again() {
         &dir.path().join("back"),
     )
     .unwrap();
-    // One that stays busy is left at once by who is told to stop.
+    // A cancelled thread leaves a store that stays busy at once.
     proxy.set(|_, _| busy());
     let control = Control::default();
     let at = url(&bucket, "in/");
@@ -99,10 +99,10 @@ fn an_upload_whose_end_goes_wrong_is_completed_and_no_part_is_sent_again() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("large"), content(LARGE)).unwrap();
     let wrong: [fn() -> Act; 3] = [
-        // What fails after the answer has begun well.
+        // Errors after the answer has begun well.
         || refusal("200 OK", "", "InternalError", "Please try again."),
         || Act::CutAnswer(40),
-        // It was completed, whatever is said.
+        // It was completed, whatever the answer.
         || Act::Change(vec![("HTTP/1.1 200 OK".into(), "HTTP/1.1 403 No".into())]),
     ];
     for (n, wrong) in wrong.into_iter().enumerate() {
@@ -157,7 +157,7 @@ fn what_is_taken_back_goes_though_its_upload_cannot_be_ended() {
     withdraw(&mover(proxy.client())).unwrap_err();
     assert_eq!(bucket.keys("out/"), ["out/.tarn-upload"]);
     assert_eq!(bucket.uploads("out/"), ["out/a"]);
-    // Whoever cleans up next finds it by its note.
+    // The next clean-up finds it by its note.
     withdraw(&trees).unwrap();
     assert!(bucket.keys("out/").is_empty() && bucket.uploads("out/").is_empty());
 }
@@ -208,7 +208,7 @@ fn an_object_that_is_replaced_while_it_is_read_is_no_mixture() {
     .unwrap_err();
     assert_eq!(error.failure.kind, FailureKind::SourceChanged, "{error}");
     assert!(error.to_string().contains("small"), "{error}");
-    // Where a stretch is cut off and the object replaced before it goes on.
+    // A range is cut off and the object replaced before the read continues.
     let listed = trees.list(&at, &control).unwrap();
     let (other, gets) = (Arc::clone(&bucket), AtomicUsize::new(0));
     let proxy = Proxy::new(move |request, _| match request.contains("/in/small") {
@@ -253,7 +253,7 @@ fn a_store_that_sends_what_was_not_asked_for_is_not_believed() {
         let error = fetch(&mover(proxy.client()), source(&dest), &back).unwrap_err();
         assert!(!back.exists(), "{error}");
     }
-    // What was put and is read back otherwise is damaged, and does not stay.
+    // An object that is read back otherwise than it was put is damaged, and does not stay.
     let proxy = Proxy::new(|request, _| {
         match request.contains("GET /lies") && request.contains("/new/a?") {
             true => Act::Change(vec![("0123456789".into(), "0123456780".into())]),
@@ -291,7 +291,7 @@ fn what_fails_in_the_middle_leaves_no_half_object_and_goes_on_from_there() {
             .begin(&bucket.at(key), &Vec::new(), &Control::default())
             .unwrap();
     }
-    // One that is killed aborts nothing: the next delivery goes on with it, and the others stay.
+    // One that is killed aborts nothing: the next delivery continues it, and the others stay.
     proxy.set(
         move |request, _| match fails(request) || request.starts_with("DELETE") {
             true => Act::Answer(refused.into()),
@@ -321,7 +321,7 @@ fn what_fails_in_the_middle_leaves_no_half_object_and_goes_on_from_there() {
         latency: 0,
     };
     let report = trees.deliver(&job, &Control::default()).unwrap();
-    // What was refused was the second of three parts.
+    // The second of three parts was refused.
     assert_eq!(report.bytes + report.resumed, LARGE as u64 + (10 << 20));
     assert!(report.bytes >= 8 << 20, "{report:?}");
     assert_eq!(bucket.uploads("out/"), ["out/large", "out/theirs"]);
@@ -344,7 +344,7 @@ fn killed(bucket: &Bucket, job: &DeliveryJob) {
             while sent.load(Ordering::SeqCst) < 2 {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            // The others were asked for before this one is answered; they end with it.
+            // The others were requested before this one is answered; they end with it.
             return Act::Answer(refused.into());
         }
         if request.contains("partNumber=") {
@@ -400,7 +400,7 @@ fn an_upload_that_was_killed_goes_on_with_the_parts_that_are_there() {
         (part as u64, (LARGE - part) as u64)
     );
     assert!(bucket.read("one") == content(LARGE));
-    // A source that has changed since, in the first part alone, begins anew: nothing of what was there is taken for it.
+    // A source that has changed since, in the first part alone, begins again: none of the existing parts is taken for it.
     std::fs::write(&from, [vec![1; 4], content(LARGE)].concat()).unwrap();
     killed(&bucket, &job);
     let mut changed = [vec![2; 4], content(LARGE)].concat();
@@ -416,7 +416,7 @@ fn an_upload_that_was_killed_goes_on_with_the_parts_that_are_there() {
     let (_, sent, begun) = again(&job);
     assert_eq!((sent, begun), (3, 1));
     assert!(bucket.read("one") == changed);
-    // A part that is not what it should be is sent again.
+    // A wrong part is sent again.
     changed[0] = 4;
     std::fs::write(&from, &changed).unwrap();
     killed(&bucket, &job);
@@ -468,12 +468,12 @@ fn a_single_object_that_was_killed_when_it_was_whole_goes_on() {
     let report = unfinished("w").unwrap();
     assert_eq!((report.bytes, report.resumed), (0, LARGE as u64));
     assert_eq!(bucket.keys("one"), ["one"]);
-    // What is whole is there, whoever asks; only its owner has delivered it.
+    // A whole object is there for everybody; only its owner has delivered it.
     let again = unfinished("w").unwrap_err();
     assert!(again.to_string().contains("exists already"), "{again}");
     let is_delivered = |owner| trees.is_delivered(&dest, owner, &control).unwrap();
     assert!(is_delivered("w") && !is_delivered("another"));
-    // Who replaces everything ends what somebody else's killed delivery has under way.
+    // A delivery that replaces everything ends the upload that another owner's killed delivery has under way.
     proxy.set(move |request, _| {
         match request.contains("partNumber=2") || request.starts_with("DELETE") {
             true => Act::Answer(refused.into()),

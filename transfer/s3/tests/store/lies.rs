@@ -1,4 +1,4 @@
-//! A store that lies in all that it says. It is this test's own: it needs no real one.
+//! A store that lies in all its answers. It is this test's own: it needs no real one.
 
 use crate::common::{client, head, length};
 use std::io::{BufReader, Read, Write};
@@ -147,7 +147,7 @@ fn attack_a_list_of_bombs_is_not_understood() {
         let error = Liar::saying(answer("200 OK", "", &text)).list();
         match error {
             Err(e) => assert!(!e.failure.message.contains("root:"), "{what}: {e}"),
-            // What nobody asks for may be passed over, however deep.
+            // Elements that nobody asks for may be passed over, however deep.
             Ok(found) => assert_eq!(found, 0, "{what}"),
         }
     }
@@ -174,7 +174,7 @@ fn attack_an_answer_without_end_is_cut() {
             }
         });
         let error = liar.list().unwrap_err();
-        // What tarn reads of it, and what the connection holds; for each time that it asks.
+        // The bytes that tarn reads of it, and those that the connection holds; for each request.
         let most = liar.asked.load(Ordering::SeqCst) * (32 << 20);
         assert!(sent.load(Ordering::SeqCst) < most, "{headers:?}: {error}");
     }
@@ -201,7 +201,7 @@ fn attack_who_is_sent_elsewhere_does_not_go_there() {
             );
         }
     }
-    // Nobody came, with whatever signature.
+    // Nobody came, with any signature.
     assert_eq!(
         other.accept().unwrap_err().kind(),
         std::io::ErrorKind::WouldBlock
@@ -242,13 +242,13 @@ fn attack_other_bytes_than_were_asked_for_are_not_taken() {
         let read = Liar::saying(lie.clone()).read(10, Some("e"));
         assert!(read.is_err(), "{lie}");
     }
-    // More comes than was asked for and is said: nobody reads it.
+    // More comes than was requested and announced: nobody reads it.
     let more = object("0-9/10", "e", whole) + "0123456789";
     assert_eq!(
         Liar::saying(more).read(10, Some("e")).unwrap(),
         whole.as_bytes()
     );
-    // A length that is not kept: the rest is asked for, and what comes then is not the rest.
+    // A length that is not kept: the rest is requested, and the bytes that come then are not the rest.
     let short = object("0-9/10", "e", whole).replace(whole, "0123");
     let error = Liar::saying(short).read(10, Some("e")).unwrap_err();
     assert!(error.failure.message.contains("not the bytes"), "{error}");

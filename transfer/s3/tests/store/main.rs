@@ -1,4 +1,4 @@
-//! Trees in a real object store: there and back, replaced, and what it says when it refuses.
+//! Trees in a real object store: there and back, replaced, and its answers when it refuses.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -74,7 +74,7 @@ pub(crate) fn fetch(trees: &Trees, from: CopySource, to: &Path) -> Result<CopyRe
     trees.copy(&job, &Control::default())
 }
 
-/// Bytes that tell their places apart.
+/// Bytes that differ by place.
 pub(crate) fn content(len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|i| ((i * 31) >> 3) as u8 ^ (i >> 17) as u8)
@@ -112,7 +112,7 @@ fn a_tree_goes_out_and_comes_back() {
     let report = deliver(&trees, &from, &dest, "w").unwrap();
     let is = trees.digest(&from, &Control::default()).unwrap();
     assert_eq!(report.manifests[0].hash(), is.hash());
-    // What other tools see: an object for each file, and tarn's own.
+    // The keys that other tools see: an object for each file, and tarn's own.
     let keys = bucket.keys("there/tree/");
     let names = [
         ".tarn-manifest",
@@ -128,7 +128,7 @@ fn a_tree_goes_out_and_comes_back() {
     assert_eq!(keys, wanted);
     assert!(bucket.read("there/tree/large") == content((20 << 20) + 12_345));
     assert!(bucket.uploads("there/").is_empty());
-    // What tarn sees: the tree as it was, times and hashes too, without reading it.
+    // The tree that tarn sees: as it was, times and hashes too, without reading it.
     let listed = trees.list(&dest, &Control::default()).unwrap();
     assert_eq!(listed.hash(), is.hash());
     let times = |m: &Manifest| -> BTreeMap<Box<[u8]>, i64> {
@@ -279,7 +279,7 @@ fn only_what_is_the_owners_is_replaced() {
     fs::write(from.join("changed"), b"before").unwrap();
     let dest = url(&bucket, "out/");
     deliver(&trees, &from, &dest, "w").unwrap();
-    // Another version: what is as it was is not sent again, what is gone goes.
+    // Another version: unchanged files are not sent again, removed files go.
     fs::remove_dir_all(from.join("gone")).unwrap();
     fs::write(from.join("changed"), b"later").unwrap();
     let report = deliver(&trees, &from, &dest, "w").unwrap();
@@ -418,7 +418,7 @@ struct Near(PathBuf);
 
 struct Asked<'a> {
     root: &'a Path,
-    /// Bytes that were asked for and not read yet, piece by piece.
+    /// Bytes that were requested and not read yet, piece by piece.
     coming: VecDeque<Vec<u8>>,
 }
 
@@ -503,7 +503,7 @@ fn sealed_trees_and_trees_of_other_stores_go_out_in_clear() {
         .deliver(&delivery(opened.clone(), "one/"), &Control::default())
         .unwrap();
     assert!(bucket.read("one/large") == content((20 << 20) + 12_345));
-    // The same from another node, which sends what lies there.
+    // The same from another node, which sends the stored bytes.
     let far = CopySource {
         root: PathBuf::new(),
         peer: Some(Arc::new(Near(sealed.clone()))),
@@ -519,7 +519,7 @@ fn sealed_trees_and_trees_of_other_stores_go_out_in_clear() {
     fs::write(sealed.join("large"), damaged).unwrap();
     let refused = trees.deliver(&delivery(far, "bad/"), &Control::default());
     assert_eq!(refused.unwrap_err().failure.kind, FailureKind::Corrupt);
-    // What comes from a store is sealed on its way in.
+    // Files from a store are sealed on their way in.
     let job = CopyJob {
         sources: vec![source(&url(&bucket, "one/"))],
         dest: dir.path().join("again"),

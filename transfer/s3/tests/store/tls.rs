@@ -34,7 +34,7 @@ fn before() -> (String, String) {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let (config, store) = (Arc::clone(&config), store.clone());
-            // Whoever is at its ends has gone.
+            // The peer at its end has gone.
             std::thread::spawn(move || drop(serve(stream, config, &store)));
         }
     });

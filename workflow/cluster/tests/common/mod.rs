@@ -1,4 +1,4 @@
-//! An allocation of scripted nodes: sessions in this process that note what they are told and say what a test wants.
+//! An allocation of scripted nodes: sessions in this process that note commands and requests, and report what a test wants.
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,12 +24,12 @@ use tarn_types::workflow::Workflow;
 /// Longer than anything here takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// What a scripted node does with what it is told, beside noting it: news to be said, in order.
+/// The reaction of a scripted node to a command, beside noting it: its notifications, in order.
 pub(crate) type Acts = Arc<dyn Fn(NodeId, &NodeCommand) -> Vec<NodeNotification> + Send + Sync>;
 /// How it answers; `None`: as one that has nothing.
 pub(crate) type Answers = Arc<dyn Fn(NodeId, &NodeRequest) -> Option<NodeReply> + Send + Sync>;
 
-/// Where a session puts what its node says.
+/// The function that gets a session's notifications.
 type Said = Box<dyn FnMut(Option<Vec<u8>>) + Send>;
 
 /// All sessions that there were, by node and number.
@@ -79,7 +79,7 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// What it is ordered, once that is `count` orders.
+    /// The orders that it has got, once there are `count`.
     pub(crate) fn orders(&self, count: usize) -> Vec<Do> {
         let orders = || {
             let told = self.told.lock().unwrap();
@@ -170,7 +170,7 @@ pub(crate) fn until(is: impl Fn() -> bool, what: &str) {
     }
 }
 
-/// What the scripted home has been asked, and what it will say.
+/// The requests to the scripted home, and the events that it will report.
 #[derive(Default)]
 pub(crate) struct HomeState {
     pub(crate) performed: Vec<Do>,
@@ -321,7 +321,7 @@ pub(crate) fn workflow(text: &str) -> Workflow {
     parsed.workflow.clone()
 }
 
-/// What a test may choose.
+/// The settings of a test.
 pub(crate) struct Script {
     pub(crate) workflow: Workflow,
     pub(crate) cluster: Cluster,
@@ -428,7 +428,7 @@ pub(crate) struct Played {
     pub(crate) world: Result<Box<AllocationWorld>, WorldError>,
     pub(crate) home: Arc<Mutex<HomeState>>,
     pub(crate) sessions: Sessions,
-    /// Nodes that cannot be reached anew.
+    /// Nodes that cannot be reached again.
     pub(crate) gone: Arc<Mutex<BTreeSet<NodeId>>>,
 }
 

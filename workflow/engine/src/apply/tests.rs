@@ -1,4 +1,4 @@
-//! What the state says of itself holds after every kind of event.
+//! The state's account of itself holds after every kind of event.
 
 use super::*;
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};

@@ -1,4 +1,4 @@
-//! What transfers change: one that has begun, is done or has failed.
+//! The changes that a transfer makes when it has begun, is done or has failed.
 
 use crate::data::{PartReplica, PartReplicaState};
 use crate::given_up::counts;
@@ -40,7 +40,7 @@ impl EngineState {
             };
             bytes += part.info.bytes;
             let stored = part.info.stored;
-            // What is renewed may be read meanwhile, by this transfer too.
+            // A renewed replica may be read meanwhile, by this transfer too.
             let pins = match part.replicas.get(&t.to) {
                 Some(renewed) => renewed.pins,
                 None => readers.get(&(m.part, t.to.clone())).copied().unwrap_or(0),
@@ -87,7 +87,7 @@ impl EngineState {
         matches!(&t.to, Place::External(path) if Some(path) == dest.as_ref())
     }
 
-    /// What ends with a transfer however it ends: pins, reservations, the count of bytes under way.
+    /// Takes back all that ends with a transfer, however it ends: pins, reservations, the count of bytes under way.
     fn transfer_over(&mut self, id: TransferId) -> Option<EngineTransfer> {
         let active = self.transfers.remove(&id)?;
         let under_way = self.under_way.entry(active.transfer.kind).or_default();
@@ -122,7 +122,7 @@ impl EngineState {
             if let Some(hash) = hashes.get(i) {
                 part.info.hash = Some(*hash);
             }
-            // The next one is promised what this one took, or it would be promised too little again, for ever.
+            // The next one reserves as much as this one took, or its reservation would be too small again, for ever.
             if let (Place::Node(_), Some(stored)) = (&t.to, stored.get(i)) {
                 part.info.stored = part.info.stored.max(*stored);
             }
@@ -165,7 +165,7 @@ impl EngineState {
         }
         self.orphan_followers(t);
         let followed = t.parts.iter().any(|m| self.is_on_its_way(m));
-        // What is still on its way to where it was read may become whole there.
+        // A part still on its way to the place where it was read may become whole there.
         let mut named = t.parts.iter().filter(|m| damaged == Some(m.part));
         let damaged_there = !named.any(|m| self.is_on_its_way(m));
         let mut exhausted = false;
@@ -183,7 +183,7 @@ impl EngineState {
                 self.dest_damaged(t.data, t.version, &m.from);
             } else if counts(failure.kind) && (is_bad || damaged.is_none()) {
                 match &t.to {
-                    // What follows another fails with it: that says nothing of the part.
+                    // A transfer that follows another fails with it: that does not count against the part.
                     Place::Node(to) if followed => drop(part.followed_in_vain.insert(to.node)),
                     _ => exhausted |= self.source_failed(t, m),
                 }
@@ -213,8 +213,8 @@ impl EngineState {
         }
     }
 
-    /// A part could not be read at a place, which is asked last from now on. A try is used up when no other place is left to be
-    /// asked, and when something goes out; the next one comes after a pause. Whether it was the last.
+    /// A part could not be read at a place, which is tried last from now on. A try is used up when no other place is
+    /// left, and when something goes out; the next one comes after a pause. Returns whether it was the last.
     fn source_failed(&mut self, t: &Transfer, m: &PartMove) -> bool {
         let to = node_of(&t.to);
         let Some(part) = self.data.part_mut(m.part) else {
@@ -252,7 +252,7 @@ impl EngineState {
         false
     }
 
-    /// What reads a replica that was to come with a transfer has nothing to read any more, nor has what reads that.
+    /// Orphans the transfers that read a replica which this transfer was to bring, and their followers in turn.
     fn orphan_followers(&mut self, t: &Transfer) {
         let mut broken = vec![t.clone()];
         while let Some(t) = broken.pop() {
@@ -276,7 +276,8 @@ impl EngineState {
         }
     }
 
-    /// How often orphans read which part where. What comes there next is read by them too, until they have ended.
+    /// How often orphans read which part at which place. They also read a part that comes there next, until they have
+    /// ended.
     pub(crate) fn orphan_reads(&self) -> BTreeMap<(PartRef, Place), u32> {
         let mut reads = BTreeMap::new();
         let orphans = self.orphans.iter().filter_map(|id| self.transfers.get(id));
@@ -286,7 +287,7 @@ impl EngineState {
         reads
     }
 
-    /// Whether what a transfer reads is on its way itself, or was and is not any more.
+    /// Whether the replica that a transfer reads is on its way itself, or was and is not any more.
     fn is_on_its_way(&self, m: &PartMove) -> bool {
         let Place::Node(_) = m.from else { return false };
         let replica = self.data.part(m.part).and_then(|p| p.replicas.get(&m.from));

@@ -7,7 +7,7 @@ use tarn_types::units::Time;
 /// Jobs that can run, and the data between them. Numbers are positions in the workload.
 pub(super) struct BoundJobGraph<'a> {
     pub(super) workload: &'a Workload,
-    /// Each after those it waits for. Jobs that fit nowhere are not among them, nor what waits for them.
+    /// Each after those it waits for. Jobs that fit nowhere are not among them, nor those that wait for them.
     pub(super) order: Vec<u32>,
     /// By job: the cores it takes at least, on all its nodes.
     pub(super) cores: Vec<u128>,
@@ -72,7 +72,7 @@ impl<'a> BoundJobGraph<'a> {
             .chain(others.filter(move |j| *j < count))
     }
 
-    /// Topological order (Kahn 1962) of what can run.
+    /// Topological order (Kahn 1962) of the jobs that can run.
     fn sorted(&self, fits: impl Fn(usize) -> bool) -> Vec<u32> {
         let count = self.workload.jobs.len();
         let mut waits_for = vec![0u32; count];
@@ -131,7 +131,7 @@ impl<'a> BoundJobGraph<'a> {
         times
     }
 
-    /// What a job reads and nobody makes, each item once.
+    /// The items that a job reads and nobody makes, each once.
     pub(super) fn outside_inputs(&self, job: usize) -> Vec<usize> {
         let reads = self.workload.jobs[job].job.reads.iter();
         let outside = |i: &usize| self.workload.items.get(*i).is_some_and(|w| w.item.outside);
@@ -141,7 +141,7 @@ impl<'a> BoundJobGraph<'a> {
         items
     }
 
-    /// What a job makes and must be outside in the end.
+    /// The items that a job makes and that must be outside in the end.
     pub(super) fn kept_outputs(&self, job: usize) -> impl Iterator<Item = usize> + '_ {
         let writes = self.workload.jobs[job].job.writes.iter().map(|i| i.at());
         writes.filter(|i| {
@@ -150,13 +150,13 @@ impl<'a> BoundJobGraph<'a> {
         })
     }
 
-    /// An item's bytes: the lesser of what is said and what is true, as a planner may move the one or the other.
+    /// An item's bytes: the lesser of the declared and the real size, as a planner may move the one or the other.
     pub(super) fn bytes(&self, item: usize) -> u128 {
         let item = &self.workload.items[item];
         u128::from(item.bytes.min(item.item.bytes))
     }
 
-    /// The most nodes that an item ever lies on: those of the job that makes it, or of one that reads it.
+    /// The most nodes that ever hold an item: those of the job that makes it, or of one that reads it.
     pub(super) fn widest(&self, item: usize) -> u32 {
         let readers = self.readers[item].iter().copied();
         let jobs = readers.chain(self.producer[item]);

@@ -10,15 +10,15 @@ const STEPS: usize = 64;
 pub(super) struct PackingTask {
     /// It cannot begin before.
     pub(super) head: Time,
-    /// What it takes of the resource: capacity times nanoseconds.
+    /// Its use of the resource: capacity times nanoseconds.
     pub(super) work: u128,
-    /// What must follow it.
+    /// The time that must follow it.
     pub(super) tail: Nanos,
 }
 
-/// The least time at which all tasks and what follows them can have ended on a resource of this capacity (`None`: no
-/// limit): for all sets of tasks with heads of at least r and tails of at least q, r + work / capacity + q. (For one
-/// machine with preemption this is the optimum: Carlier 1982.)
+/// The least time at which all tasks and their tails can have ended on a resource of this capacity (`None`: no limit):
+/// for all sets of tasks with heads of at least r and tails of at least q, r + work / capacity + q. (For one machine
+/// with preemption this is the optimum: Carlier 1982.)
 pub(super) fn least_end(tasks: &[PackingTask], capacity: Option<u128>) -> Time {
     let Some(capacity) = capacity.filter(|c| *c > 0) else {
         return 0;

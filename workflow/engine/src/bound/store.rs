@@ -47,7 +47,7 @@ impl StoreRates {
             .min()
     }
 
-    /// The least time for bytes, whoever moves them.
+    /// The least time for bytes, from any number of nodes.
     pub(super) fn together(&self, way: Direction, bytes: u128) -> Nanos {
         time(bytes, self.all(way))
     }

@@ -1,4 +1,4 @@
-//! Before the first step: list the sources, refuse what can never fit. After a failure: say so, stop.
+//! Before the first step: list the sources, refuse steps that can never fit. After a failure: report it, stop.
 
 use super::Decide;
 use crate::state::{EngineState, EngineTransfer, RunStopReason};
@@ -42,7 +42,7 @@ impl Decide<'_> {
         }
     }
 
-    /// Tells what has failed for good, each once.
+    /// Reports permanent failures, each once.
     fn report_given_up(&mut self) {
         for (about, message) in self.state.given_up.untold.clone() {
             self.emit(Do::Note { about }, Reason::GaveUp { message });
@@ -58,7 +58,7 @@ impl Decide<'_> {
         for (id, message) in fail {
             self.give_up(id, &message);
         }
-        // What nobody needs there was to be a further replica, or is not needed there any more.
+        // A part that nobody needs there was to be a further replica, or is not needed there any more.
         let copies = |data: DataId| self.state.start.workflow.dataset(data).copies;
         let mut other = unreachable.into_iter();
         let copy = other.find(|((p, _), _)| !needed.contains(&p.data) && copies(p.data) > 1);
@@ -149,7 +149,7 @@ impl Decide<'_> {
         };
         let inputs = s.uses.iter().filter(|u| u.role != Role::Out).filter(whole);
         let mut want = s.restart.map_or(0, |r| r.room);
-        // What names a tier of its own may lie on another one.
+        // A partition that names its own tier may be on another one.
         let own = w.partitions_of(StepId(step as u32));
         let beside = own.filter(|(_, p)| p.tier.is_none() || p.tier == s.tier);
         want = beside.fold(want, |sum, (_, p)| {
@@ -158,12 +158,12 @@ impl Decide<'_> {
         for u in inputs {
             let known = u.reads.map(|v| self.state.data.version(u.data, v));
             let bytes = match known {
-                // Where it is read in place, it takes nothing.
+                // Data that is read in place takes no space.
                 _ if w.dataset(u.data).of.is_some() => 0,
                 Some(v) if v.sealed => v.stored(),
                 _ => w.dataset(u.data).size.unwrap_or(0),
             };
-            // An `inout` keeps its pre-image beside what it writes.
+            // An `inout` keeps its pre-image beside its output.
             let times = if u.role == Role::Inout { 2 } else { 1 };
             want = want.saturating_add(bytes.saturating_mul(times));
         }
@@ -201,7 +201,7 @@ impl Decide<'_> {
         }
     }
 
-    /// Takes what an earlier run has committed instead of running it again.
+    /// Takes the commit of an earlier run instead of running an instance again.
     pub(super) fn reuse(&mut self) {
         while let Some(id) = self.state.steps.fresh.pop_first() {
             let Some(instance) = self.state.steps.instance(id) else {

@@ -1,4 +1,4 @@
-//! What is consumed: it stays as cache where it may, and makes way before anybody waits.
+//! Consumed data: it stays as cache where it may, and makes way before anybody waits.
 
 use super::Decide;
 use crate::data::{PartReplica, PartReplicaState, TrackedPart};
@@ -27,7 +27,7 @@ impl Decide<'_> {
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
-    /// Removes what no step reads any more, unless it may stay as cache.
+    /// Removes a replica that no step reads any more, unless it may stay as cache.
     pub(super) fn evict_or_cache(&mut self, name: PartRef, at: &Place, why: Reason) {
         let part = self.state.data.part(name);
         let found = part.and_then(|p| Some((p, *p.replicas.get(at)?)));
@@ -51,7 +51,7 @@ impl Decide<'_> {
         self.emit(what, Reason::Cached);
     }
 
-    /// The tier on which a replica may stay as cache: it is the last one of what a step has made, in clear, of a run on this
+    /// The tier on which a replica may stay as cache: it is the last one of a step's output, in clear, of a run on this
     /// machine that has not failed.
     fn may_be_cached(
         &self,
@@ -84,8 +84,8 @@ impl Decide<'_> {
         may.then_some(*spot)
     }
 
-    /// Removes cached data from a tier until so many bytes of it go, the oldest first; last what a rescue would send out. What is
-    /// being rescued stays.
+    /// Removes cached data from a tier until so many bytes of it go, the oldest first; last the data that a rescue
+    /// would send out. Data that is being rescued stays.
     pub(super) fn clear_cache(&mut self, spot: TierRef, bytes: u64, why: &Reason) {
         let mut left = bytes;
         let mut going = Vec::new();
@@ -133,7 +133,7 @@ impl Decide<'_> {
         free.saturating_add(self.state.cache.bytes(spot))
     }
 
-    /// Where a step ran out of space beside it, all cached data goes.
+    /// Removes all cached data from tiers where a step ran out of space beside it.
     pub(super) fn empty_closed_caches(&mut self) {
         for spot in self.state.cache.to_empty() {
             let bytes = self.state.cache.bytes(spot);

@@ -1,4 +1,4 @@
-//! What goes out and what is doubled: last versions to their `dest`, further replicas for `copies`.
+//! Deliveries and copies: last versions go to their `dest`, further replicas are made for `copies`.
 
 use super::Decide;
 use tarn_types::action::Subject;
@@ -23,10 +23,11 @@ impl Decide<'_> {
     }
 
     /// Sends a whole version to one place outside, if that is not under way and has not failed for good. After a
-    /// failure of the run, what has failed to move before is not tried again, but for the one attempt of a rescue.
+    /// failure of the run, a part that has failed to move before is not tried again, but for the one attempt of a
+    /// rescue.
     pub(super) fn send_out(&mut self, data: DataId, version: u32, to: Place, why: Reason) {
         let under_way = self.state.transfers.values().any(|t| {
-            // What is read there is not exchanged meanwhile.
+            // A place that is read is not exchanged meanwhile.
             let read = || t.transfer.parts.iter().any(|m| m.from == to);
             t.transfer.data == data && (t.transfer.to == to || read())
         });
@@ -55,7 +56,7 @@ impl Decide<'_> {
             };
             match from.cloned() {
                 Some(from) if tries => moves.push(PartMove { part: name, from }),
-                // Of a version that is not whole, what is there is rescued.
+                // Of an incomplete version, the parts that are there are rescued.
                 None if rescues => {}
                 _ => return,
             }
@@ -85,8 +86,8 @@ impl Decide<'_> {
             .collect()
     }
 
-    /// Replicas on further nodes, where there is room for them without making any. While somebody waits for room
-    /// there are none: they would take what has just been freed for him, and be evicted again.
+    /// Replicas on further nodes, where space is free without removals. While an instance waits for space there are
+    /// none: they would take the space just freed for it, and be evicted again.
     pub(super) fn copies(&mut self) {
         if self.state.data_mode() != DataMode::Keep
             || self.state.stop.is_some()

@@ -81,13 +81,13 @@ impl Decide<'_> {
         !assigned.is_empty()
     }
 
-    /// Tells of each step that has not run, or not with all of its instances, why: what failed that it needs, or why nothing new
-    /// was started.
+    /// Reports why each step has not run, or not with all of its instances: the failure of something that it needs, or
+    /// the reason why nothing new was started.
     fn report_not_run(&mut self, otherwise: &Reason) {
         let needs = self.state.not_run();
         let blocked = self.state.instances_not_run();
         for step in (0..self.state.steps.all.len() as u32).map(StepId) {
-            // How many of its open instances need what failed; of a step that is not bound: all.
+            // How many of its open instances need the failed one; of a step that is not bound: all.
             let of_step = blocked.iter().filter(|(id, _)| id.step == step);
             let open = self.state.open_instances(step);
             let need_it = of_step.clone().count() as u64;
@@ -120,7 +120,7 @@ impl Decide<'_> {
         }
     }
 
-    /// Tells which steps and instances do not run because of what has failed, and ends the run.
+    /// Reports which steps and instances do not run because of a failure, and ends the run.
     fn end_incomplete(&mut self) {
         for (id, needs) in self.state.instances_not_run() {
             let about = Subject::Instance(id);
@@ -176,7 +176,7 @@ impl Decide<'_> {
         about == Some(Subject::Run) && self.state.next_transfer == 0 && untouched()
     }
 
-    /// Removes what nothing asks to keep; when all of it is gone, the run is over.
+    /// Removes replicas that nothing asks to keep; when all of them are gone, the run is over.
     fn clean_up(&mut self) {
         let w = &self.state.start.workflow;
         let mut going = Vec::new();
@@ -203,9 +203,9 @@ impl Decide<'_> {
         }
     }
 
-    /// Nothing is under way and the run is not over: what is assigned but lacks the room for its inputs is placed
-    /// again, and what is left waits for another run's room if that is the cause. Otherwise it is said, instead of
-    /// hanging.
+    /// Nothing is under way and the run is not over: instances that are assigned but lack space for their inputs are
+    /// placed again, and the others wait for another run's space if that is the cause. Otherwise this is reported,
+    /// instead of hanging.
     fn guard(&mut self) {
         if !self.nothing_under_way() || self.take_back() {
             return;

@@ -1,4 +1,4 @@
-//! What of the machine is free for a placement, and when: cores, memory and GPUs of nodes and of their hosts.
+//! The part of the machine that is free for a placement, and when: cores, memory and GPUs of nodes and of their hosts.
 
 use super::Decide;
 use crate::capacity::Demand;
@@ -13,7 +13,7 @@ use tarn_types::workflow::Distribution;
 struct Amount([i128; 3]);
 
 impl Amount {
-    /// What a step takes on so many nodes.
+    /// The amount that a step takes on so many nodes.
     fn of(d: Demand, nodes: u32) -> Self {
         let one: [i128; 3] = [d.cores.into(), d.memory.into(), d.gpus.into()];
         Self(one.map(|a| a * i128::from(nodes)))
@@ -72,9 +72,9 @@ impl Decide<'_> {
             let (cores, memory) = (node.cores.min(host.cores), node.memory.min(host.memory));
             let mut tiers = node.tiers.iter();
             let has_tier = tiers.any(|t| tier.is_none_or(|want| want == t.name));
-            // What a step sees lies at the same path on all of its nodes.
+            // A step sees its files at the same path on all of its nodes.
             let alike = nodes == 1 || node.tiers.first().is_none_or(|t| !t.elsewhere());
-            // The file system of a namespace cannot lie on one of its own kind.
+            // The file system of a namespace cannot be on one of its own kind.
             let alike =
                 alike && (nodes == 1 || !shares || node.tiers.iter().all(|t| t.lender.is_none()));
             cores >= d.cores && memory >= d.memory && node.gpus >= d.gpus && has_tier && alike
@@ -108,7 +108,7 @@ impl Decide<'_> {
         self.turn.free.can_run(&spots, demand)
     }
 
-    /// When each of these nodes has so much to give, by what runs and waits there and on its host.
+    /// When each of these nodes has so much to give, by the instances that run and wait there and on its host.
     pub(super) fn free_in(&self, nodes: &[NodeId], demand: Demand) -> Vec<Nanos> {
         let cluster = &self.state.start.cluster;
         let hosts: BTreeSet<u32> = nodes.iter().map(|n| cluster.node(*n).host).collect();
@@ -131,7 +131,7 @@ impl Decide<'_> {
         of: impl Fn(u32, &[NodeId]) -> T,
     ) -> BTreeMap<u32, T> {
         let mut nodes: BTreeMap<u32, Vec<NodeId>> = BTreeMap::new();
-        // Of lost nodes too: what has not ended there still takes its host's cores.
+        // Of lost nodes too: a step that has not ended there still takes its host's cores.
         for (node, host) in (0..)
             .map(NodeId)
             .zip(self.state.start.cluster.nodes.iter().map(|n| n.host))
@@ -144,7 +144,7 @@ impl Decide<'_> {
         each.map(|(host, nodes)| (host, of(host, &nodes))).collect()
     }
 
-    /// What the nodes of a host share; GPUs belong to nodes.
+    /// The amount that the nodes of a host share; GPUs belong to nodes.
     fn of_host(&self, host: u32) -> Amount {
         let host = &self.state.start.cluster.hosts[host as usize];
         Amount([host.cores.into(), host.memory.into(), i128::MAX])

@@ -1,5 +1,5 @@
-//! What is done about lost nodes and about what comes back with them. All else follows by itself: a node without capacity gets
-//! no step, a part without a replica is made again, a transfer that has failed is ordered again.
+//! Actions for lost nodes and for data that comes back with them. All else follows by itself: a node without capacity
+//! gets no step, a part without a replica is made again, a transfer that has failed is ordered again.
 
 use super::Decide;
 use crate::data::TrackedPart;
@@ -28,7 +28,7 @@ impl Decide<'_> {
         }
     }
 
-    /// Gives up what reads a copy that will not come. It is ordered again, from elsewhere.
+    /// Gives up transfers that read a copy that will not come. They are ordered again, from elsewhere.
     pub(super) fn leave_broken_chains(&mut self) {
         let kept = |id: &&TransferId| self.state.transfers.get(id).is_some_and(|t| !t.abandoned);
         for id in self
@@ -43,7 +43,7 @@ impl Decide<'_> {
         }
     }
 
-    /// What came back and is wanted is taken, the rest is removed. After a failure all stays, for `tarn resume`.
+    /// Takes returned replicas that are wanted, and removes the rest. After a failure all stay, for `tarn resume`.
     pub(super) fn sort_returned(&mut self) {
         if self.state.stop.is_some() || !self.state.returned.take_unsorted() {
             return;
@@ -79,7 +79,7 @@ impl Decide<'_> {
         }
     }
 
-    /// Whether nothing of what an instance has made is wanted and lost, now that replicas have returned.
+    /// Whether none of an instance's outputs is wanted and lost, now that replicas have returned.
     fn made_whole(&self, id: InstanceId) -> bool {
         let state = &self.state;
         state.made_by(id).into_iter().all(|name| {
@@ -88,7 +88,7 @@ impl Decide<'_> {
         })
     }
 
-    /// What a dataset promises to keep and has lost is made again.
+    /// Makes parts again that a dataset promises to keep and has lost.
     pub(super) fn restore_kept(&mut self) {
         for name in self.state.unkept.clone() {
             if self.state.data.part(name).is_some_and(TrackedPart::is_lost) {

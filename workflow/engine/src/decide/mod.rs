@@ -28,7 +28,7 @@ use tarn_types::part::{PartMove, PartRef, Place, Transfer, TransferKind, Verify}
 use tarn_types::reason::Reason;
 use tarn_types::units::Time;
 
-/// Chooses what is to be done now.
+/// Chooses the actions of this moment.
 pub(crate) fn decide(state: &mut EngineState, actions: &mut Vec<Action>) {
     state.deadline = None;
     let mut d = Decide {
@@ -50,7 +50,7 @@ pub(crate) fn decide(state: &mut EngineState, actions: &mut Vec<Action>) {
         d.forget();
         d.discard();
         let interrupted = matches!(d.state.stop, Some(RunStopReason::Interrupted(_)));
-        // What leaves first makes room for what comes.
+        // Removals first: they free space for arrivals.
         if !interrupted {
             d.sort_returned();
             d.release();
@@ -87,11 +87,11 @@ pub(crate) fn decide(state: &mut EngineState, actions: &mut Vec<Action>) {
 struct Decide<'a> {
     state: &'a mut EngineState,
     actions: &'a mut Vec<Action>,
-    /// In this round, somebody was found waiting for room.
+    /// In this round, an instance was found waiting for space.
     short_of_room: bool,
     /// Every assignment was taken back once.
     taken_back: bool,
-    /// What the policy looks at in this round.
+    /// The state of the placement in this round.
     turn: PlacementRound,
 }
 
@@ -103,7 +103,7 @@ impl Decide<'_> {
         self.actions.push(action);
     }
 
-    /// Asks to be asked again at this time, if nothing happens before.
+    /// Requests a step at this time, if nothing happens before.
     fn look_again(&mut self, at: Time) {
         self.state.deadline = Some(self.state.deadline.map_or(at, |d| d.min(at)));
     }

@@ -1,4 +1,4 @@
-//! Partitions that are kept for the workflow: which step runs where they lie, and when they go.
+//! Partitions that are kept for the workflow: which step runs on their nodes, and when they go.
 
 use super::Decide;
 use crate::partitions::KeptPartition;
@@ -7,8 +7,8 @@ use tarn_types::id::{InstanceId, NodeId, PartitionId, StepId};
 use tarn_types::reason::Reason;
 
 impl Decide<'_> {
-    /// Removes those that no step uses any more, and those that are lost with a node before anybody has committed what it did there: they are made
-    /// again.
+    /// Removes those that no step uses any more, and those that are lost with a node before anybody has committed to
+    /// them: they are made again.
     pub(super) fn discard(&mut self) {
         let kept = self.state.partitions.kept.iter();
         let over = kept.filter_map(|(id, lies)| {
@@ -57,7 +57,7 @@ impl Decide<'_> {
         Some(Reason::PartitionThere { node, partition })
     }
 
-    /// That a partition of a step is lost, with what steps have written to it.
+    /// The message that a partition of a step is lost, with the data that steps have written to it.
     pub(super) fn partition_lost(&self, step: StepId) -> Option<String> {
         let w = &self.state.start.workflow;
         let mut own = self.state.partitions.of(step).iter();

@@ -1,5 +1,5 @@
-//! Placement: the policy, which sees the run through its view, gives nodes to instances that wait. What is said of those
-//! that continue to wait.
+//! Placement: the policy, which sees the run through its view, gives nodes to instances that wait. It also explains the
+//! waits of the others.
 
 use super::Decide;
 use super::view::instance_of;
@@ -21,24 +21,24 @@ use tarn_types::units::{Bytes, Nanos, Time};
 /// Waiting instances that are looked at in one round, in the policy's order: a bound on work per event. Those behind it
 /// are looked at once these are placed.
 const PLACE_WINDOW: usize = 1000;
-/// Waiting instances of which it is said in one round why they wait, the first of the queue.
+/// Waiting instances whose waits one round explains, the first of the queue.
 const EXPLAINED: usize = 16;
 
 /// Lost nodes that a message names.
 const NAMED: usize = 8;
 
-/// What is known while the policy decides in one round.
+/// The known facts while the policy decides in one round.
 #[derive(Debug, Default)]
 pub(super) struct PlacementRound {
-    /// What is left of nodes and hosts when all that has a place runs.
+    /// The rest of nodes and hosts when all instances that have a place run.
     pub(super) free: Ledger,
-    /// Tiers on which somebody who goes first waits for room.
+    /// Tiers on which an instance that goes first waits for space.
     pub(super) claimed: BTreeSet<TierRef>,
-    /// Who found no room for its data.
+    /// Instances that found no space for their data.
     roomless: BTreeSet<InstanceId>,
     /// The first who found none although nothing is under way that could free some, and why.
     pub(super) stuck: Option<(InstanceId, Reason)>,
-    /// Nobody could continue otherwise: what an instance is only guessed to write need not have room.
+    /// Nobody could continue otherwise: output whose size is only guessed need not have space.
     pub(super) last_resort: bool,
     /// Of [`PLACE_WINDOW`], looked at already.
     looked_at: Cell<usize>,
@@ -110,7 +110,7 @@ impl Decide<'_> {
         waiting < STAGE_AHEAD + (self.state.ledger.free_cores(node) / cores.max(1)) as usize
     }
 
-    /// Whether every part that an instance reads can be had. What is lost is remembered: it has to be made again.
+    /// Whether every part that an instance reads can be had. Notes the lost ones: they have to be made again.
     pub(super) fn obtainable(&self, id: InstanceId) -> bool {
         let Some(instance) = self.state.steps.instance(id) else {
             return false;
@@ -137,7 +137,7 @@ impl Decide<'_> {
         self.state.draws.get(node.at()).copied().unwrap_or_default()
     }
 
-    /// Where a one-node instance could run.
+    /// The places where a one-node instance could run.
     pub(super) fn candidates_of(&self, id: InstanceId) -> Vec<Candidate> {
         let demand = self.demand(id.step);
         let holds = self.holder(id, 0);
@@ -160,7 +160,7 @@ impl Decide<'_> {
         free_in.into_iter().zip(nodes).map(candidate).collect()
     }
 
-    /// Gives an instance its nodes, where it begins in `begin`, if there is room on them for its data.
+    /// Gives an instance its nodes, where it begins in `begin`, if they have space for its data.
     pub(super) fn assign(
         &mut self,
         id: InstanceId,
@@ -228,7 +228,8 @@ impl Decide<'_> {
         })
     }
 
-    /// Says of the first that wait why they do, if there are cores that nobody has. Who has found no room knows it already.
+    /// Explains the waits of the first that wait, if there are cores that nobody has. Those that found no space have
+    /// their reason already.
     fn explain_waits(&mut self) {
         let everything = Fit::without_time_limit(u32::MAX, u32::MAX);
         if self.free().cores == 0 {
@@ -374,7 +375,7 @@ impl Decide<'_> {
     }
 }
 
-/// Whether this says that somebody waits for others, not for room.
+/// Whether this reason is a wait for others, not for space.
 fn waits_its_turn(why: &Reason) -> bool {
     matches!(
         why,

@@ -1,6 +1,6 @@
-//! What leaves without being asked: replicas that nobody will read, that have moved, or that are damaged;
-//! under `stage-through` everything a step made or was given. And what leaves and stays: under `cache`, copies of everything
-//! a step made go outside.
+//! Removals without a request: replicas that nobody will read, that have moved, or that are damaged; under
+//! `stage-through` everything a step made or was given. Also copies that leave while the replica stays: under `cache`,
+//! of everything a step made.
 
 use super::Decide;
 use super::rescue::version_to_rescue;
@@ -25,9 +25,10 @@ pub(super) fn unneeded(state: &EngineState, name: PartRef, part: &TrackedPart) -
         && !may_be_rescued(state, name)
 }
 
-/// Whether a rescue would still send a version out, if all that is being made of it is made ([`version_to_rescue`]). While the step that
-/// changes it has not committed, that is its pre-image. What is complete stays only once something has failed; what is not stays
-/// before that too, as an instance that fails later would leave nothing of the others.
+/// Whether a rescue would still send a version out, if all that is being made of it is made ([`version_to_rescue`]).
+/// While the step that changes it has not committed, that is its pre-image. A complete version stays only once
+/// something has failed; an incomplete one stays before that too, as an instance that fails later would leave nothing
+/// of the others.
 fn may_be_rescued(state: &EngineState, name: PartRef) -> bool {
     let w = &state.start.workflow;
     let fails = state.stop.is_some() || !state.given_up.all.is_empty();
@@ -74,7 +75,7 @@ impl Decide<'_> {
             PartReplicaState::Present | PartReplicaState::Bad | PartReplicaState::Cached
         );
         if replica.is_others {
-            // What is damaged is not read any more; who it belongs to removes it.
+            // A damaged replica is not read any more; its owner removes it.
             if replica.state == PartReplicaState::Bad && replica.pins == 1 {
                 self.evict(name, at, Reason::Damaged);
             }
@@ -84,7 +85,7 @@ impl Decide<'_> {
             return;
         }
         if replica.state == PartReplicaState::Cached {
-            // It may leave at any time: what is to be read is made, or comes, again.
+            // It may leave at any time: a part that is to be read is made, or comes, again.
             if super::cache::is_wanted_again(self.state, name, part) {
                 self.evict(name, at, Reason::OutputLost { data: name.data });
             }
@@ -107,7 +108,7 @@ impl Decide<'_> {
         if replica.state == PartReplicaState::Bad {
             return Some(Reason::Damaged);
         }
-        // After a failure everything stays for `tarn resume`, but what is on its way out.
+        // After a failure everything stays for `tarn resume`, but parts on their way out.
         if unneeded(self.state, name, part) && self.state.stop.is_none() {
             return Some(Reason::NotNeeded);
         }
@@ -124,7 +125,7 @@ impl Decide<'_> {
         (!used || !self.needed_on(spot.node).contains(&name)).then_some(why)
     }
 
-    /// `stage-through` and `cache`: what a step made goes out, unless its `dest` takes it at once.
+    /// `stage-through` and `cache`: a part that a step made goes out, unless its `dest` takes it at once.
     fn stage_out(&mut self, name: PartRef) {
         let Some(part) = self.state.data.part(name) else {
             return;
@@ -143,7 +144,7 @@ impl Decide<'_> {
         let outside = part.replicas.iter().any(lies);
         let stopping = match self.state.stop {
             Some(RunStopReason::Interrupted(_)) => true,
-            // As for what goes to a `dest`: one attempt is made, and the rest is for `tarn resume`.
+            // As for a `dest`: one attempt is made, and the rest is for `tarn resume`.
             Some(RunStopReason::Failed { .. } | RunStopReason::Incomplete) => part.failures > 0,
             None => false,
         };
@@ -155,8 +156,8 @@ impl Decide<'_> {
             return;
         };
         let parts = vec![PartMove { part: name, from }];
-        // The node's replica goes once this is done, or when room is needed, so it is read back; `--verify none` plays what
-        // people do today, who write to the external store and trust it.
+        // The node's replica goes once this is done, or when space is needed, so it is read back; `--verify none`
+        // emulates today's practice of writing to the external store and trusting it.
         let verify = match self.state.start.options.verify {
             Verify::None => Verify::None,
             _ => Verify::Readback,

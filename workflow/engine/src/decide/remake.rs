@@ -1,4 +1,4 @@
-//! What is nowhere any more and needed is made again; what an earlier attempt has left goes before.
+//! Makes parts again that are needed and have no replica left; the remains of an earlier attempt go before.
 
 use super::Decide;
 use crate::data::PartReplicaState;
@@ -30,7 +30,7 @@ impl Decide<'_> {
         }
     }
 
-    /// No replica is left of what another workflow has made: who needs it is given up.
+    /// No replica is left of data that another workflow has made: the instances that need it are given up.
     fn others_lost(&mut self, name: PartRef) {
         let mut all = self.state.start.prior_data.iter();
         let Some(prior) = all.find(|p| p.data == name.data) else {
@@ -49,8 +49,9 @@ impl Decide<'_> {
         }
     }
 
-    /// What an earlier run of an instance that runs again has left on nodes goes first, so that the two runs' outputs never
-    /// mix. What is being read goes when that has ended; nobody begins to read it, or what lies of it outside.
+    /// Removes first the outputs that an earlier run of an instance has left on nodes, so that the two runs' outputs
+    /// never mix. A replica that is being read goes after that has ended; nobody begins to read it, or its copy
+    /// outside.
     pub(super) fn clear_remade(&mut self) {
         for producer in self.state.steps.remade.clone() {
             for (part, at, removable) in self.leftovers(producer) {

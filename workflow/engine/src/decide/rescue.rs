@@ -1,4 +1,4 @@
-//! Rescue: what asks to be drained when the run fails, or is ended in order, goes out; or it is said that it does not.
+//! Rescue: datasets that ask to be drained go out when the run fails, or is ended in order; or their loss is reported.
 
 use super::Decide;
 use crate::data::{TrackedPart, TrackedVersion};
@@ -11,7 +11,7 @@ use tarn_types::reason::Reason;
 use tarn_types::workflow::{Keep, OnFailure};
 
 impl EngineState {
-    /// Where a dataset is rescued to; `None` if there is no such place.
+    /// The place to which a dataset is rescued; `None` if there is none.
     pub(crate) fn rescue_place(&self, data: DataId) -> Option<Place> {
         let w = &self.start.workflow;
         let dataset = w.dataset(data);
@@ -23,8 +23,8 @@ impl EngineState {
 }
 
 impl Decide<'_> {
-    /// After a failure: of each dataset that asks for it, [`version_to_rescue`] goes out, unless it is on its way to its `dest`. What is
-    /// not whole goes out when no further instance can add to it.
+    /// After a failure: of each dataset that asks for it, [`version_to_rescue`] goes out, unless it is on its way to
+    /// its `dest`. An incomplete version goes out when no further instance can add to it.
     pub(super) fn rescue(&mut self) {
         for i in 0..self.state.start.workflow.data.len() {
             let data = DataId(i as u32);
@@ -59,8 +59,8 @@ impl Decide<'_> {
         self.state.transfers.values().any(|t| t.rescue)
     }
 
-    /// At the end of a run that rescues: says of each dataset that asks for it, and of which nothing, only an older version or only
-    /// some parts went out, why.
+    /// At the end of a run that rescues: reports of each dataset that asks for it why nothing, only an older version or
+    /// only some parts of it went out.
     pub(super) fn report_unrescued(&mut self) {
         for (data, dataset) in (0..)
             .map(DataId)
@@ -135,7 +135,7 @@ impl Decide<'_> {
         })
     }
 
-    /// What there is of newer versions than the one that was copied, none of which is complete.
+    /// The parts of newer versions than the one that was copied, none of which is complete.
     fn newer_parts(&self, data: DataId, outside: u32) -> String {
         let newer = self.versions(data).filter(|(n, _)| *n > outside);
         let left = newer.filter_map(|(number, version)| {
@@ -190,7 +190,7 @@ impl Decide<'_> {
         }
     }
 
-    /// How what has been read stays on the nodes, where nothing asks for that yet.
+    /// Advice on how to keep consumed data on the nodes; empty if it is kept already.
     fn how_kept(&self, data: DataId) -> &'static str {
         match self.state.start.workflow.dataset(data).keep {
             Keep::UntilConsumed => {
@@ -201,8 +201,8 @@ impl Decide<'_> {
     }
 }
 
-/// Which of a dataset's versions a rescue copies: the newest whole one; where none is whole, what is left of the newest that was complete
-/// once; where none was, what there is of the newest.
+/// Which of a dataset's versions a rescue copies: the newest whole one; if none is whole, the rest of the newest that
+/// was complete once; if none was, the parts of the newest.
 pub(super) fn version_to_rescue<'a>(
     versions: impl Iterator<Item = (u32, &'a TrackedVersion)>,
     is_whole: impl Fn(u32, &TrackedVersion) -> bool,

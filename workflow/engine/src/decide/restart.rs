@@ -9,7 +9,7 @@ use tarn_types::id::{InstanceId, NodeId, TierRef};
 use tarn_types::reason::Reason;
 
 impl Decide<'_> {
-    /// Removes the checkpoints of what has committed.
+    /// Removes the checkpoints of instances that have committed.
     pub(super) fn forget(&mut self) {
         let steps = &self.state.steps;
         let over = steps.kept.iter().filter_map(|id| {
@@ -24,8 +24,8 @@ impl Decide<'_> {
         }
     }
 
-    /// Removes the checkpoints of an instance from tiers that it leaves for others of their nodes: it begins again there, and nobody has
-    /// counted the room that they take.
+    /// Removes the checkpoints of an instance from tiers that it leaves for others of their nodes: it begins again
+    /// there, and nobody has counted the space that they take.
     pub(super) fn leave_tiers(&mut self, id: InstanceId, spots: &[TierRef]) {
         let leaves = |old: &&TierRef| {
             let mut new = spots.iter();
@@ -38,7 +38,7 @@ impl Decide<'_> {
         }
     }
 
-    /// Gives those that wait the nodes that they had, before anybody else gets the room there.
+    /// Gives waiting instances the nodes that they had, before others get the space there.
     pub(super) fn restart(&mut self) {
         let kept = self.state.steps.kept.iter().copied();
         let waiting: Vec<InstanceId> = kept
@@ -102,15 +102,16 @@ impl Decide<'_> {
                 image,
                 from,
                 to,
-                // What was larger before lies there still.
+                // The files were larger before and are still there.
                 reserve: reserve.max(before),
             };
             self.emit(what, Reason::Buddy { node: from.node });
         }
     }
 
-    /// Where copies of images are to lie that are taken at `home`: where they lie already; else on another host, then where most is free.
-    /// It is a node that could run the step, where it would see the same paths. And what is set aside there before.
+    /// The place for copies of images that are taken at `home`: first where copies already are, then another host, then
+    /// where most is free. It is a node that could run the step, where it would see the same paths. Also the bytes that
+    /// are set aside there already.
     fn buddy(&self, id: InstanceId, home: TierRef, bytes: u64) -> Option<(TierRef, u64)> {
         let cluster = &self.state.start.cluster;
         let (here, holds) = (cluster.node(home.node), self.holder(id, 0));
@@ -136,7 +137,7 @@ impl Decide<'_> {
         Some((to, own(&to).unwrap_or(0)))
     }
 
-    /// Whether an instance is to wait for room on its nodes rather than to begin again on others.
+    /// Whether an instance is to wait for space on its nodes rather than to begin again on others.
     pub(super) fn keeps_its_nodes(&self, id: InstanceId) -> bool {
         !self.turn.last_resort && self.has_its_nodes(id)
     }

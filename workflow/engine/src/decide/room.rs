@@ -1,5 +1,5 @@
-//! When a tier is full: wait for what is running, evict what is not needed, demote to a slower tier, drain to
-//! the external store; in this order, each with its reason.
+//! When a tier is full: wait for running instances, evict unneeded replicas, demote to a slower tier, drain to the
+//! external store; in this order, each with its reason.
 
 use super::Decide;
 use crate::data::{PartReplicaState, TrackedPart};
@@ -22,19 +22,19 @@ struct Movable {
     urgency: u64,
 }
 
-/// Whether there is room on a tier.
+/// Whether a tier has space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TierSpaceOutlook {
     /// There is.
     Free,
-    /// Something leaves, or may leave once what runs has ended.
+    /// Something leaves, or may leave once running instances have ended.
     Later,
     /// Not by itself: nothing is under way, and nothing there may leave.
     Stuck,
 }
 
 impl Decide<'_> {
-    /// Whether `want` bytes are free on a tier. If not, begins to make room for `id` there.
+    /// Whether `want` bytes are free on a tier. If not, begins to free space for `id` there.
     pub(super) fn ensure_space(
         &mut self,
         spot: TierRef,
@@ -83,7 +83,8 @@ impl Decide<'_> {
         }
     }
 
-    /// Nothing more can leave: whatever runs may still give room back; when nothing runs, it is for others of the queue to continue.
+    /// Nothing more can leave: running instances may still give space back; when none runs, others of the queue
+    /// continue.
     fn handle_no_space(
         &mut self,
         spot: TierRef,
@@ -218,7 +219,7 @@ impl Decide<'_> {
             && !self.state.awaits_delivery(name)
     }
 
-    /// What could leave a tier, least urgently needed first; not what instances placed there read.
+    /// The parts that could leave a tier, least urgently needed first, without those that instances placed there read.
     fn movable(&self, spot: TierRef, id: InstanceId) -> Vec<Movable> {
         let mut needed = self.needed_on(spot.node);
         needed.extend(
@@ -250,7 +251,7 @@ impl Decide<'_> {
         let keep = self.state.start.workflow.dataset(name.data).keep;
         let mut others = part.present().filter(|(p, _)| **p != Place::Node(spot));
         match (keep, self.state.data_mode()) {
-            // Without `DataMode::Keep`, what is to be kept is kept outside.
+            // Without `DataMode::Keep`, data that is to be kept is kept outside.
             (Keep::UntilConsumed, _) | (_, DataMode::StageThrough | DataMode::Cache) => {
                 others.next().is_some()
             }
@@ -273,8 +274,8 @@ impl Decide<'_> {
             .unwrap_or(0)
     }
 
-    /// Moves a replica to the fastest slower tier with room for it, or else to the external store, if there is one. What lies
-    /// there already only goes.
+    /// Moves a replica to the fastest slower tier with space for it, or else to the external store, if there is one. A
+    /// replica whose target has the part already only goes.
     fn move_away(&mut self, m: &Movable, spot: TierRef, want: u64, free: u64) -> bool {
         let replicas = self.state.data.part(m.name).map(|p| &p.replicas);
         let state_at = |p: &Place| replicas.and_then(|r| r.get(p)).map(|r| r.state);

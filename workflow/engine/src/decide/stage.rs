@@ -1,4 +1,4 @@
-//! Staging: what an assigned instance lacks is brought to its nodes, each part from its best source.
+//! Staging: brings the parts that an assigned instance lacks to its nodes, each from its best source.
 
 use super::Decide;
 use super::room::TierSpaceOutlook;
@@ -106,7 +106,7 @@ impl Decide<'_> {
                 return;
             }
         }
-        // Node by node: what is on its way to one is a source for the next.
+        // Node by node: a part on its way to one is a source for the next.
         for (target, (_, names)) in wanted {
             self.bring_to(target, names, id);
         }

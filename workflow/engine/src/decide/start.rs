@@ -47,8 +47,8 @@ impl Decide<'_> {
         }
     }
 
-    /// Whether the room that was set aside for an instance is still there: others may have taken a part of the tier since. Then
-    /// those behind it give their places back, the last of the queue first, and at last it does itself.
+    /// Whether the space that was set aside for an instance is still there: others may have taken a part of the tier
+    /// since. Then those behind it give their places back, the last of the queue first, and at last it does itself.
     fn ensure_reserved_space(
         &mut self,
         id: InstanceId,
@@ -81,14 +81,14 @@ impl Decide<'_> {
         }
     }
 
-    /// Tiers on which an instance has yet to take room and which have less than was promised.
+    /// Tiers on which an instance has yet to take space and which have less than it reserved.
     fn overdrawn(&self, id: InstanceId, spots: &[TierRef]) -> BTreeSet<TierRef> {
         let mut claims = self.claims(id, spots);
         claims.retain(|s| self.state.ledger.is_overdrawn(*s));
         claims
     }
 
-    /// Tiers on which room is set aside for what an instance writes and for its partitions.
+    /// Tiers on which space is set aside for an instance's outputs and for its partitions.
     fn claims(&self, id: InstanceId, spots: &[TierRef]) -> BTreeSet<TierRef> {
         let start = &self.state.start;
         let (w, cluster) = (&start.workflow, &start.cluster);
@@ -99,7 +99,7 @@ impl Decide<'_> {
         outputs.chain(partitions).collect()
     }
 
-    /// The replicas that make up what each node of an instance sees; `None` while something is missing.
+    /// The replicas that make up the view of each node of an instance; `None` while something is missing.
     fn views(&self, id: InstanceId, spots: &[TierRef]) -> Option<Vec<Vec<Vec<NodeReplica>>>> {
         let instance = self.state.steps.instance(id)?;
         let held = |spot: TierRef, name| {

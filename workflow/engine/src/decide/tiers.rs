@@ -1,4 +1,4 @@
-//! Which tier of a node a placement uses, what it takes there, and that it is free.
+//! The tier of a node that a placement uses, the space that it takes there, and whether it is free.
 
 use super::Decide;
 use super::room::TierSpaceOutlook;
@@ -7,11 +7,11 @@ use tarn_types::id::{InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_types::part::{PartRef, Place};
 use tarn_types::units::Nanos;
 
-/// What a position of an instance takes on a node.
+/// The space that a position of an instance takes on a node.
 struct PlacementSpaceDemand {
     /// The tier it writes to.
     spot: TierRef,
-    /// Bytes set aside there for what it writes.
+    /// Bytes set aside there for its outputs.
     reserve: u64,
     /// How many of these are no guess.
     sure: u64,
@@ -46,7 +46,8 @@ impl Decide<'_> {
         s.tier.as_deref().or_else(of_data)
     }
 
-    /// Says of a node whether it could hold what a position of an instance reads and writes, if nothing else were there.
+    /// A test whether a node could hold the inputs and outputs of a position of an instance, if nothing else were
+    /// there.
     pub(super) fn holder(&self, id: InstanceId, position: usize) -> impl Fn(NodeId) -> bool {
         let stored = |name: &PartRef| self.state.data.part(*name).map_or(0, |p| p.info.stored);
         let inputs = self.needs_of(id, position).map(stored);
@@ -62,8 +63,8 @@ impl Decide<'_> {
         }
     }
 
-    /// What a position of an instance takes on a node: on the fastest tier that can hold it at all, of those slower than
-    /// the one that an earlier attempt has filled. `None` if no tier can.
+    /// The space that a position of an instance takes on a node: on the fastest tier that can hold it at all, of those
+    /// slower than the tier that an earlier attempt has filled. `None` if no tier can.
     fn space_demand_on(
         &self,
         id: InstanceId,
@@ -80,7 +81,7 @@ impl Decide<'_> {
                 tier: TierId(i),
             })
             .collect();
-        // Where none is slower, the slowest: it is most likely the largest.
+        // If none is slower, the slowest: it is most likely the largest.
         allowed.sort_by_key(|s| match outgrown {
             Some(full) if s.tier <= full => (true, u32::MAX - s.tier.0),
             _ => (false, s.tier.0),
@@ -116,15 +117,15 @@ impl Decide<'_> {
         Some(self.space_demand_on(id, 0, node)?.spot)
     }
 
-    /// The room that its partitions take on a node, if it writes to this tier of it.
+    /// The space that its partitions take on a node, if it writes to this tier of it.
     fn wanted_partitions(&self, id: InstanceId, home: TierRef) -> Option<Vec<(TierRef, u64)>> {
         let start = &self.state.start;
         let partitions = &self.state.partitions;
         partitions.wanted(&start.workflow, &start.cluster, id.step, home)
     }
 
-    /// A tier of the node with room for what the instance brings and writes, and the bytes to set aside there. While there is
-    /// no room, it is made.
+    /// A tier of the node with space for the instance's inputs and outputs, and the bytes to set aside there. While
+    /// there is none, space is freed.
     pub(super) fn find_tier_space(
         &mut self,
         id: InstanceId,
@@ -155,14 +156,14 @@ impl Decide<'_> {
                     self.turn.claimed.insert(at);
                     return None;
                 }
-                // Those behind it may be what gives the room back.
+                // Those behind it may give the space back.
                 TierSpaceOutlook::Stuck => return None,
             }
         }
         Some((room.spot, reserve))
     }
 
-    /// For each tier that a position of an instance uses: bytes that must be brought, bytes that lie there.
+    /// For each tier that a position of an instance uses: bytes that must be brought, bytes that are there.
     fn bytes_by_spot(
         &self,
         id: InstanceId,
@@ -178,7 +179,7 @@ impl Decide<'_> {
             let target = self.state.target(spot, name.data);
             let entry = all.entry(target).or_default();
             match self.state.usable_on(spot.node, part) {
-                // Whose it is has set its space aside.
+                // The owner has set its space aside.
                 Some(s) if s == target && part.is_others_at(&Place::Node(s)) => {}
                 Some(s) if s == target => entry.1 += part.info.stored,
                 Some(s) if s.tier < target.tier => {}

@@ -1,6 +1,6 @@
-//! The view of a run: what a policy sees of it, and may do there. A run is one workflow: all that waits is a step of it, and
-//! nobody is promised anything. Its nodes are told apart by name, so all are of one class, and what is kept for somebody is
-//! kept by name.
+//! The view of a run: a policy sees the run and acts on it through this view. A run is one workflow: all that waits is
+//! a step of it, and nobody has a promise. Its nodes are distinguished by name, so all are of one class, and
+//! reservations are by name.
 
 use super::Decide;
 use crate::plan::queue::{Fit, QueuedJob};
@@ -15,9 +15,9 @@ use tarn_types::units::{Nanos, SECOND, Time};
 
 /// All nodes of a run are of this class.
 const CLASS: usize = 0;
-/// Instances behind one that are asked whether they are at home on a node that it could take: a bound on work.
+/// Instances behind one that are checked for data on a node that it could take: a bound on work.
 const NATIVES: usize = 256;
-/// Who asks to be reminded is not reminded sooner: what is overdue is always expected to end a little later.
+/// The least time until a reminder: an overdue attempt is always expected to end a little later.
 const REMIND_AFTER: Nanos = SECOND;
 
 /// An instance as a policy sees it. Its key says which it is.
@@ -27,7 +27,7 @@ pub(super) fn waiting(turn: (u64, InstanceId), nodes: u32, cores: u32, limit: Na
         key: (first, u64::from(id.step.0) << 32 | u64::from(id.index)),
         job: JobId(0),
         nodes,
-        // 0 would ask for whole nodes.
+        // 0 would mean whole nodes.
         cores: cores.max(1),
         limit,
     }
@@ -50,7 +50,8 @@ impl Decide<'_> {
         }
     }
 
-    /// The nodes that have its partitions; with `same-nodes`, those of the instance that made most of what this one reads, as many as it needs.
+    /// The nodes that have its partitions; with `same-nodes`, those of the instance that made most of its input, as
+    /// many as it needs.
     fn own_nodes(&self, id: InstanceId) -> Option<Vec<NodeId>> {
         if let Some((_, nodes)) = self.state.partitions.home(id.step) {
             return Some(nodes);
@@ -104,7 +105,7 @@ impl Decide<'_> {
         times.max().unwrap_or(0)
     }
 
-    /// The nodes of the instance that made most bytes of what this one reads.
+    /// The nodes of the instance that made most bytes of this one's input.
     fn predecessor(&self, id: InstanceId) -> Option<&[NodeId]> {
         let w = &self.state.start.workflow;
         let mut made: BTreeMap<InstanceId, u64> = BTreeMap::new();
@@ -292,7 +293,8 @@ impl SchedulerView for Decide<'_> {
         (free_in > 0 && there < here).then(|| self.shadow(free_in, own))
     }
 
-    /// Nobody behind it takes the tiers on which it waits (`Turn::claimed`); its nodes may run what has room already.
+    /// Nobody behind it takes the tiers on which it waits (`Turn::claimed`); its nodes may run instances that have
+    /// space already.
     fn space_shadow(&self, _: &QueuedJob) -> Option<Shadow> {
         None
     }

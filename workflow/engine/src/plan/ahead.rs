@@ -1,5 +1,5 @@
-//! What is done for the first job of the queue while it waits: its reservation covers nodes, what it reads, and room for
-//! that and for what it writes.
+//! Preparations for the first job of the queue while it waits: its reservation covers nodes, its inputs, and space for
+//! its inputs and outputs.
 //!
 //! Which nodes it will get is a guess (jobs end before their limits), so it is a copy and no plan: if others come free
 //! sooner, the job weighs waiting for its data against bringing it again.
@@ -21,21 +21,21 @@ use tarn_types::site::{Input, Job, JobId, Urgency, Where};
 use tarn_types::units::{Nanos, SECOND, Time};
 
 impl PlannerState {
-    /// A job has found no room on these nodes: the first of the queue to whom that happens keeps what there is.
+    /// A job has found no space on these nodes: the first of the queue in that state keeps the free space.
     pub(crate) fn claim_space(&mut self, job: JobId, nodes: &[NodeId], bytes: u64) {
         let keeps = self.policy.data_mode == DataMode::Keep;
         self.claims.add(job, nodes, bytes, keeps);
     }
 
-    /// Whether a job may read and write outside by itself because room is long in coming: not while one before it waits for
-    /// what lies in its way to leave, which would leave later.
+    /// Whether a job may read and write outside by itself because space is long in coming: not while one before it
+    /// waits for removals, which would be delayed.
     pub(crate) fn may_do_without(&self, id: JobId) -> bool {
         let first = self.claims.first().is_none_or(|c| c.job == id);
         first && self.policy.data_mode == DataMode::Keep
     }
 
-    /// About how long it takes until a node has room for so many bytes of a job: what lies elsewhere too goes at once, what
-    /// nobody reads goes outside, and for the rest a job there has to end first.
+    /// About how long it takes until a node has space for so many bytes of a job: data with another replica leaves at
+    /// once, data that nobody reads goes outside, and for the rest a job there has to end first.
     pub(crate) fn time_until_space(&self, node: NodeId, bytes: u64, by: JobId) -> Nanos {
         /// Items that are looked at.
         const LOOKED_AT: usize = 256;
@@ -73,7 +73,7 @@ impl PlannerState {
         first.saturating_add(duration(lack, rate.unwrap_or(0)))
     }
 
-    /// About when there is room for the job that has claimed it: what lacks goes outside meanwhile.
+    /// About when there is space for the job that has claimed it: data in its way goes outside meanwhile.
     pub(crate) fn claim_in(&self, claim: &FirstJobReservation) -> Nanos {
         let lack = |n: &NodeId| claim.bytes.saturating_sub(self.nodes.free_space(*n));
         let most = claim.nodes.iter().map(lack).max().unwrap_or(0);
@@ -82,8 +82,8 @@ impl PlannerState {
         duration(most, rate.unwrap_or(0))
     }
 
-    /// Brings what the first job of the queue reads to the nodes on which it is expected to begin, once that does not come
-    /// too early. One-node jobs that take a part of a node are planned instead, each with its data.
+    /// Brings the inputs of the first job of the queue to the nodes on which it is expected to begin, once that does
+    /// not come too early. One-node jobs that take a part of a node are planned instead, each with its data.
     pub(crate) fn bring_for(&mut self, job: &Arc<Job>, id: JobId, shadow: &Shadow) {
         if self.policy.data_mode != DataMode::Keep || job.nodes == 1 && job.cores > 0 {
             return;
@@ -156,7 +156,8 @@ impl PlannerState {
         self.lay(input.item, nodes, input.spread, Some(order));
     }
 
-    /// The nodes that a job is expected to get, and when the last of them is free by what is known of the programs on them.
+    /// The nodes that a job is expected to get, and when the last of them is free by the known run times of the
+    /// programs on them.
     fn next_nodes(&self, job: &Job, shadow: &Shadow) -> Option<(Vec<NodeId>, Time)> {
         if !shadow.keeps.is_empty() {
             return Some((shadow.keeps.clone(), shadow.at));
@@ -166,7 +167,7 @@ impl PlannerState {
         let class = self.nodes.class(island, mode);
         let mut nodes: Vec<NodeId> = class.idle.iter().take(want).collect();
         let mut free = self.now;
-        // A job has several ends if some of its nodes are reserved for what follows it.
+        // A job has several ends if some of its nodes are reserved for its successor.
         let mut taken: BTreeMap<JobId, usize> = BTreeMap::new();
         for (_, who, count) in class.ends.iter() {
             if nodes.len() >= want {

@@ -12,8 +12,8 @@ use tarn_types::units::{Nanos, SECOND, Time};
 
 /// A node is idle for at least so long before it sleeps.
 const SLEEPS_AFTER: Nanos = 120 * SECOND;
-/// When idling has cost a node what waking costs: the moment to sleep that never costs more than twice what it would cost to
-/// know the future (ski rental; Karlin et al. 1990). `None` if it saves nothing.
+/// When idling has cost a node as much as waking costs: the moment to sleep that never costs more than twice the
+/// optimum of one who knows the future (ski rental; Karlin et al. 1990). `None` if it saves nothing.
 fn sleeps_after(kind: &NodeKind) -> Option<Nanos> {
     let saves = kind.power.idle - kind.power.asleep;
     let wakes = kind.power.wake as f64 * kind.power.boot;
@@ -42,7 +42,7 @@ impl PlannerState {
         }
     }
 
-    /// A job has ended: it earns leeway, and what it paid is settled by its real run time.
+    /// A job has ended: it earns leeway, and its payment is settled by its real run time.
     pub(crate) fn earn_leeway(&mut self, id: JobId) {
         if self.policy.order != Order::Energy {
             return;
@@ -57,7 +57,7 @@ impl PlannerState {
         self.leeway.earn(amount, waking);
     }
 
-    /// Idle nodes sleep after a while when nobody waits; they are woken for who does.
+    /// Idle nodes sleep after a while when nobody waits; they are woken for those that do.
     pub(crate) fn sleep_and_wake(&mut self) {
         let waits = self.queue.len() > 0;
         let wakes = |n: &PlannerNode| n.power == NodePowerState::Waking;

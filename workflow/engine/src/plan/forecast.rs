@@ -1,4 +1,4 @@
-//! When nodes come free: for a class, for certain nodes, for a job; by the limits of jobs and by what is expected of them.
+//! When nodes come free: for a class, for certain nodes, for a job; by the limits of jobs and by their expected ends.
 
 use super::nodes::{MODES, NodeOccupant, NodePowerState, last_end, node_of};
 use super::queue::QueuedJob;
@@ -47,7 +47,7 @@ impl PlannerState {
         (!nodes.is_empty()).then(|| nodes.to_vec())
     }
 
-    /// When a node is expected to have the cores that a job asks for, what is planned there included.
+    /// When a node is expected to have the cores that a job asks for, jobs planned there included.
     pub(crate) fn free_in(&self, id: NodeId, job: &Job) -> Nanos {
         let node = self.nodes.node(id);
         let cores = self.nodes.kind(id).cores;
@@ -95,7 +95,8 @@ impl PlannerState {
         ends.sort_unstable();
     }
 
-    /// When a job with nodes is expected to end by what is known of its program; one that is overdue needs a tenth more.
+    /// When a job with nodes is expected to end by the known run times of its program; one that is overdue needs a
+    /// tenth more.
     pub(crate) fn expected_end(&self, id: JobId) -> Time {
         let Some(state) = self.job(id) else {
             return self.now;
@@ -125,7 +126,7 @@ impl PlannerState {
             _ => class.ends.earliest(lack).map(|(at, _)| at),
         };
         let without = ended((want + taken).saturating_sub(idle));
-        // What was taken comes back.
+        // The taken nodes come back.
         let with = match taken {
             0 => None,
             _ => ended(want.saturating_sub(idle)).map(|at| at.max(until)),
@@ -224,7 +225,8 @@ impl PlannerState {
         self.own_nodes(&job)
     }
 
-    /// When the first node of a class has what a job asks for; `taken`: nodes that another takes until a time before.
+    /// When the first node of a class has the resources that a job asks for; `taken`: nodes that another takes until a
+    /// time before.
     pub(crate) fn node_earliest(
         &self,
         job: &Job,
@@ -268,7 +270,7 @@ impl PlannerState {
         }
     }
 
-    /// When a node has what a job asks for by the limits that jobs have, with one more guest if there is one.
+    /// When a node has the resources that a job asks for, by the limits of jobs, with one more guest if there is one.
     fn limit_free_at(&self, id: NodeId, job: &Job, guest: Option<(Time, &Job)>) -> Time {
         let node = self.nodes.node(id);
         let wide = |cores: u32, memory: u64, gpus: u32| {

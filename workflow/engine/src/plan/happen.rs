@@ -1,4 +1,4 @@
-//! What happens beside the life of jobs: moves end or fail, nodes change, go and come back, items are lost.
+//! Events beside the life of jobs: moves end or fail, nodes change, fail and come back, items are lost.
 
 use super::items::{ItemLayout, one_way};
 use super::nodes::NodePowerState;
@@ -47,7 +47,7 @@ impl PlannerState {
         if let MovePurpose::Room = order.purpose
             && let Where::Nodes(from) = &m.from
         {
-            // It lies elsewhere now: here it can go.
+            // It is elsewhere now: here it can go.
             for n in from.iter() {
                 let here = self.item(m.item).and_then(|i| {
                     let free = |l: &&ItemLayout| l.pins == 0 && l.present() && l.has(*n);
@@ -113,8 +113,8 @@ impl PlannerState {
         }
     }
 
-    /// Those that waited for a move, and those that wanted to take from where it went. What still waits for the store
-    /// looks for the best way again.
+    /// Wakes the jobs that waited for a move, and those that wanted to copy from its target. Moves that still wait for
+    /// the store look for the best source again.
     fn wake(&mut self, order: &MoveRecord) {
         if matches!(order.what.to, Where::Nodes(_)) && !order.what.direct {
             for id in self.waiting_for_store(order.what.item) {
@@ -144,7 +144,7 @@ impl PlannerState {
         }
     }
 
-    /// A move that has not begun is taken back: whoever waits for it chooses again.
+    /// A move that has not begun is taken back: the jobs that wait for it choose again.
     fn look_again(&mut self, order: MoveRecord) {
         if let Where::Nodes(nodes) = &order.what.to {
             self.unlay(order.what.item, nodes, order.what.spread);
@@ -188,7 +188,7 @@ impl PlannerState {
         }
     }
 
-    /// What a job reads or writes itself and that failed, it reads or writes again.
+    /// Repeats a move that a job does itself and that failed.
     fn again(&mut self, order: &MoveRecord) {
         let m = &order.what;
         if m.job.is_some_and(|j| self.has_nodes(j)) {
@@ -254,7 +254,8 @@ impl PlannerState {
                 again.push(id);
                 continue;
             };
-            // What runs on its other nodes continues; else the rest of the script queues for itself.
+            // A part of the script that runs on its other nodes continues; else the rest of the script queues for
+            // itself.
             if let Some(successor) = first.successor.filter(|h| self.has_nodes(*h)) {
                 if self
                     .job(successor)
@@ -323,7 +324,7 @@ impl PlannerState {
         self.release(id);
     }
 
-    /// Everything that lay on a node is gone; what lies nowhere else is made again if somebody needs it.
+    /// All items on a node are gone; an item without another copy is made again if somebody needs it.
     fn lose_items(&mut self, node: NodeId) {
         let held: Vec<ItemId> = self.nodes.node(node).held.iter().copied().collect();
         for id in held {
@@ -349,7 +350,7 @@ impl PlannerState {
         );
     }
 
-    /// An item that somebody needs lies nowhere: its producer runs again.
+    /// A needed item is nowhere: its producer runs again.
     pub(crate) fn make_again(&mut self, id: ItemId) {
         // Those that wait for one that is being made already know that they lack it.
         let Some(item) = self.item_mut(id).filter(|i| i.made) else {
@@ -380,7 +381,7 @@ impl PlannerState {
             Some(PlannerJobStage::Queued) => self.dequeue(id),
             Some(PlannerJobStage::Planned) => self.unplan(id),
             Some(PlannerJobStage::Blocked) => {}
-            // It has what it needs on its own nodes, or is looked at with them.
+            // It has its data on its own nodes, or is looked at with them.
             _ => return,
         }
         if let Some(state) = self.job_mut(id) {

@@ -16,7 +16,7 @@ pub(crate) fn each(bytes: u64, nodes: usize, spread: Spread) -> u64 {
     }
 }
 
-/// On one node there is only one way to lie.
+/// On one node there is only one spread.
 pub(crate) fn one_way(nodes: &[NodeId], spread: Spread) -> Spread {
     match nodes {
         [_] => Spread::Share,
@@ -31,7 +31,7 @@ pub(crate) struct Pin {
     pub(crate) layout: u64,
 }
 
-/// Where an item lies: a list of nodes and how.
+/// The nodes that hold an item, and how it is spread over them.
 #[derive(Debug, Clone)]
 pub(crate) struct ItemLayout {
     /// No other layout has or had it.
@@ -57,7 +57,7 @@ pub(crate) struct ItemLayout {
 pub(crate) struct ItemState {
     pub(crate) item: Item,
     pub(crate) producer: Option<JobId>,
-    /// Its producer has ended (or nobody makes it), and it lies somewhere.
+    /// Its producer has ended (or nobody makes it), and it is somewhere.
     pub(crate) made: bool,
     /// A copy is outside.
     pub(crate) outside: bool,
@@ -69,7 +69,7 @@ pub(crate) struct ItemState {
 }
 
 impl ItemLayout {
-    /// Whether each of these nodes finds here what it needs.
+    /// Whether each of these nodes finds its share here.
     pub(crate) fn serves(&self, nodes: &[NodeId], spread: Spread) -> bool {
         match (nodes, spread) {
             ([one], _) => self.has_whole(*one),
@@ -117,7 +117,7 @@ impl ItemLayout {
         }
     }
 
-    /// The part of what `nodes` need (as a share of the item's bytes, in millionths) that lies on the same nodes here.
+    /// The part of the need of `nodes` (as a share of the item's bytes, in millionths) that is on the same nodes here.
     pub(crate) fn overlap(&self, nodes: &[NodeId]) -> u64 {
         const ALL: u64 = 1_000_000;
         if *self.nodes == *nodes {
@@ -291,7 +291,7 @@ impl SiteItems {
         Some(held.pin(id, now))
     }
 
-    /// Holds what a move reads from these nodes.
+    /// Pins the layout that a move reads from these nodes.
     pub(crate) fn pin_source(&mut self, now: Time, id: ItemId, from: &[NodeId]) -> Option<Pin> {
         let mut layouts = self.get_mut(id)?.layouts.iter_mut();
         let read = layouts.find(|l| l.present() && *l.nodes == *from)?;

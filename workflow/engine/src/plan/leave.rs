@@ -18,7 +18,7 @@ impl PlannerState {
         if attached {
             return self.detach(id);
         }
-        // Without its nodes it lends none: what is left of its script queues for itself.
+        // Without its nodes it hands none over: the rest of its script queues for itself.
         if let Some(state) = self.job_mut(id) {
             state.successors = 0;
         }
@@ -27,7 +27,7 @@ impl PlannerState {
         self.begin_planned_on(&nodes);
     }
 
-    /// Nodes are free: what was planned there may begin, the most urgent first.
+    /// Nodes are free: jobs planned there may begin, the most urgent first.
     pub(crate) fn begin_planned_on(&mut self, nodes: &[NodeId]) {
         for n in nodes {
             if self.nodes.node(*n).planned.is_empty() {
@@ -100,7 +100,7 @@ impl PlannerState {
         }
     }
 
-    /// Takes a job out of whatever it waits in.
+    /// Takes a job out of its queue.
     pub(crate) fn withdraw(&mut self, id: JobId) {
         match self.job(id).map(|s| s.stage) {
             Some(PlannerJobStage::Queued) => self.dequeue(id),

@@ -6,25 +6,25 @@ use tarn_types::units::{Nanos, SECOND, Time};
 const MILLIONTH: i128 = 1_000_000;
 /// Jobs shorter than this count as so long, as in the bounded slow-down (Feitelson and Rudolph 1998).
 const SHORT: Nanos = 10 * SECOND;
-/// Wakings that can be saved up: what was earned long ago does not slow down today's jobs.
+/// Wakings that can be saved up: old earnings do not slow down today's jobs.
 const SAVED: i128 = 16;
 
-/// By how much jobs may still be slowed down. Each job that ends earns the stated share of its run time, each that waited for
-/// nodes that slept pays what it waited, both in units of its own run time (as the bounded slow-down is): so all wakings
-/// together raise the mean bounded slow-down by no more than what is stated, and one waking.
+/// By how much jobs may still be slowed down. Each job that ends earns the stated share of its run time, each that
+/// waited for nodes that slept pays what it waited, both in units of its own run time (as the bounded slow-down is): so
+/// all wakings together raise the mean bounded slow-down by no more than the stated share, and one waking.
 #[derive(Debug, Default)]
 pub(crate) struct Leeway {
     /// In millionths of a slow-down.
     balance: i128,
-    /// What one waking is expected to cost: as much as it would cost jobs like the last ones, or as much as it did.
+    /// The expected cost of one waking: as much as it would cost jobs like the last ones, or as much as it did.
     waking: i128,
     /// Since when somebody has been waiting for nodes that sleep or wake up.
     held_since: Option<Time>,
-    /// What that has cost so far.
+    /// The cost of that wait so far.
     held_cost: i128,
 }
 
-/// What a wait costs a job that runs for so long, in millionths of a slow-down.
+/// The cost of a wait for a job that runs for so long, in millionths of a slow-down.
 pub(crate) fn cost(wait: Nanos, run: Nanos) -> i128 {
     i128::from(wait) * MILLIONTH / i128::from(run.max(SHORT))
 }

@@ -69,7 +69,8 @@ impl PlannerState {
         true
     }
 
-    /// Decides whether a job's data goes through the tiers of its nodes, and makes room there. False while there is none.
+    /// Decides whether a job's data goes through the tiers of its nodes, and frees space there. False while there is
+    /// none.
     fn make_space(&mut self, id: JobId, job: &Job, nodes: &[NodeId]) -> bool {
         let written = self.written(job);
         let mut missing = 0u64;
@@ -108,7 +109,7 @@ impl PlannerState {
                 all &= self.ensure_space(*n, bytes.saturating_add(kept));
             }
             held.iter().for_each(|pin| self.unpin(pin));
-            // When nothing is under way that could free room, or that takes too long, it does without.
+            // When nothing is under way that could free space, or that takes too long, it does without.
             if !all && self.under_way > 0 {
                 let room = nodes
                     .iter()
@@ -155,7 +156,8 @@ impl PlannerState {
         duration(reads, rates.read).saturating_add(duration(writes, rates.write))
     }
 
-    /// The same for a job that could go through its nodes' tiers, and what others lose by it: they read that outside too.
+    /// The same for a job that could go through its nodes' tiers, and the loss of others: they read its data outside
+    /// too.
     pub(crate) fn without_tiers(&self, reads: u64, writes: u64, nodes: usize, job: &Job) -> Nanos {
         let read_later = |i: &ItemId| self.item(*i).is_some_and(|i| !i.readers.is_empty());
         let again = match job.writes.iter().any(read_later) {
@@ -175,7 +177,7 @@ impl PlannerState {
         }
     }
 
-    /// Holds what lies there already, while room is made for the rest.
+    /// Pins inputs that are there already, while space is freed for the rest.
     fn pin_inputs(&mut self, job: &Job, nodes: &[NodeId]) -> Vec<Pin> {
         let mut held = Vec::new();
         for input in &job.reads {
@@ -186,7 +188,7 @@ impl PlannerState {
         held
     }
 
-    /// Brings what a job lacks to its nodes. It counts the moves that it has to wait for.
+    /// Brings a job's missing inputs to its nodes. It counts the moves that it has to wait for.
     pub(crate) fn fetch(&mut self, id: JobId, urgency: Urgency) {
         let Some(state) = self.job(id) else {
             return;
@@ -284,7 +286,7 @@ impl PlannerState {
         self.pin_for(id, input.item, nodes, input.spread);
     }
 
-    /// Looks again what a job lacks: something that it waits for has come to another node, or did not come.
+    /// Fetches a job's missing inputs again: one has come to another node, or did not come.
     pub(crate) fn refetch(&mut self, id: JobId) {
         let Some(state) = self.job(id) else {
             return;
@@ -382,7 +384,8 @@ impl PlannerState {
         true
     }
 
-    /// With `cache`: what has room on the tiers (after older things have gone) is left there, everything else is not.
+    /// With `cache`: a job's data stays on the tiers if they have space for it (after older data has gone), else none
+    /// of it does.
     pub(crate) fn cache_space(&mut self, id: JobId, job: &Job, nodes: &[NodeId]) {
         let direct = !self.make_space(id, job, nodes);
         self.claims.remove(id);
@@ -431,7 +434,7 @@ impl PlannerState {
         let mut at = self.now.saturating_add(state.job.limit);
         let mut left = state.job.nodes;
         let mut ends = Vec::new();
-        // Who overtakes reserves no more than it has: the rest of it would delay others beyond what was promised.
+        // A job that overtakes reserves no more than it has: the rest of it would delay others beyond their promise.
         let whole = state.job.cores == 0 && !self.overtakes(id);
         if self.policy.data_mode == DataMode::Keep && whole {
             let mut job = id;
@@ -451,7 +454,7 @@ impl PlannerState {
         ends
     }
 
-    /// The job that reads most of what a job writes, if it takes whole nodes and no more of them.
+    /// The job that reads most of a job's output, if it takes whole nodes and no more of them.
     fn main_successor(&self, id: JobId) -> Option<(JobId, u32, Time)> {
         let state = self.job(id)?;
         let flow = state.job.flow?;
@@ -544,7 +547,7 @@ impl PlannerState {
         });
     }
 
-    /// What an earlier run of the same job left on the same nodes goes before it writes it again.
+    /// An output that an earlier run of the same job left on the same nodes goes before the job writes it again.
     fn drop_former(&mut self, id: ItemId, nodes: &JobNodes) {
         let former = self.item(id).and_then(|i| {
             let same = |l: &&ItemLayout| *l.nodes == **nodes && l.pins == 0;
@@ -681,7 +684,7 @@ impl PlannerState {
         let Some(state) = self.job_mut(id) else {
             return;
         };
-        // A job that had what it needs does not count what is made again.
+        // A job that had its inputs does not count those that are made again.
         if state.stage != PlannerJobStage::Blocked {
             return;
         }

@@ -1,4 +1,4 @@
-//! Memory modes: nodes are rebooted for who needs another mode, few at a time.
+//! Memory modes: nodes are rebooted for jobs that need another mode, few at a time.
 
 use super::items::ItemLayout;
 use super::nodes::{MODES, NodePowerState, PlannerIsland, memory_in};
@@ -61,8 +61,8 @@ impl PlannerState {
         }
     }
 
-    /// Where a job could run if more nodes were in the right mode, and that mode: where fewest are missing. `None` if
-    /// enough are somewhere.
+    /// The island and the mode in which a job could run if more nodes were in that mode: where fewest are missing.
+    /// `None` if enough are somewhere.
     fn lacks_mode(&self, job: &Job) -> Option<(usize, Mode)> {
         let mut best: Option<(u32, usize, Mode)> = None;
         for island in 0..self.nodes.islands.len() {
@@ -125,7 +125,7 @@ impl PlannerState {
         if wanted {
             return;
         }
-        // What holds data goes last: a reboot loses it.
+        // Nodes that hold data go last: a reboot loses it.
         let mut idle: Vec<NodeId> = self.nodes.class(island, from).idle.iter().collect();
         idle.retain(|n| self.nodes.node(*n).planned.is_empty());
         idle.sort_by_key(|n| (self.nodes.node(*n).held.len(), *n));
@@ -141,7 +141,7 @@ impl PlannerState {
         }
     }
 
-    /// Whether somebody who waits could use idle nodes of this mode as they are.
+    /// Whether a waiting job could use idle nodes of this mode as they are.
     fn wanted_as_is(&self, island: usize, mode: Mode) -> bool {
         let idle = self.nodes.class(island, mode).idle.len() as u32;
         let fit = Fit::without_time_limit(idle, self.nodes.islands[island].kind.cores);
@@ -161,7 +161,7 @@ impl PlannerState {
         false
     }
 
-    /// Whether something that is needed lies on this node alone, or is being read there.
+    /// Whether a needed item is on this node alone, or is being read there.
     fn only_copy(&self, node: NodeId) -> bool {
         self.nodes.node(node).held.iter().any(|id| {
             self.item(*id).is_some_and(|i| {
@@ -174,7 +174,7 @@ impl PlannerState {
         })
     }
 
-    /// Brings away what is needed and lies on this node alone.
+    /// Moves away the needed items that are on this node alone.
     fn evacuate(&mut self, node: NodeId) {
         let held: Vec<_> = self.nodes.node(node).held.iter().copied().collect();
         for id in held {
@@ -192,7 +192,7 @@ impl PlannerState {
         }
     }
 
-    /// Drops all that lies on a node.
+    /// Drops all items on a node.
     fn clear_tiers(&mut self, node: NodeId) {
         let held: Vec<_> = self.nodes.node(node).held.iter().copied().collect();
         for id in held {

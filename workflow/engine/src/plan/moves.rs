@@ -1,4 +1,5 @@
-//! Moves are ordered and end: what they read is pinned meanwhile, and the actions that begin them are emitted.
+//! Moves are ordered and end: the replicas that they read are pinned meanwhile, and the actions that begin them are
+//! emitted.
 
 use super::outbox::{MoveLimits, MovePurpose, MoveRecord, MoveRequest};
 use super::routes::InputRoute;

@@ -1,4 +1,4 @@
-//! The nodes of a site: who is on them, when they come free, how full their tiers are. The one account of capacity.
+//! The nodes of a site: their jobs, when they come free, how full their tiers are. The one account of capacity.
 
 use super::nodeset::NodeSet;
 use super::timeline::Timeline;
@@ -10,7 +10,7 @@ use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, Job, JobId, Machine, Mode, NodeKind};
 use tarn_types::units::{Bytes, Time};
 
-/// What a node can do now.
+/// The power state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodePowerState {
     /// Jobs can run.
@@ -31,7 +31,7 @@ pub(crate) struct NodeOccupant {
     pub(crate) job: JobId,
     /// When it is expected to give it back.
     pub(crate) until: Time,
-    /// What it took, and gives back.
+    /// The share that it took, and gives back.
     pub(crate) share: Demand,
 }
 
@@ -48,11 +48,11 @@ pub(crate) struct PlannerNode {
     pub(crate) planned: BTreeSet<JobId>,
     /// Bytes of its tiers together.
     pub(crate) space: TierSpace,
-    /// Items of which something lies here.
+    /// Items of which something is here.
     pub(crate) held: BTreeSet<ItemId>,
     /// Since when nobody uses it.
     pub(crate) idle_since: Time,
-    /// Counts whatever is done to it.
+    /// Counts all changes to it.
     pub(crate) changes: u64,
     /// Kept because many jobs ask for it between two changes.
     pub(crate) known: RefCell<KnownEnds>,
@@ -112,7 +112,7 @@ pub(crate) type NodeReleaseTimes = Vec<(Time, u32)>;
 pub(crate) struct PlannerNodes {
     pub(crate) all: Vec<PlannerNode>,
     pub(crate) islands: Vec<PlannerIsland>,
-    /// The whole-node jobs in the timelines, with what is entered for them.
+    /// The whole-node jobs in the timelines, with their entries.
     entered: BTreeMap<JobId, (usize, usize, NodeReleaseTimes)>,
     /// How often nodes were taken out of or put into a list.
     changes: u64,
@@ -145,10 +145,10 @@ pub(crate) fn capacity_in(kind: &NodeKind, mode: Mode) -> u64 {
     there.map(|t| t.capacity).sum()
 }
 
-/// Nodes with free cores that are looked at for some that have room for a job: they may lack memory or GPUs.
+/// Nodes with free cores that are looked at for some that can run a job: they may lack memory or GPUs.
 const SOME_LOOKED_AT: usize = 256;
 
-/// In timelines, jobs are told from single nodes by this bit.
+/// In timelines, this bit distinguishes jobs from single nodes.
 const NODE: u64 = 1 << 32;
 
 /// The node of an entry of a timeline that stands for a single node.
@@ -224,7 +224,7 @@ impl PlannerNodes {
         &mut self.islands[island].classes[mode]
     }
 
-    /// What a node has when nobody is on it.
+    /// The resources of a node without jobs.
     pub(crate) fn all_of(&self, id: NodeId) -> Compute {
         let kind = self.kind(id);
         Compute {
@@ -243,7 +243,7 @@ impl PlannerNodes {
         self.node(id).space.free()
     }
 
-    /// Whether nodes of an island in a mode are what a job asks for.
+    /// Whether nodes of an island in a mode are of the kind that a job asks for.
     pub(crate) fn suits(&self, job: &Job, island: usize, mode: Mode) -> bool {
         let island = &self.islands[island];
         let kind = &island.kind;
@@ -255,7 +255,7 @@ impl PlannerNodes {
             && memory.is_some_and(|m| job.memory <= m)
     }
 
-    /// What lacks for a job that no island can ever run.
+    /// Why no island can ever run a job; `None` if one can.
     pub(crate) fn lacks(&self, job: &Job) -> Option<String> {
         let islands = 0..self.islands.len();
         if islands
@@ -301,7 +301,7 @@ impl PlannerNodes {
         })
     }
 
-    /// What a job takes from a node.
+    /// The share of a node that a job takes.
     pub(crate) fn share(&self, job: &Job, id: NodeId) -> Demand {
         let kind = self.kind(id);
         let node = self.node(id);
@@ -445,7 +445,7 @@ impl PlannerNodes {
         self.open_or_not(id);
     }
 
-    /// A node changes what it can do; nobody is on it.
+    /// A node changes its power state; nobody is on it.
     pub(crate) fn set_power(&mut self, id: NodeId, power: NodePowerState) {
         self.unlist(id);
         self.node_mut(id).power = power;

@@ -14,16 +14,16 @@ use tarn_types::site::{ItemId, JobId, Move, MoveId, Spread, Store, Urgency, Wher
 /// needs no admission either: it would only wait.
 const STREAM_BYTES: u64 = 16 << 20;
 
-/// What a move is for.
+/// The purpose of a move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MovePurpose {
     /// Inputs of these jobs.
     Input(Vec<JobId>),
-    /// What a job writes outside itself.
+    /// Output that a job writes outside itself.
     Output(JobId),
     /// It has to be outside in the end.
     Deliver,
-    /// It makes room where it lies.
+    /// It makes space where it is.
     Room,
     /// It may turn out useful.
     Spare,
@@ -95,7 +95,7 @@ pub(crate) struct MoveRequest {
     pub(crate) purpose: MovePurpose,
 }
 
-/// What limits the moves of a site: its store, and what its policy does with data.
+/// The limits of the moves of a site: its store, and how its policy handles data.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MoveLimits {
     pub(crate) store: Store,
@@ -117,7 +117,7 @@ impl MoveLimits {
         (all, client.saturating_mul(u64::from(nodes)), nodes)
     }
 
-    /// Streams that a move can use: as many as its bytes and its nodes' own limits are worth. What a program moves by
+    /// Streams that a move can use: as many as its bytes and its nodes' own limits are worth. A program that moves data
     /// itself is one stream a node.
     fn streams(&self, m: &Move) -> u32 {
         let most = self.store.saturates.max(1);
@@ -136,7 +136,7 @@ impl MoveLimits {
         by_bytes.saturating_add(1).min(by_nodes).clamp(1, most)
     }
 
-    /// What a move with so many streams can take of the store.
+    /// The share of the store that a move with so many streams can take.
     fn takes(&self, m: &Move, streams: u32) -> u64 {
         let (all, client, _) = self.rates(m);
         let share = all / u64::from(self.store.saturates.max(1)) * u64::from(streams);
@@ -202,7 +202,8 @@ impl Outbox {
         }
     }
 
-    /// Takes in a move, with the rank of its job and what it holds where it reads. Its number, and the moves that begin.
+    /// Takes in a move, with the rank of its job and the pin at its source. Returns its number, and the moves that
+    /// begin.
     pub(crate) fn order(
         &mut self,
         limits: MoveLimits,
@@ -257,7 +258,7 @@ impl Outbox {
     }
 
     /// Admits waiting moves while the store has bandwidth that those before them cannot use, and returns them. Some is
-    /// kept from what may turn out useful.
+    /// kept from moves that only may turn out useful.
     fn admit(&mut self, limits: MoveLimits, at: usize) -> Vec<Move> {
         let all = match at {
             0 => limits.store.rates.read,
@@ -269,7 +270,7 @@ impl Outbox {
                 Urgency::Spare => all / 4,
                 _ => 0,
             };
-            // What was admitted may take more than there is: the last one takes at least one stream.
+            // Admitted moves may take more than there is: the last one takes at least one stream.
             let free = all.saturating_sub(self.busy[at]);
             if all > 0 && free <= kept {
                 break;
@@ -314,7 +315,7 @@ impl Outbox {
         Some((order, self.admit(limits, at)))
     }
 
-    /// Somebody waits for a move who is in more of a hurry than who ordered it.
+    /// A move gets a waiter that is more urgent than the one that ordered it.
     pub(crate) fn hurry(&mut self, id: MoveId, urgency: Urgency) {
         let Some(order) = self.orders.get_mut(&id) else {
             return;

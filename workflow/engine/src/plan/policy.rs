@@ -9,7 +9,7 @@ use tarn_types::policy::{Order, Policy};
 
 /// A scheduling policy.
 pub(crate) trait SchedulingPolicy<D: SchedulerView> {
-    /// Starts what is to begin now.
+    /// Starts the jobs that are to begin now.
     fn decide(&self, view: &mut D);
 }
 

@@ -23,8 +23,9 @@ impl PlannerState {
         self.promises.note_queued(key, id, waits);
     }
 
-    /// The job that has the promise. Where nobody has one any more, the first ordinary job of the queue is promised the
-    /// begin that it would have if nobody who waits went before it; when others end before their limits, that becomes sooner.
+    /// The job that has the promise. If nobody has one any more, the first ordinary job of the queue gets a promise of
+    /// the begin that it would have if no waiting job went before it; that becomes sooner when others end before their
+    /// limits.
     pub(crate) fn promised(&mut self) -> Option<QueuedJob> {
         let kept = self.promises.promise().map(|p| p.job).filter(|id| {
             let stage = self.job(*id).map(|s| s.stage);
@@ -69,8 +70,8 @@ impl PlannerState {
         first.is_some_and(|first| self.came_after(w, first))
     }
 
-    /// Until when a job may delay who has the promise: a workflow's step that came later and goes first until the bound,
-    /// who is behind it not at all. `None`: as it likes.
+    /// Until when a job may delay the one with the promise: a workflow's step that came later and goes first until the
+    /// bound, a job behind it not at all. `None`: as it likes.
     fn may_delay(&mut self, w: &QueuedJob) -> Option<(QueuedJob, Time)> {
         let first = self.promised()?;
         if first.job == w.job {
@@ -104,7 +105,7 @@ impl PlannerState {
         let Some((first, latest)) = self.may_delay(w) else {
             return false;
         };
-        // Who is behind the promised job has no shadow before it.
+        // A job behind the promised one has no shadow before it.
         let behind = w.key > first.key;
         let now = self.promises.promise().and_then(|p| p.now.as_ref());
         if behind || now.is_none_or(|now| now.class != shadow.class) {
@@ -147,7 +148,7 @@ impl PlannerState {
             .map(|s| s.at)
     }
 
-    /// Before every decision: who has the promise and is only planned takes what is free once its time has come.
+    /// Before every decision: a job that has the promise and is only planned takes free nodes once its time has come.
     pub(crate) fn keep_promise(&mut self) {
         self.promised();
         let Some((job, begin)) = self.promises.promise().map(|p| (p.job, p.begin)) else {

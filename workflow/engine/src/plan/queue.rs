@@ -10,7 +10,7 @@ pub(crate) type JobQueueKey = (u64, u64);
 /// Jobs in a block; a full block is divided. Chosen so that scanning one costs about as much as skipping 10,000 jobs.
 const BLOCK: usize = 256;
 
-/// A waiting job: what decides whether it could begin.
+/// A waiting job: the properties that decide whether it could begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueuedJob {
     pub(crate) key: JobQueueKey,
@@ -29,7 +29,7 @@ impl QueuedJob {
     }
 }
 
-/// What could begin: jobs that ask for no more than this.
+/// The jobs that could begin: those that ask for no more than this.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fit {
     /// Idle nodes (for whole-node jobs).
@@ -42,7 +42,7 @@ pub(crate) struct Fit {
 }
 
 impl Fit {
-    /// Whatever has room, for however long.
+    /// Any job that has space, for however long.
     pub(crate) fn without_time_limit(nodes: u32, cores: u32) -> Self {
         Self {
             nodes,

@@ -1,4 +1,4 @@
-//! What the accounts of the planner say, counted again.
+//! The accounts of the planner, counted again.
 
 use super::nodes::NodePowerState;
 use super::state::{PlannerJob, PlannerJobStage, PlannerState};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, JobId};
 
-/// Where there are more jobs, items or nodes than this, they are not counted: it is done after each event.
+/// With more jobs, items or nodes than this, they are not counted: it is done after each event.
 const MOST: usize = 256;
 
 impl PlannerState {
@@ -99,7 +99,7 @@ impl PlannerState {
         jobs.filter(move |(_, job)| job.stage == stage)
     }
 
-    /// Who is in the queue, who is planned, and what those lack that are neither.
+    /// Checks the queued jobs, the planned ones, and the open needs of the blocked ones.
     fn check_waiting(&self) {
         let queued: BTreeSet<JobId> = self
             .jobs_in(PlannerJobStage::Queued)

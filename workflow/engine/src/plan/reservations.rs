@@ -1,4 +1,4 @@
-//! What jobs that wait can rely on: the begin that one was promised, the space that one has claimed, the time until which
+//! The rights of waiting jobs: the begin that one was promised, the space that one has claimed, the time until which
 //! each planned one waits for its node.
 
 use super::queue::JobQueueKey;
@@ -8,7 +8,7 @@ use tarn_types::id::NodeId;
 use tarn_types::site::JobId;
 use tarn_types::units::Time;
 
-/// What the first ordinary job that waits was promised.
+/// The promise to the first ordinary job that waits.
 #[derive(Debug)]
 pub(crate) struct BackfillReservation {
     pub(crate) job: JobId,
@@ -20,7 +20,7 @@ pub(crate) struct BackfillReservation {
     pub(crate) seen: (Time, u64),
 }
 
-/// The ordinary jobs that wait, and what one of them was promised.
+/// The ordinary jobs that wait, and the promise to one of them.
 #[derive(Debug, Default)]
 pub(crate) struct BackfillPromises {
     /// Those in the queue, in its order (with `data` and `energy`).
@@ -47,7 +47,7 @@ impl BackfillPromises {
         self.promise.as_ref()
     }
 
-    /// Who has the promise, or would get it next.
+    /// The job that has the promise, or would get it next.
     pub(crate) fn first(&self) -> Option<JobId> {
         let promised = self.promise.as_ref().map(|p| p.job);
         promised.or_else(|| self.queued().next())
@@ -88,8 +88,7 @@ impl SpaceClaims {
         self.first = None;
     }
 
-    /// A job has found no space: where the policy `keeps` data, the first to whom that happens in a round keeps what
-    /// there is.
+    /// A job has found no space: where the policy `keeps` data, the first of a round keeps the free space.
     pub(crate) fn add(&mut self, job: JobId, nodes: &[NodeId], bytes: u64, keeps: bool) {
         self.lacking.insert(job);
         if self.first.is_none() && keeps {
@@ -104,7 +103,7 @@ impl SpaceClaims {
         self.lacking.remove(&job);
     }
 
-    /// What is kept for the first.
+    /// The reservation of the first job.
     pub(crate) fn first(&self) -> Option<&FirstJobReservation> {
         self.first.as_ref()
     }

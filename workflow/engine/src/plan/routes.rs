@@ -14,7 +14,7 @@ const MOST_FOLLOWERS: usize = 8;
 /// How a job's input comes to its nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InputRoute {
-    /// It lies there: this layout.
+    /// It is there: this layout.
     There(JobNodes, Spread),
     /// It is on its way there.
     Coming(MoveId, JobNodes, Spread),
@@ -64,7 +64,7 @@ impl PlannerState {
         }
     }
 
-    /// About how long it takes until `bytes` are in from outside, behind what is ordered already.
+    /// About how long it takes until `bytes` are in from outside, behind moves that are ordered already.
     pub(crate) fn inward(&self, bytes: u64, nodes: usize) -> Nanos {
         let queued = bytes.saturating_add(self.outbox.ahead(self.store.rates.read, bytes));
         self.alone(bytes, nodes)
@@ -126,7 +126,7 @@ impl PlannerState {
             return false;
         }
         let bytes = each(item.item.bytes, nodes.len(), Spread::Share);
-        // What others read by themselves now shares the store with it, and there is more of that while it reads.
+        // Jobs that read by themselves now share the store with it, and there are more of them while it reads.
         let readers = self.outbox.own_reads().saturating_mul(2) + 1;
         let streams = self.store.saturates.max(1).max(readers);
         let stream = self.store.rates.read / u64::from(streams);
@@ -143,7 +143,7 @@ impl PlannerState {
         (takes, slower(kind.link.write, tier.read))
     }
 
-    /// The layout from which the least has to travel; of equals the one that fewest read.
+    /// The layout from which the least has to travel; of equals the one with the fewest readers.
     fn best_peer(
         &self,
         item: &ItemState,

@@ -124,11 +124,11 @@ impl PlannerState {
     }
 
     /// When a job's data would be on a node, bytes that have to be brought for that, and how long its program reads and
-    /// writes there: what does not go through the tier is no data to wait for, on any node alike.
+    /// writes there: data that bypasses the tier is no data to wait for, on any node alike.
     fn data_in(&self, node: NodeId, id: JobId, job: &Job, written: u64) -> (Nanos, u64, Nanos) {
         let (mut wait, mut missing) = (0, 0u64);
         let (mut past, mut inputs, mut absent) = (0u64, 0u64, 0u64);
-        // The wait for what comes anyway.
+        // The wait for inputs that come anyway.
         let mut coming = 0;
         for input in &job.reads {
             let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);

@@ -1,4 +1,5 @@
-//! Space for items on the tiers: who goes when there is none, what is dropped, what is delivered.
+//! Space for items on the tiers: the removals when there is none, the items that are dropped, and those that are
+//! delivered.
 
 use super::items::{NewLayout, Pin, each};
 use super::nodes::NodePowerState;
@@ -20,7 +21,7 @@ impl PlannerState {
         let now = self.now;
         let bytes = self.item(id).map_or(0, |i| i.item.bytes);
         let eta = match coming {
-            // What was ordered is in the sums of what is under way.
+            // A move that was ordered is in the sums of the moves under way.
             Some(_) => now.saturating_add(
                 self.inward(0, nodes.len())
                     .max(self.alone(bytes, nodes.len())),
@@ -50,7 +51,7 @@ impl PlannerState {
         self.items.unpin(self.now, pin);
     }
 
-    /// Whether `bytes` more have room on a node. If not, begins to make room.
+    /// Whether `bytes` more fit on a node. If not, begins to free space.
     pub(crate) fn ensure_space(&mut self, node: NodeId, bytes: u64) -> bool {
         for id in self.expendable_for(node, bytes) {
             if self.has_space(node, bytes) {
@@ -76,7 +77,7 @@ impl PlannerState {
         }
     }
 
-    /// Items of a node that may go at once, least recently used first: nobody reads them here now, and they lie
+    /// Items of a node that may go at once, least recently used first: nobody reads them here now, and they are
     /// elsewhere too.
     fn expendable(&self, node: NodeId) -> Vec<ItemId> {
         let held = self.nodes.node(node).held.iter();
@@ -94,7 +95,7 @@ impl PlannerState {
         found.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Drops the layout of an item that lies on a node, if it is free to go.
+    /// Drops the layout of an item on a node, if it is free to go.
     fn drop_on(&mut self, id: ItemId, node: NodeId) {
         let found = self.item(id).and_then(|i| {
             let mut free = i.layouts.iter().filter(|l| l.present() && l.pins == 0);
@@ -198,7 +199,7 @@ impl PlannerState {
             .max_by_key(|(n, space)| (*space, std::cmp::Reverse(*n)))
     }
 
-    /// An item may have become superfluous: drops what nobody needs.
+    /// An item may have become superfluous: drops its layouts that nobody needs.
     pub(crate) fn tidy(&mut self, id: ItemId) {
         let Some(item) = self.item(id) else {
             return;

@@ -57,7 +57,7 @@ impl PlannerState {
         })
     }
 
-    /// The node that is expected to have room for a job next.
+    /// The node that is expected to be free for a job next.
     fn next_free(&self, job: &Job) -> Option<NodeId> {
         let classes = self.nodes.classes_for(job).into_iter();
         let ends = classes.filter_map(|(island, mode)| {

@@ -12,7 +12,7 @@ use tarn_types::policy::Policy;
 use tarn_types::site::{FlowId, ItemId, Job, JobId, JobNodes, Machine, SiteAction, Store};
 use tarn_types::units::{Nanos, Time};
 
-/// Attempts of a job after which it is given up: what fails three times fails for a reason of its own.
+/// Attempts of a job after which it is given up: a job that fails three times fails for a reason of its own.
 pub(crate) const MAX_ATTEMPTS: u32 = 3;
 
 /// How far a job has come.
@@ -47,9 +47,9 @@ pub(crate) struct PlannerJob {
     pub(crate) stage: PlannerJobStage,
     /// Items and jobs that it still waits for.
     pub(crate) lacks: u32,
-    /// Jobs that wait for its end, beside the readers of what it writes.
+    /// Jobs that wait for its end, beside the readers of its outputs.
     pub(crate) followers: Vec<JobId>,
-    /// Jobs of its script that are still to use, or use, its allocation; the one that does.
+    /// Jobs of its script that are still to use, or use, its allocation; and the present user.
     pub(crate) successors: u32,
     pub(crate) successor: Option<JobId>,
     /// It is to continue in another job's allocation, or does.
@@ -65,8 +65,8 @@ pub(crate) struct PlannerJob {
     /// Items that its program reads by itself in this allocation, and how many of them have not arrived.
     pub(crate) own: BTreeSet<ItemId>,
     pub(crate) own_left: u32,
-    /// Direct moves that begin one after the other: what a program on several nodes reads and writes, it reads and
-    /// writes through all of them, item by item. The first is under way.
+    /// Direct moves that begin one after the other: a program on several nodes reads and writes an item through all of
+    /// them, item by item. The first is under way.
     pub(crate) in_turn: VecDeque<MoveRequest>,
     /// One of its inputs is best taken from another node, once it is there.
     pub(crate) follows: bool,
@@ -87,7 +87,7 @@ pub(crate) struct PlannerJob {
     pub(crate) retained: u64,
     /// Planned: when its max_wait with its node ends.
     pub(crate) max_wait: Time,
-    /// Space promised on each of its nodes for what it writes.
+    /// Space reserved on each of its nodes for its outputs.
     pub(crate) promised: u64,
     /// Longest way from its begin to its workflow's end (HEFT's upward rank).
     pub(crate) rank: Nanos,
@@ -122,7 +122,7 @@ pub(crate) struct PlannerState {
     pub(crate) promises: BackfillPromises,
     pub(crate) plans: PlanDeadlines,
     pub(crate) claims: SpaceClaims,
-    /// The first job for which it was asked whether its data should come ahead, and when that is asked again.
+    /// The first job that was checked for data to bring ahead, and the time of the next check.
     pub(crate) looked_ahead: Option<(JobId, Time)>,
     /// Jobs that run, move data or reboot nodes: nothing of it means that nothing will happen by itself.
     pub(crate) under_way: u32,

@@ -1,4 +1,4 @@
-//! Jobs come in: what each waits for, its place in the queue, its rank; and what can never run is refused.
+//! Jobs come in: their needs, their places in the queue, their ranks; jobs that can never run are refused.
 
 use super::queue::{JobQueueKey, QueuedJob};
 use super::rates::duration;
@@ -92,7 +92,7 @@ impl PlannerState {
         }
     }
 
-    /// What a job waits for: items that are not made, jobs that have not ended.
+    /// Records the needs of a job: items that are not made, jobs that have not ended.
     fn connect(&mut self, id: JobId, job: &Job) {
         let before: BTreeSet<JobId> = job.after.iter().chain(&job.continues).copied().collect();
         let mut lacks = self.need_inputs(id, job);
@@ -130,7 +130,7 @@ impl PlannerState {
         lacks
     }
 
-    /// What is said of a job whose input is nowhere and that nobody can make any more.
+    /// The message for a job whose input is nowhere and that nobody can make any more.
     fn lacks_input(&self, job: &Job) -> Option<String> {
         let gone = |i: &&tarn_types::site::Input| {
             let item = self.item(i.item);
@@ -194,7 +194,7 @@ impl PlannerState {
         Some(state.job.expect.saturating_add(below))
     }
 
-    /// Time on an edge whose ends lie on different nodes.
+    /// Time on an edge whose ends are on different nodes.
     fn edge(&self, bytes: u64) -> Nanos {
         match self.policy.data_mode {
             DataMode::Keep => {
@@ -334,8 +334,8 @@ impl PlannerState {
         self.settle(id);
     }
 
-    /// A job has ended. What is known of it is forgotten once nothing can make it run again: of a workflow as a whole,
-    /// because a lost node can take back to its beginning.
+    /// A job has ended. Its records are forgotten once nothing can make it run again: of a workflow as a whole, because
+    /// a lost node can take back to its beginning.
     pub(crate) fn settle(&mut self, id: JobId) {
         let Some(state) = self.job(id) else {
             return;

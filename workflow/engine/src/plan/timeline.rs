@@ -1,5 +1,5 @@
-//! When nodes come free, as far as is known: who is expected to end when, with how many nodes. In blocks with sums, so
-//! that the time at which so many nodes are free is found without walking through all jobs.
+//! When nodes come free, as far as is known: the expected ends of jobs, with their numbers of nodes. In blocks with
+//! sums, so that the time at which so many nodes are free is found without walking through all jobs.
 
 use tarn_types::units::Time;
 
@@ -85,7 +85,7 @@ impl Timeline {
             }
             let mut at = None;
             for e in &block.entries {
-                // What ends at the same moment counts too.
+                // Jobs that end at the same moment count too.
                 if at.is_some_and(|at| e.at > at) {
                     break;
                 }
@@ -113,7 +113,7 @@ impl Timeline {
         sum
     }
 
-    /// All ends in order: (time, who, nodes).
+    /// All ends in order: (time, job, nodes).
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Time, u64, u32)> {
         let entries = self.blocks.iter().flat_map(|b| &b.entries);
         entries.map(|e| (e.at, e.who, e.nodes))
@@ -152,7 +152,7 @@ mod tests {
             prop_assert_eq!(line.by(at), by(at));
             let first = plain.iter().map(|e| e.0).find(|t| by(*t) >= want);
             if want > 0 {
-                // What ends at the same moment may continue in the next block: at least `want` are counted.
+                // Jobs that end at the same moment may continue in the next block: at least `want` are counted.
                 let found = line.earliest(want);
                 prop_assert_eq!(found.map(|f| f.0), first);
                 prop_assert!(found.is_none_or(|(t, sum)| sum >= want && sum <= by(t)));

@@ -1,5 +1,6 @@
-//! What a policy sees of a site and may do there: [`SchedulerView`]. Policies are written against it alone, so that the same code
-//! decides in a simulated site and in a single run. Implemented in plan/site.rs and decide/view.rs.
+//! The view of a site through which a policy sees it and acts: [`SchedulerView`]. Policies are written against it
+//! alone, so that the same code decides in a simulated site and in a single run. Implemented in plan/site.rs and
+//! decide/view.rs.
 
 use super::queue::{Fit, QueuedJob};
 use tarn_types::energy::EnergyRank;
@@ -7,7 +8,7 @@ use tarn_types::id::NodeId;
 use tarn_types::site::AllocationReason;
 use tarn_types::units::{Nanos, Time};
 
-/// When a job could begin if nobody overtook it, and what may begin before it without delaying it.
+/// When a job could begin if nobody overtook it, and the jobs that may begin before it without delaying it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shadow {
     /// When.
@@ -20,11 +21,11 @@ pub(crate) struct Shadow {
     pub(crate) keeps: Vec<NodeId>,
 }
 
-/// Where a job could run, and when.
+/// A node on which a job could run, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) node: NodeId,
-    /// When the node has what it needs, from now.
+    /// When the node has the resources that it needs, from now.
     pub(crate) free_in: Nanos,
     /// When its data is there, from now.
     pub(crate) data_in: Nanos,
@@ -34,7 +35,7 @@ pub(crate) struct Candidate {
     pub(crate) io: Nanos,
     /// Of nodes that are alike, the one with less goes first.
     pub(crate) load: usize,
-    /// Of those, what draws less for each core, and then what is cooler.
+    /// Of those, the node that draws less for each core, and then the cooler one.
     pub(crate) draw: EnergyRank,
     /// The node takes another job that waits.
     pub(crate) open: bool,
@@ -58,7 +59,7 @@ pub(crate) trait SchedulerView {
     fn now(&self) -> Time;
     /// The first waiting job in the policy's order, or the first after another that fits.
     fn next(&self, after: Option<&QueuedJob>, fit: &Fit) -> Option<QueuedJob>;
-    /// What is free: the most idle nodes of one kind, the most free cores of one node.
+    /// The free capacity: the most idle nodes of one kind, the most free cores of one node.
     fn free(&self) -> Fit;
     /// Whether all nodes are of one class.
     fn one_class(&self) -> bool;
@@ -72,9 +73,9 @@ pub(crate) trait SchedulerView {
     fn earliest(&self, w: &QueuedJob) -> Option<Shadow>;
     /// How long it has waited since it could have begun.
     fn waited(&self, w: &QueuedJob) -> Nanos;
-    /// Gives it its nodes, free now. False if its data has no room there yet: it continues to wait.
+    /// Gives it its nodes, free now. False if its data has no space there yet: it continues to wait.
     fn start(&mut self, w: &QueuedJob, nodes: &[NodeId], why: AllocationReason) -> bool;
-    /// Where a one-node job computes first, of where it may.
+    /// The permitted place where a one-node job computes first.
     fn best(&self, w: &QueuedJob, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate>;
     /// Lets a one-node job bring its data to a node and begin there as soon as it can.
     fn plan(&mut self, w: &QueuedJob, on: &Candidate) -> bool;
@@ -83,10 +84,10 @@ pub(crate) trait SchedulerView {
     fn native(&self, w: &QueuedJob, node: NodeId) -> Option<QueuedJob>;
     /// Asks to decide again at a time, even if nothing happens.
     fn remind(&mut self, at: Time);
-    /// Of a job on several nodes whose data lies on others that are busy: when those are free, if waiting for them ends
+    /// Of a job on several nodes whose data is on others that are busy: when those are free, if waiting for them ends
     /// sooner than bringing the data to `nodes`.
     fn worth_waiting(&self, w: &QueuedJob, nodes: &[NodeId]) -> Option<Shadow>;
-    /// Of a job that has just found no room for its data: when there is some. Nobody else takes it.
+    /// Of a job that has just found no space for its data: when there is some. Nobody else takes it.
     fn space_shadow(&self, w: &QueuedJob) -> Option<Shadow>;
     /// A job that does not begin before its shadow goes first: its data may come ahead.
     fn bring_ahead(&mut self, w: &QueuedJob, shadow: &Shadow);

@@ -1,4 +1,4 @@
-//! What the ledger says, counted again.
+//! The accounts of the ledger, counted again.
 
 use super::EngineState;
 use crate::data::PartReplicaState;
@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use tarn_types::id::{NodeId, TierId, TierRef};
 use tarn_types::part::{PartRef, Place};
 
-/// Where there are more parts than this, they are not counted: it is done after each event.
+/// With more parts than this, they are not counted: it is done after each event.
 const MOST: usize = 256;
 
 impl EngineState {
-    /// Counts the bytes of all replicas on nodes, and who reads them, and compares that with the ledger and the pins.
+    /// Counts the bytes of all replicas on nodes, and their readers, and compares that with the ledger and the pins.
     ///
     /// # Panics
     /// When they differ: one was counted twice, or is not counted any more.
@@ -47,7 +47,7 @@ impl EngineState {
         }
     }
 
-    /// Counts who reads each replica.
+    /// Counts the readers of each replica.
     fn check_pins(&self) {
         let mut counted: BTreeMap<(PartRef, Place), u32> = BTreeMap::new();
         for m in self.transfers.values().flat_map(|t| &t.transfer.parts) {

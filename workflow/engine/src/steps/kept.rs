@@ -1,4 +1,4 @@
-//! What becomes of the checkpoints of instances, and of the space that is set aside for copies of their images.
+//! Updates to the checkpoints of instances, and to the space that is set aside for copies of their images.
 
 use super::Steps;
 use crate::kept::InstanceCheckpoints;
@@ -31,7 +31,7 @@ impl Steps {
         newer
     }
 
-    /// Takes in what happened to an image of an attempt's processes, of a step whose images are copied.
+    /// Takes in an event of an image of an attempt's processes, of a step whose images are copied.
     pub(crate) fn note_image(
         &mut self,
         ledger: &Ledger,
@@ -58,7 +58,7 @@ impl Steps {
             }
             (Imaged::Copied { id, at, .. }, _) => {
                 images.copying.take_if(|to| to == at);
-                // What was forgotten meanwhile is not there.
+                // A checkpoint that was forgotten meanwhile is not there.
                 if i.kept.spots.contains(at) && !lost(at) {
                     let newest = images.whole.entry(*at).or_insert(*id);
                     *newest = (*newest).max(*id);

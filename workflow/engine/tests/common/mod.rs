@@ -273,7 +273,7 @@ impl Hand {
         (hand, actions)
     }
 
-    /// What is decided when this happens, a second after what happened last. Evictions take no time.
+    /// The decisions after this event, a second after the last one. Evictions take no time.
     pub(crate) fn says(&mut self, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         self.now += SECOND;
@@ -289,7 +289,7 @@ impl Hand {
         actions
     }
 
-    /// In what time the engine wants to be asked again.
+    /// The time until the engine's next step.
     pub(crate) fn asks_in(&self) -> Option<u64> {
         Some(self.engine.deadline()? - self.now)
     }
@@ -411,7 +411,8 @@ pub(crate) fn transfers_in(actions: &[Action]) -> Vec<Transfer> {
     actions.iter().filter_map(transfer).collect()
 }
 
-/// Resumes from these records with all that is stored where they say, and ends well. The actions of the resumption.
+/// Resumes from these records with all data stored where they record it, and ends well. Returns the actions of the
+/// resumption.
 pub(crate) fn resumed(s: &Start, estimates: Estimates, records: &[Record]) -> Vec<Action> {
     let (mut engine, seq, now) = replay(records);
     let history = history(records);
@@ -435,7 +436,7 @@ pub(crate) fn resumed(s: &Start, estimates: Estimates, records: &[Record]) -> Ve
     actions
 }
 
-/// What records tell.
+/// The history of these records.
 pub(crate) fn history(records: &[Record]) -> History {
     let mut history = History::new();
     for r in records {

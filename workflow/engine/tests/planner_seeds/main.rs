@@ -148,7 +148,7 @@ fn latest_begin(case: &Case, policy: Policy) -> Time {
     begin + 2 * each.sum::<Time>()
 }
 
-/// What failed, with the command that replays it.
+/// The failure, with the command that replays it.
 fn failure(seed: u64, policy: &str, what: &str, log: &str) -> String {
     format!(
         "{log}\nseed {seed} under `{policy}`: {what}\nto see it again:\n    TARN_SEED={seed} TARN_POLICY={policy} cargo test \
@@ -156,7 +156,7 @@ fn failure(seed: u64, policy: &str, what: &str, log: &str) -> String {
     )
 }
 
-/// Runs a seed twice. What failed, if anything did.
+/// Runs a seed twice. Returns the failure, if there was one.
 fn check(seed: u64, policy: &str, keep_log: bool) -> Result<(), String> {
     let case = case(seed);
     let parsed: Policy = policy.parse().expect("a policy");
@@ -173,7 +173,7 @@ fn check(seed: u64, policy: &str, keep_log: bool) -> Result<(), String> {
     }
 }
 
-/// Runs the seeds of a policy; says all that fail.
+/// Runs the seeds of a policy; reports all that fail.
 fn all_seeds(policy: &str) {
     let first = policy.bytes().map(u64::from).sum::<u64>() * 1000;
     let failed: Vec<String> = (first..first + SEEDS)

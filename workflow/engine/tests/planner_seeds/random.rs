@@ -240,7 +240,7 @@ impl Random {
         self.enter(work, job, Submit::At(at));
     }
 
-    /// Reads some of what there is, and writes something.
+    /// Reads some of the items there, and writes something.
     fn data(&mut self, work: &mut Workload, job: &mut Job, there: &mut Vec<ItemId>) {
         for _ in 0..self.within(0, 3) {
             let item = match there.is_empty() || self.percent(20) {
@@ -282,7 +282,7 @@ impl Random {
         for _ in 0..self.within(2, 5) {
             let mut job = self.job(machine, Some(flow));
             self.data(work, &mut job, &mut there);
-            // Nobody is told what later jobs will read: it has to be outside.
+            // Nobody knows which items later jobs will read: all have to be outside.
             for item in &job.writes {
                 work.items[item.at()].item.keep = true;
             }

@@ -1,8 +1,8 @@
-//! The engine of a run against random workflows, clusters and troubles, in virtual time, under every policy, held to every
-//! rule.
+//! The engine of a run against random workflows, clusters and troubles, in virtual time, under every policy, held to
+//! every rule.
 //!
 //! A seed decides everything. One that fails prints the command that replays it alone; its log is then printed too.
-//! `TARN_SEEDS` asks for more of them, `make soak` does.
+//! `TARN_SEEDS` sets their number, as `make soak` does.
 
 mod random;
 
@@ -22,13 +22,13 @@ use tarn_types::reason::Reason;
 use tarn_types::units::{Elapsed, SECOND, Time};
 use tarn_types::workflow::KeepPartition;
 
-/// Seeds of each policy, unless `TARN_SEEDS` says otherwise.
+/// Seeds of each policy, unless `TARN_SEEDS` is set.
 const SEEDS: u64 = 15;
 /// Places at which the log of a seed is cut, to continue from there; one seed in [`ENUMERATED`] is cut after every third record.
 const CUTS: u64 = 2;
 const ENUMERATED: u64 = 25;
-/// Seeds that have found what no small test shows: the checker believed that a `dest` of an earlier run holds a version while
-/// some of that version was being made again.
+/// Seeds that have found a fault that no small test shows: the checker believed that a `dest` of an earlier run holds a
+/// version while some of that version was being made again.
 const FOUND: [(u64, &str); 4] = [
     (96_601_103, "heft+cache"),
     // Tiers that shrink after steps with partitions have a place there.
@@ -39,7 +39,7 @@ const FOUND: [(u64, &str); 4] = [
 /// Events of one run; most have some hundred. So many are an engine that goes round in circles.
 const MAX_EVENTS: u32 = 20_000;
 
-/// Of so many cached replicas another run wants the room of one, and the world removes it.
+/// Of so many cached replicas another run wants the space of one, and the world removes it.
 const WANTED: u32 = 5;
 
 /// Records in memory.
@@ -97,7 +97,7 @@ impl World for Bounded {
     }
 }
 
-/// A log with how it ended, or what went wrong.
+/// A log with its end, or the error.
 struct Played {
     records: Vec<Record>,
     ended: Result<Outcome, String>,
@@ -176,8 +176,8 @@ fn history(records: &[Record]) -> History {
     h
 }
 
-/// Cuts a log and goes on: what is there of what the log says, in a world in which nothing else goes wrong any more but what
-/// was to come.
+/// Cuts a log and continues: with the recorded data that is there, in a world in which nothing new goes wrong but the
+/// losses that were to come.
 fn go_on(
     case: &Case,
     policy: &str,
@@ -198,7 +198,7 @@ fn go_on(
         .iter()
         .flat_map(|(p, places)| places.keys().map(|at| (*p, at.clone())));
     let mut told: BTreeSet<_> = told.collect();
-    // What has come back is there, though nobody wants it, while it is made again.
+    // A returned replica is there, though nobody wants it, while it is made again.
     told.retain(|lies| {
         let part = lies.0;
         let step = case.workflow.producer(part.data, part.version);
@@ -216,7 +216,7 @@ fn go_on(
     let mut sim = Simulation::new(&start, case.estimates()).starting_at(now);
     let mut found = Vec::new();
     let mut outside: BTreeMap<(DataId, Place), bool> = BTreeMap::new();
-    // What lost nodes had may be found after all.
+    // Data of lost nodes may be found after all.
     let current = |key: &StoreKey, part| h.parts.get(part).is_some_and(|i| i.key == *key);
     let unreachable = h.unreachable.iter();
     let unreachable = unreachable.filter(|((key, _), lies)| current(key, &lies.part));
@@ -224,7 +224,7 @@ fn go_on(
     let asked: Vec<_> = there.into_iter().chain(unreachable).collect();
     for (part, at) in asked {
         let info = h.parts.get(&part).expect("it was made").clone();
-        // A power cut: what was in memory is gone. A folder outside holds a whole version, or does not count.
+        // A power cut: data in memory is gone. A folder outside holds a whole version, or does not count.
         let gone = match at {
             Place::External(_) => {
                 let gone = outside.entry((part.data, at.clone()));
@@ -261,7 +261,7 @@ fn go_on(
     ))
 }
 
-/// The next run, which knows some of what this one has made, kept and delivered.
+/// The next run, which knows some of the data that this one has made, kept and delivered.
 fn again(case: &Case, policy: &str, records: &[Record], r: &mut Random) -> Played {
     let h = history(records);
     let mut start = start(case, policy);
@@ -315,7 +315,7 @@ fn again(case: &Case, policy: &str, records: &[Record], r: &mut Random) -> Playe
     )
 }
 
-/// What is decided of the events of a log, as `tarn sim --replay` does it.
+/// Checks that the events of a log lead to the same decisions, as `tarn sim --replay` does it.
 fn decides_the_same(records: &[Record]) -> Result<(), String> {
     let mut engine = Engine::new();
     for (at, record) in records.iter().enumerate() {
@@ -334,7 +334,7 @@ fn decides_the_same(records: &[Record]) -> Result<(), String> {
     Ok(())
 }
 
-/// The failures that were told.
+/// The failures that were reported.
 fn failures(records: &[Record]) -> Vec<String> {
     let actions = records.iter().flat_map(|r| &r.actions);
     let told = actions.filter_map(|a| match &a.why {
@@ -367,7 +367,7 @@ fn judge(case: &Case, played: &Played, since: usize) -> Result<(), String> {
     let kept = &case.workflow.partitions;
     let kept = kept.iter().any(|p| p.keep == KeepPartition::Workflow);
     let may_fail = |message: &String| {
-        // What was written to it cannot be made again.
+        // Data written to it cannot be made again.
         (kept && has(message, &["kept for the workflow", "which was on node"]))
             || (failing && has(message, &[" failed: as the fault plan wants it"]))
             || (faults.transfer_failure_probability + faults.link_failure_probability > 0.0
@@ -405,8 +405,8 @@ fn judge(case: &Case, played: &Played, since: usize) -> Result<(), String> {
     }
 }
 
-/// Nobody ends later than if, once all trouble is over, everything were done one after the other at the least of all rates,
-/// as often as it may be, with what it makes again.
+/// Nobody ends later than if, once all trouble is over, everything were done one after the other at the least of all
+/// rates, as often as it may be, with all that is made again.
 fn latest_end(case: &Case, records: &[Record], begin: Time) -> Time {
     let begun: BTreeMap<_, u32> = records
         .iter()
@@ -450,7 +450,7 @@ fn text(records: &[Record]) -> String {
     text
 }
 
-/// Runs a seed twice, and continues from cut logs. What failed, if anything did.
+/// Runs a seed twice, and continues from cut logs. Returns the first failure, if there was one.
 fn check(seed: u64, policy: &str, keep_log: bool) -> Result<Outcome, String> {
     let case = Case::of(seed);
     let fails = |what: String, records: &[Record]| {
@@ -506,7 +506,7 @@ fn check(seed: u64, policy: &str, keep_log: bool) -> Result<Outcome, String> {
     first.ended
 }
 
-/// Runs the seeds of a policy; says all that fail.
+/// Runs the seeds of a policy; reports all that fail.
 fn all_seeds(policy: &str) {
     let asked = std::env::var("TARN_SEEDS").ok();
     let seeds = asked.map_or(SEEDS, |s| s.parse().expect("TARN_SEEDS is a number"));

@@ -45,7 +45,7 @@ impl Random {
     }
 }
 
-/// What a random dataset holds.
+/// The content of a random dataset.
 #[derive(Debug, Clone, Copy)]
 struct Made {
     /// Top-level entries of each producer, or ranks.
@@ -60,14 +60,14 @@ struct Made {
     source: bool,
 }
 
-/// What goes wrong.
+/// The faults of a run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trouble {
     pub(crate) faults: FaultPlan,
     pub(crate) losses: Vec<(Time, NodeId, Outage)>,
     /// Slow links: from, until, by.
     slow: Vec<(Time, Time, u64)>,
-    /// What strangers leave of a tier.
+    /// The bytes of a tier that other users leave free.
     pub(crate) capacity: Vec<(Time, TierRef, u64)>,
     pub(crate) interrupt: Option<Time>,
     /// When all of it is over.
@@ -80,7 +80,7 @@ pub(crate) struct Case {
     pub(crate) workflow: Workflow,
     pub(crate) cluster: Cluster,
     pub(crate) trouble: Trouble,
-    /// Tiers may be too small for what the workflow makes.
+    /// Tiers may be too small for the workflow's outputs.
     pub(crate) tight: bool,
     /// It runs in an allocation, where a replica can be read while it arrives.
     pub(crate) allocation: bool,
@@ -148,7 +148,7 @@ impl Case {
         }
     }
 
-    /// Lets what goes wrong from now on go wrong in a world.
+    /// Adds the faults from now on to a world.
     pub(crate) fn disturb(&self, mut sim: Simulation, now: Time) -> Simulation {
         let t = &self.trouble;
         for (at, node, outage) in t.losses.iter().filter(|l| l.0 >= now) {
@@ -162,7 +162,7 @@ impl Case {
             sim.inject(*at, Event::Capacity { spot, bytes });
         }
         if let Some(at) = t.interrupt.filter(|at| *at >= now) {
-            // SIGINT, or SIGTERM, which lets what asks for it be drained.
+            // SIGINT, or SIGTERM, after which datasets that ask for it are drained.
             let signal = [2, 15][(at % 2) as usize];
             sim.inject(at, Event::Interrupted { signal });
         }
@@ -176,7 +176,7 @@ fn run_time(seed: u64, id: InstanceId) -> Nanos {
     r.within(SECOND / 1000, most)
 }
 
-/// What an instance writes to a dataset.
+/// The entries that an instance writes to a dataset.
 fn entries(made: &Made, index: u32) -> Vec<SimEntry> {
     let share = |n: u64| made.bytes / made.entries + u64::from(n < made.bytes % made.entries);
     let name = |n: u64| match (made.scatter, made.shared) {
@@ -302,7 +302,7 @@ fn partitions(w: &Workflow, cluster: &Cluster, seed: u64) -> Vec<StoragePartitio
     all
 }
 
-/// The text of a workflow file, and what its datasets hold. `own`: instances read entries of their own elements.
+/// The text of a workflow file, and the content of its datasets. `own`: instances read entries of their own elements.
 fn workflow(r: &mut Random, cluster: &Cluster, own: bool) -> (String, BTreeMap<String, Made>) {
     let mut made: BTreeMap<String, Made> = BTreeMap::new();
     for n in 0..r.within(0, 2) {
@@ -460,7 +460,7 @@ fn step(
     text + &format!("in = [{}]\nout = [{}]\n{inout}", list(&ins), list(&outs))
 }
 
-/// What a step ranges over.
+/// The elements of a step.
 fn over(
     r: &mut Random,
     made: &BTreeMap<String, Made>,
@@ -481,7 +481,8 @@ fn over(
     used.push(name);
 }
 
-/// An entry of what a step over as many elements makes. Its random number is of its own, so that all else is as without it.
+/// An entry of the output of a step over as many elements. Its random number is of its own, so that all else is as
+/// without it.
 fn own_entry(
     made: &BTreeMap<String, Made>,
     text: &str,

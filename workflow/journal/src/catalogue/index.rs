@@ -120,7 +120,7 @@ impl Indexing<'_> {
         Ok(())
     }
 
-    /// Every tier of every node that the run could use: what it leaves there if it dies is nowhere else written down.
+    /// Every tier of every node that the run could use: data that it leaves there if it dies is recorded nowhere else.
     fn tiers(&self) -> Indexed {
         let mut insert = self
             .tx
@@ -172,7 +172,7 @@ impl Indexing<'_> {
         Ok(())
     }
 
-    /// Until when the user keeps parts. A part that a run moves stays as it was asked for.
+    /// Until when the user keeps parts. A part that a run moves stays kept as before.
     fn pins(&self) -> Result<Pins, IndexError> {
         let mut query = self.tx.prepare_cached(
             "SELECT key, kept_until FROM replicas WHERE by_user AND workflow = ?1 AND workspace = ?2
@@ -189,8 +189,8 @@ impl Indexing<'_> {
         Ok(pins)
     }
 
-    /// What a run has removed. What the user has pinned is listed until it is there elsewhere, or made again, or released: if it is
-    /// gone all the same, the next run says so.
+    /// Deletes the replicas that the run has removed. A pinned part stays listed until it is there elsewhere, is made
+    /// again, or is released: if it is gone all the same, the next run reports it.
     fn removed(&self, pins: &Pins) -> Indexed {
         let there = self
             .history
@@ -237,7 +237,7 @@ impl Indexing<'_> {
         Ok(())
     }
 
-    /// What earlier runs have put into a `dest` is not there any more once this run has put something else there.
+    /// Deletes the deliveries of earlier runs that this run has replaced in a `dest`.
     fn replaced(&self) -> Indexed {
         let mut delete = self.tx.prepare_cached(
             "DELETE FROM replicas WHERE workflow = ?1 AND dataset = ?2 AND place = ?3 AND since <= ?4 AND run <> ?5
@@ -278,7 +278,7 @@ impl Indexing<'_> {
                 places.iter().map(lies)
             })
         });
-        // What a lost node had may lie there still: whoever comes there next finds out.
+        // A lost node may still hold its replicas: the next run that reaches it finds out.
         let unreachable = self.history.unreachable.iter();
         let unreachable = unreachable.map(|((key, at), u)| (key, u.part, at, u.bytes, u.replica));
         for (key, part, place, bytes, replica) in there.chain(unreachable) {
@@ -286,7 +286,7 @@ impl Indexing<'_> {
             let (Some(dataset), Some(stored_at)) = (dataset, self.stored_at(place)) else {
                 continue;
             };
-            // Of a dataset that is changed in place, what is to be kept is the last version.
+            // Of a dataset that is changed in place, the last version is to be kept.
             let kept = matches!(dataset.keep, Keep::For(_) | Keep::Forever)
                 && workflow.last_version(part.data) == part.version;
             let is_ours = !matches!(place, Place::External(_));
@@ -309,7 +309,7 @@ impl Indexing<'_> {
                     (None, true) => self.kept_until(dataset.keep, replica.since).map(int),
                     (None, false) => self.cached_until(place).map(int),
                 },
-                // What lies in a `dest` is the user's.
+                // The content of a `dest` is the user's.
                 kept || !is_ours || pin.is_some(),
                 pin.is_some(),
             ])?;
@@ -326,7 +326,7 @@ impl Indexing<'_> {
         Some(self.wall(from).saturating_add(nanos.div_ceil(SECOND)))
     }
 
-    /// What a run that has ended well leaves on its nodes, and nobody asks to keep, is cached.
+    /// Until when a replica on a node that nobody keeps stays as cache: only if its run has ended well.
     fn cached_until(&self, place: &Place) -> Option<u64> {
         let (end, outcome) = self.history.outcome?;
         let cached = self.start.options.cache > 0
@@ -404,7 +404,7 @@ pub(super) fn apply_changes(tx: &Transaction<'_>, changes: &[ReplicaChange]) -> 
                 "DELETE FROM replicas WHERE key = ?1 AND place = ?2 AND since <= ?3",
                 params![key, place, wall],
             )?,
-            // What is kept is a part, wherever it is stored: a run may have moved it.
+            // The part is kept, wherever it is stored: a run may have moved it.
             ChangeKind::KeptUntil(until) => tx.execute(
                 "UPDATE replicas SET kept = 1, kept_until = ?4, by_user = 1 WHERE key = ?1 AND since <= ?3
                  AND (place = ?2 OR coalesce(json_extract(place, '$.external'), json_extract(?2, '$.external')) IS NULL)",

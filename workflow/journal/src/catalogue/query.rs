@@ -1,4 +1,4 @@
-//! What is asked of the catalogue.
+//! Queries of the catalogue.
 
 use super::index::stored_at;
 use super::{Catalogue, CatalogueError, DatasetRow, DestRow, ReplicaRow, RunRow, json, sql};
@@ -74,7 +74,7 @@ impl Catalogue {
         rows.into_iter().map(outcome).collect()
     }
 
-    /// What lies where, by version and place.
+    /// The stored datasets, by version and place.
     ///
     /// # Errors
     /// When the catalogue cannot be read.
@@ -123,7 +123,7 @@ impl Catalogue {
         )
     }
 
-    /// The replicas that nobody asks to keep any more at `wall` (seconds since 1970).
+    /// The replicas that are not to be kept any more at `wall` (seconds since 1970).
     ///
     /// # Errors
     /// When the catalogue cannot be read.
@@ -207,10 +207,11 @@ impl Catalogue {
         Ok(dests)
     }
 
-    /// What earlier runs of a workflow committed by steps that it still has, one for each identity (the code of the
-    /// step is a part of it): that of which most is still held, and of those the newest. Held is what the logs say lies on the given cluster, or was drained to the
-    /// workflow's `external`, or was delivered to a `dest` that the workflow still has; whether it is really there is for the caller to
-    /// check. `machines`: whether the cluster's nodes are machines of their own.
+    /// The instances that earlier runs of a workflow committed and whose steps it still has, one for each identity (the
+    /// step's code is a part of it): the instance of which most is still held, the newest among equals. A part is held if
+    /// the logs list it on the given cluster, in the drained area of the workflow's `external`, or in a `dest` that the
+    /// workflow still has; the caller checks whether it is really there. `machines`: whether the cluster's nodes are
+    /// machines of their own.
     ///
     /// # Errors
     /// When the catalogue cannot be read.

@@ -1,4 +1,4 @@
-//! The tables, and what is read from them.
+//! The tables, and the rows that are read from them.
 
 use crate::changes::StoredAt;
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ pub struct RunRow {
 pub struct ReplicaRow {
     /// The part.
     pub key: StoreKey,
-    /// Where it lies.
+    /// Its place.
     pub at: StoredAt,
     /// Its workflow's name.
     pub workflow: String,
@@ -82,17 +82,17 @@ pub struct ReplicaRow {
     pub bytes: u64,
     /// Bytes that it takes.
     pub stored: u64,
-    /// The run that last spoke of it.
+    /// The run that last recorded it.
     pub run: String,
     /// Since when, in seconds since 1970.
     pub since: u64,
-    /// Whether somebody asks to keep it. What nobody asks to keep lies there only because its run has not ended well:
-    /// the next run uses or removes it.
+    /// Whether it is to be kept. Other replicas are cache, or remain of a run that has not ended well: the next run uses or
+    /// removes them.
     pub kept: bool,
-    /// Until when it is kept, in the same seconds; `None`: until somebody removes it. Of what nobody asks to keep: until when it may
-    /// stay as cache.
+    /// Until when it is kept, in the same seconds; `None`: until somebody removes it. If it is not to be kept: until when
+    /// it may stay as cache.
     pub kept_until: Option<u64>,
-    /// The user has said so, not the workflow file.
+    /// Whether the user set this, not the workflow file.
     pub by_user: bool,
 }
 
@@ -107,18 +107,18 @@ impl ReplicaRow {
         self.at.path(&self.workspace, &self.key)
     }
 
-    /// Whether it is cached at `wall` (seconds since 1970): no run waits for it, and it goes when its room is needed.
+    /// Whether it is cached at `wall` (seconds since 1970): no run waits for it, and it is removed when its space is needed.
     pub fn is_cached(&self, wall: u64) -> bool {
         !self.kept && self.kept_until.is_some_and(|until| until > wall)
     }
 
-    /// Whether somebody asks to keep it at `wall` (seconds since 1970).
+    /// Whether it is to be kept at `wall` (seconds since 1970).
     pub fn is_kept(&self, wall: u64) -> bool {
         self.kept && self.kept_until.is_none_or(|until| until > wall)
     }
 }
 
-/// What lies of a version in one place.
+/// The parts of a version in one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatasetRow {
     /// The workflow's name.
@@ -129,25 +129,25 @@ pub struct DatasetRow {
     pub version: u32,
     /// The place.
     pub at: StoredAt,
-    /// Parts that lie there.
+    /// Parts that are stored there.
     pub parts: u64,
     /// Their bytes of content.
     pub bytes: u64,
     /// Bytes that they take.
     pub stored: u64,
-    /// Whether somebody asks to keep all of them: see [`ReplicaRow::kept`].
+    /// Whether all of them are to be kept: see [`ReplicaRow::kept`].
     pub kept: bool,
     /// Until when the first of them is kept, in seconds since 1970; `None`: until somebody removes it.
     pub kept_until: Option<u64>,
 }
 
 impl DatasetRow {
-    /// Whether somebody asks to keep all of it at `wall` (seconds since 1970).
+    /// Whether all of it is to be kept at `wall` (seconds since 1970).
     pub fn is_kept(&self, wall: u64) -> bool {
         self.kept && self.kept_until.is_none_or(|until| until > wall)
     }
 
-    /// Whether some of it is there as cache: nobody asks to keep it, and no run waits for it.
+    /// Whether some of it is there as cache: it is not to be kept, and no run waits for it.
     pub fn is_cached(&self) -> bool {
         !self.kept && self.kept_until.is_some()
     }

@@ -23,7 +23,7 @@ use tarn_types::workflow::{
     Dataset, DatasetUse, Distribution, Keep, OnFailure, Role, Step, VersionPartitioning, Workflow,
 };
 
-/// Where a run begins, in seconds since 1970.
+/// The start of a run, in seconds since 1970.
 pub(crate) const WALL: u64 = 1_795_000_000;
 
 pub(crate) fn spot(node: u32) -> TierRef {
@@ -395,10 +395,10 @@ pub(crate) fn story(name: &str, wall: u64) -> Vec<Record> {
     ])
 }
 
-/// Where the appends of [`write`] begin, as positions of records.
+/// The first record of each append of [`write`], by position.
 pub(crate) const APPENDS: [usize; 6] = [0, 1, 2, 4, 7, 8];
 
-/// Writes records in appends as [`APPENDS`] says.
+/// Writes records in the appends of [`APPENDS`].
 pub(crate) fn write(path: &Path, records: &[Record]) {
     let mut log = LogWriter::create(path).unwrap();
     let ends = APPENDS.iter().skip(1).copied().chain([records.len()]);

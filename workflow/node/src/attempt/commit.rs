@@ -28,8 +28,8 @@ struct UnpublishedOutput<'n, 'd> {
     groups: ContentGroups,
 }
 
-/// Hashes and publishes every output of a step that has succeeded, in the space that was reserved on each node. What was
-/// `begun` is to be removed when this fails, once no node has a replica of it any more.
+/// Hashes and publishes every output of a step that has succeeded, in the space that was reserved on each node. If this fails,
+/// the caller removes the manifests of `begun`, once no node has a replica of them any more.
 pub(crate) fn commit(
     team: &mut Team<'_>,
     run: &AttemptSpec,

@@ -70,7 +70,7 @@ pub(crate) fn environment(
     env.into_iter().collect()
 }
 
-/// Adds what tarn itself tells a step, by variables that begin with `TARN_`, and its scratch folder.
+/// Adds tarn's own variables for a step, which begin with `TARN_`, and its scratch folder.
 fn add_own(
     env: &mut BTreeMap<OsString, OsString>,
     shared: &RunFacts,

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::id::NodeId;
 
-/// Messages of one node that wait for an attempt's thread: each answers a question, or tells the one end of a helper.
+/// Messages of one node that wait for an attempt's thread: each is a reply, or reports the one end of a helper.
 const MAX_WAITING: usize = 64;
 /// Messages about commands of `tarn exec` that wait: some thousand streams with a full window.
 const MAX_WAITING_EXEC: usize = 1 << 16;
@@ -54,7 +54,7 @@ impl EnvelopeQueue {
         self.nodes.get(at) == Some(&node)
     }
 
-    /// Something has come. Who sends more than anybody may is as good as lost.
+    /// Takes a message. A node that sends more than is allowed counts as lost.
     pub(crate) fn put(&self, envelope: Envelope, stop: &StepStopper) {
         let at = envelope.at;
         let fits = match envelope.exec() {
@@ -82,7 +82,7 @@ impl EnvelopeQueue {
         self.pending().waiting.get_mut(&at)?.pop_front()
     }
 
-    /// Where a node is among those of the step.
+    /// The positions of a node among those of the step.
     fn positions(&self, node: NodeId) -> impl Iterator<Item = usize> {
         let all = self.nodes.iter().enumerate();
         all.filter(move |(_, n)| **n == node).map(|(at, _)| at)
@@ -112,7 +112,7 @@ impl EnvelopeQueue {
         pending.all_lost || pending.lost.contains(&at) || pending.unreachable.contains_key(&at)
     }
 
-    /// What it means for the attempt that nothing comes of the follower at a position, which is called so.
+    /// The failure of the attempt when the follower at a position, named `name`, does not respond.
     pub(crate) fn failure(&self, at: usize, name: &str) -> Failure {
         let pending = self.pending();
         // Of a lost node everything else follows.
@@ -180,7 +180,7 @@ impl ExecMessageQueue {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// All that has come; what comes later wakes again.
+    /// All messages that have come; a later one wakes again.
     pub(crate) fn take(&self) -> VecDeque<ExecMessage> {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,7 +196,7 @@ impl ExecMessageQueue {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// What to poll for.
+    /// The descriptor to poll for.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

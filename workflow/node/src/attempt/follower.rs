@@ -1,4 +1,4 @@
-//! The part of a step that another world leads, on a node that this world owns: a thread that does what it is told.
+//! The part of a step that another world leads, on a node that this world owns: a thread that carries out the leader's messages.
 
 use crate::attempt::envelope_queue::EnvelopeQueue;
 use crate::attempt::handle::Handle;
@@ -33,7 +33,7 @@ struct Attended {
     handle: Arc<Handle>,
 }
 
-/// Where messages about steps arrive.
+/// The receiver of messages about steps.
 pub(crate) struct StepRouter {
     shared: Arc<NodeContext>,
     led: LedAttempts,
@@ -96,7 +96,7 @@ impl StepRouter {
         }
     }
 
-    /// Tells the leader that there is nobody.
+    /// Reports to the leader that there is nobody.
     fn lost(&self, leader: NodeId, (step, at): AttemptPosition) {
         let peer = AttemptPeer {
             shared: &self.shared,
@@ -163,7 +163,7 @@ impl StepRouter {
         Ok(())
     }
 
-    /// A node is lost: what it leads ends here, and what is led here is without it.
+    /// A node is lost: attempts that it leads end here, and attempts that are led here are without it.
     pub(crate) fn node_lost(&self, node: NodeId) {
         if let Ok(led) = self.led.lock() {
             for handle in led.values() {
@@ -203,7 +203,7 @@ impl StepRouter {
         }
     }
 
-    /// This world ends: nobody will be told anything any more.
+    /// This world ends: nobody gets a message any more.
     pub(crate) fn end(&mut self) {
         if let Ok(led) = self.led.lock() {
             for handle in led.values() {
@@ -220,7 +220,7 @@ impl StepRouter {
     }
 }
 
-/// Does what the leader says until the attempt is over, or the leader is lost.
+/// Carries out the leader's messages until the attempt is over, or the leader is lost.
 fn attend(peer: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
     let shared = peer.shared;
     let (Some(envelopes), Some(tier_ref)) = (&handle.envelopes, run.nodes.get(peer.at)) else {
@@ -264,7 +264,7 @@ fn attend(peer: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| relay.run());
-        // Whatever happens to it, the other ends too.
+        // The relay ends too, whatever happens to the follower.
         let _closing = envelopes.exec.closing();
         follower.serve();
     });
@@ -302,7 +302,7 @@ struct Follower<'a> {
     envelopes: &'a EnvelopeQueue,
     handle: &'a Handle,
     local: LocalNode<'a>,
-    /// Whether the helper was told to set everything up, and has not report yet how the step ended here.
+    /// Whether the helper was ordered to set everything up, and has not reported yet how the step ended here.
     listens: bool,
 }
 
@@ -323,7 +323,7 @@ impl Follower<'_> {
             self.wait();
             self.listen();
         }
-        // Nobody will tell any more that it was committed.
+        // No message can come any more that it was committed.
         let _ = self.local.run(&StepNodeTask::Over { committed: false });
     }
 
@@ -338,7 +338,7 @@ impl Follower<'_> {
         let _ = poll(&mut fds, None);
         self.handle.stop.take();
         if self.handle.stop.overran().is_some() {
-            // The leader hears that it is gone, and asks why.
+            // The leader gets a report that it is gone, and requests the reason.
             self.local.helper().into_iter().for_each(Launcher::kill);
         }
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tarn_ports::Control;
 
-/// How an attempt is told to end, what its copying and hashing is told by, and what other nodes say about it.
+/// An attempt's stop request, the control of its copying and hashing, and the messages of other nodes about it.
 pub(crate) struct Handle {
     pub(crate) stop: Arc<StepStopper>,
     pub(crate) control: Control,
-    /// Where there are nodes of other worlds.
+    /// The messages of the step's nodes in other worlds, if there are such nodes.
     pub(crate) envelopes: Option<EnvelopeQueue>,
 }
 
@@ -23,7 +23,7 @@ impl Handle {
         })
     }
 
-    /// Asks the attempt to end.
+    /// Requests the end of the attempt.
     pub(crate) fn cancel(&self, urgency: StopUrgency) {
         self.control.cancel.store(true, Ordering::Relaxed);
         self.stop.ask(urgency);

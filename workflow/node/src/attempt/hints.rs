@@ -9,13 +9,13 @@ use crate::storage::run_facts::RunFacts;
 use std::path::{Component, Path};
 use tarn_types::workflow::{Role, Step};
 
-/// What a shell says of a program that a signal has ended: this, and the signal's number.
+/// A shell's exit code for a program that a signal has ended: this, plus the signal's number.
 const SIGNALLED: i32 = 128;
 const PIPE: i32 = 13;
-/// What the C library calls errors, and programs repeat.
+/// Error texts of the C library, which programs repeat.
 const READ_ONLY: &str = "Read-only file system";
 const EXISTS: &str = "File exists";
-/// What programs, in small letters, say of text that is not UTF-8.
+/// Messages of programs, in small letters, about text that is not UTF-8.
 const NOT_TEXT: [&str; 8] = [
     "unicodeencodeerror",
     "unicodedecodeerror",
@@ -34,7 +34,7 @@ const MISSING: [&str; 5] = [
     "Cannot open",
 ];
 
-/// What `mpirun` and `prterun` of Open MPI say of a program that they did not start.
+/// Messages of Open MPI's `mpirun` and `prterun` about a program that they did not start.
 const NOT_LAUNCHED: [&str; 2] = [
     "was unable to find the specified executable",
     "was unable to launch the specified application",
@@ -106,7 +106,7 @@ fn not_text(name: &str, path: &[u8]) -> String {
     )
 }
 
-/// Where a step finds what is its own.
+/// The paths of a step's own data.
 struct StepHintContext<'a> {
     /// The folder of its datasets, where they have paths of their own.
     stage: Option<std::path::PathBuf>,
@@ -131,7 +131,7 @@ impl StepHintContext<'_> {
         None
     }
 
-    /// Open MPI names what it could not find in a line of its own, some lines after it has said that.
+    /// Open MPI names the missing path in a line of its own, some lines after the error.
     fn of_launcher(&self, tail: &str) -> Option<String> {
         if !NOT_LAUNCHED.iter().any(|words| tail.contains(words)) {
             return None;
@@ -177,7 +177,7 @@ impl StepHintContext<'_> {
     }
 
     fn missing(&self, word: &str) -> Option<String> {
-        // Programs may say where they looked: in the scratch folder.
+        // Programs may print the path that they tried: in the scratch folder.
         let below = self.dataset(word).filter(|(name, _)| *name == SCRATCH);
         let relative = below.map_or(word, |(_, below)| below);
         let path = Path::new(relative);
@@ -255,7 +255,7 @@ mod tests {
             let said = own.of_line(&used, line).unwrap_or_default();
             assert!(said.contains(hint), "{line}: {said}");
         }
-        // What is in the machine's /tmp, as this folder does, is not in a step's own.
+        // Files in the machine's /tmp, as this folder's are, are not in a step's own.
         let program = folder.path().join("analyse.py").display().to_string();
         let of_openmpi = format!(
             "mpirun was unable to find the specified executable file, and therefore\ndid not launch the job.\n\nNode:       n1\n\

@@ -11,9 +11,9 @@ use tarn_types::hash::Hasher;
 use tarn_types::shell::OWN_JOB;
 use tarn_types::workflow::Step;
 
-/// A script of sbatch says it of its step; of another step that reads such variables, the run does.
+/// A script of sbatch gives it to its step; to another step that reads such variables, the run gives it.
 const NAME: &str = "SLURM_JOB_NAME";
-/// The number of a job. Where it is set already there is a job around all this.
+/// The variable with the number of a job. If it is set already, there is a job around all this.
 const JOB: &str = "SLURM_JOB_ID";
 const ELEMENT: &str = "SLURM_ARRAY_TASK_ID";
 /// Numbers from here on are given here: those of Slurm are smaller (`MaxJobId`), so none is another job's. Programs read them into 32 bits.
@@ -68,7 +68,7 @@ struct SyntheticJob<'a> {
 }
 
 impl SyntheticJob<'_> {
-    /// What Slurm would tell it on the node named `node`.
+    /// The variables that Slurm would set on the node named `node`.
     fn variables(&self, node: &str, scratch: &Path) -> Vec<(&'static str, OsString)> {
         let step = self.step;
         let count = self.nodes.len().max(1);
@@ -142,7 +142,7 @@ impl SyntheticJob<'_> {
     }
 }
 
-/// Adds what Slurm would tell a job of this step, where it is that of a script and no job is around it.
+/// Adds the variables that Slurm would set for a job of this step, if it is a script's and no job is around it.
 pub(crate) fn describe(
     env: &mut BTreeMap<OsString, OsString>,
     jobs: &SyntheticJobIds,
@@ -175,7 +175,7 @@ pub(crate) fn describe(
     }
     all.extend(job.launcher_settings());
     for (name, value) in all {
-        // What is empty is as good as not set: of a path below it everything would be left.
+        // An empty value counts as unset: a path below it would begin at the root.
         let has = env.get(OsStr::new(name)).is_some_and(|v| !v.is_empty());
         if !has {
             env.insert(name.into(), value);

@@ -9,10 +9,10 @@ use tarn_types::action::AttemptSpec;
 
 type Env = BTreeMap<OsString, OsString>;
 
-/// What makes tarn start a rank: with this it is in the lists of launchers.
+/// The argument that makes tarn start a rank; with it tarn is in the lists of launchers.
 pub const RANK_ARGUMENT: &str = "__rank";
 
-/// Variables that a program has which an outer launcher has started, and nobody else.
+/// Variables that only a program of an outer launcher has.
 const RANK: [&str; 6] = [
     "OMPI_COMM_WORLD_",
     "PMIX_RANK",
@@ -21,7 +21,8 @@ const RANK: [&str; 6] = [
     "PMI_FD",
     "PRTE_LAUNCHED",
 ];
-/// What such a program has from its launcher: with it an MPI program of the step would believe that it belongs to that.
+/// Variables that such a program gets from its launcher: an MPI program of the step would believe that it belongs to that
+/// launcher.
 const LAUNCHERS: [&str; 7] = [
     "OMPI_",
     "PMIX_",
@@ -31,7 +32,7 @@ const LAUNCHERS: [&str; 7] = [
     "HYDI_",
     "MPI_LOCAL",
 ];
-/// Settings that would have a launcher ask Slurm for nodes, or start something by it: salloc exports some.
+/// Settings that would make a launcher query Slurm for nodes, or start something by it: salloc exports some.
 const BY_SLURM: [&str; 7] = [
     "HYDRA_BOOTSTRAP",
     "HYDRA_LAUNCHER",
@@ -63,7 +64,7 @@ pub(crate) fn hydra_text(hosts: &str, is_alone: bool) -> String {
     lines.map(line).collect()
 }
 
-/// Adds what launchers need. What a user has set of how ranks are placed and bound, and of networks, stays.
+/// Adds the settings that launchers need. The user's settings for placement, binding and networks stay.
 pub(crate) fn add(env: &mut Env, shared: &NodeContext, run: &AttemptSpec) {
     set_start_by_exec(env, &shared.helper);
     let is_multi_node = run.nodes.len() > 1;
@@ -92,7 +93,7 @@ pub(crate) fn add(env: &mut Env, shared: &NodeContext, run: &AttemptSpec) {
     }
 }
 
-/// How ranks are laid out, if the user does not say.
+/// The layout of ranks, if the user sets none.
 const MAPPING: [(&str, &str); 3] = [
     // Several nodes on one machine are not "oversubscribed" however few its cores are.
     ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
@@ -118,7 +119,7 @@ const ONE_MACHINE: [(&str, &str); 5] = [
     // UCX takes ranks on one machine for neighbours, and looks for their process numbers: those of two nodes do not see each other's.
     ("UCX_TLS", "tcp,self"),
 ];
-/// What root must say to start programs at all.
+/// Settings that root needs to start programs at all.
 const AS_ROOT: [(&str, &str); 4] = [
     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
@@ -139,7 +140,7 @@ fn set_start_by_exec(env: &mut Env, helper: &Path) {
         // A tree of daemons would need the agent inside daemons, where `tarn exec` reaches nobody else.
         ("OMPI_MCA_plm_rsh_no_tree_spawn", "1".as_ref()),
         ("PRTE_MCA_plm_ssh_no_tree_spawn", "1".as_ref()),
-        // The host file has this step's ranks; the allocation that mpirun would ask has everything else.
+        // The host file has this step's ranks; the allocation that mpirun would query has everything else.
         ("OMPI_MCA_ras", "^slurm".as_ref()),
         ("PRTE_MCA_ras", "^slurm".as_ref()),
         // Hydra, which is mpiexec of MPICH, and that of Intel MPI.
@@ -159,7 +160,7 @@ fn set_start_by_exec(env: &mut Env, helper: &Path) {
 }
 
 /// Programs by which mpirun of Intel MPI starts ranks. It gives all of them the environment that it has itself, whatever their node's
-/// daemon has: no variable tells it not to.
+/// daemon has: no variable changes that.
 const INTEL_TOOLS: &str = "I_MPI_GTOOL";
 
 /// `tarn __rank` for all ranks, before what a user has set; none where that list cannot have its path.

@@ -1,4 +1,4 @@
-//! A node of a step that this world owns: what is done for the step on it.
+//! A node of a step that this world owns: the work for the step on it.
 
 mod publish;
 
@@ -58,7 +58,7 @@ pub(crate) struct Attempted<'a> {
     pub(crate) run: &'a AttemptSpec,
     pub(crate) needs: &'a [Need<'a>],
     pub(crate) handle: &'a Handle,
-    /// Where its output goes.
+    /// The file for its output.
     pub(crate) log: &'a Path,
     /// In whose work folder the host file and the sockets of `tarn exec` are.
     pub(crate) home: TierRef,
@@ -75,12 +75,12 @@ pub(crate) struct LocalNode<'a> {
     reserved: Option<Reservation<'a>>,
     /// While it is there, partitions that are on other nodes too are open to the step.
     pieces: Option<Box<dyn Send>>,
-    /// What is claimed for partitions that are not there, in their order.
+    /// The space for partitions that do not exist yet, in their order.
     partition_space: Vec<Option<Reservation<'a>>>,
     claim: Option<CpuAllocation<'a>>,
     ready: Option<PreparedNode>,
     writing: Option<Writing<'a>>,
-    /// Where its encrypted data is in clear, if it has any.
+    /// The private memory with its encrypted data in clear, if it has any.
     tmpfs: Option<StepTmpfs>,
     /// The image that its processes are made of.
     begun_with: Option<CheckpointId>,
@@ -155,8 +155,8 @@ impl<'a> LocalNode<'a> {
         Ok(())
     }
 
-    /// What the file system of a shared namespace keeps here of what the step reads in it: an even share, and the largest file more,
-    /// which is whole on one node. (Of what the step changes there is as much beside the pre-image: that is in `reserve`.)
+    /// The bytes that the file system of a shared namespace keeps here of the step's inputs in it: an even share, and the largest
+    /// file more, which is whole on one node. (Changed data takes as much beside the pre-image: `reserve` has that.)
     fn put_in(&self) -> Result<u64, Failure> {
         let Attempted {
             shared, run, needs, ..
@@ -176,7 +176,7 @@ impl<'a> LocalNode<'a> {
         Ok(all.min(all.div_ceil(nodes).saturating_add(largest)))
     }
 
-    /// Where its checkpoints are, if it resumes from them.
+    /// The folders of its checkpoints, if it resumes from them.
     fn checkpoint_folders(&self) -> Result<Option<CheckpointFolders>, Failure> {
         let Attempted {
             shared, step, run, ..
@@ -268,7 +268,7 @@ impl<'a> LocalNode<'a> {
         let sockets = shared.sockets.as_ref();
         self.claim = sockets.map(|s| s.take(self.of.step.cores, tier));
         let cpus = self.claim.as_ref().map(|c| c.cpus.clone());
-        // What is cloned for the step.
+        // The step's clones are made near its tier.
         let _near = shared.near(self.tier_ref);
         let image = self.image()?;
         let setup = NodeSetup {
@@ -339,8 +339,8 @@ impl<'a> LocalNode<'a> {
         Ok(())
     }
 
-    /// Where inputs cannot be mounted read-only, they are compared with their manifests afterwards. A replica that
-    /// was changed is removed, and the engine told: it fetches or makes the part again.
+    /// Compares inputs with their manifests afterwards, if they cannot be mounted read-only. A changed replica is removed and
+    /// reported to the engine, which fetches or makes the part again.
     fn compare(&mut self) -> Result<Option<(usize, String)>, Failure> {
         let Attempted { shared, needs, .. } = self.of;
         let mut first = None;
@@ -361,7 +361,7 @@ impl<'a> LocalNode<'a> {
         Ok(first)
     }
 
-    /// What there is too little of. The kernel may have ended the step before it could be told to end.
+    /// The resource of which there is too little. The kernel may have ended the step before tarn could.
     fn lacks(&self) -> Option<ResourceShortage> {
         let overrun = self.of.handle.stop.overran().map(str::to_owned);
         let filled = || self.writing.as_ref()?.blame();
@@ -377,7 +377,7 @@ impl<'a> LocalNode<'a> {
         full.then(|| ResourceShortage::Tier(work.display().to_string()))
     }
 
-    /// What it writes to a tier in memory is watched from here on.
+    /// Watches from here on the step's files on a tier in memory.
     fn watched(&self, ready: &PreparedNode) -> Option<Writing<'a>> {
         let Attempted {
             shared,
@@ -388,7 +388,7 @@ impl<'a> LocalNode<'a> {
         let tier = shared.cluster.nodes.get(self.tier_ref.node.at());
         let tier = tier?.tiers.get(self.tier_ref.tier.at())?;
         if let Some(tmpfs) = &self.tmpfs {
-            // Its scratch folder is there too; what it writes elsewhere on a tier in memory is watched with it.
+            // Its scratch folder is there too; files that it writes elsewhere on a tier in memory are watched with it.
             let outs = ready.outs.values().filter(|_| in_memory(&ready.work));
             let beside = outs.filter(|o| tmpfs.inside(o) == **o).cloned();
             return Some(shared.writers.add(MemoryTierWriter {
@@ -416,7 +416,7 @@ impl<'a> LocalNode<'a> {
         })
     }
 
-    /// What the step left in its scratch folder.
+    /// The undeclared files that the step left in its scratch folder and beside its outputs.
     fn undeclared(&self) -> Undeclared {
         let mut left = Undeclared::default();
         let Some(ready) = &self.ready else {
@@ -426,7 +426,7 @@ impl<'a> LocalNode<'a> {
         let outputs = ready.work.join("out");
         let mut folders = vec![scratch.clone(), outputs.clone()];
         while let Some(folder) = folders.pop() {
-            // What cannot be read is removed all the same; only the count misses it.
+            // A folder that cannot be read is removed all the same; only the count misses it.
             for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let Ok(meta) = entry.metadata() else { continue };
                 let is_own = || {
@@ -520,8 +520,9 @@ impl<'a> LocalNode<'a> {
         Ok(StepNodeTaskResult::Tree { tree })
     }
 
-    /// What a step wrote must fit onto its tier beside what is there and what is on its way: a tier without a quota takes
-    /// more than its size, and what is on it then is in the way of everything else. What fits has its space from here on.
+    /// The outputs of a step must fit onto its tier beside the data that is there or on its way: a tier without a quota takes
+    /// more than its size, and the excess is in the way of everything else. Outputs that fit have their space reserved from here
+    /// on.
     fn fits(&mut self) -> Result<(), Failure> {
         let Attempted { shared, needs, .. } = self.of;
         let node = shared.cluster.nodes.get(self.tier_ref.node.at());
@@ -570,7 +571,7 @@ impl<'a> LocalNode<'a> {
         }
     }
 
-    /// Where the kernel has ended the step for memory, its processes may still be dying, and memory be short.
+    /// Removes a folder, with several tries: after the kernel has ended the step for memory, its processes may still be dying.
     fn remove(&self, folder: &Path) {
         let mut left = self.of.shared.mover.remove(folder);
         for _ in 0..REMOVALS {
@@ -585,7 +586,7 @@ impl<'a> LocalNode<'a> {
     }
 
     fn over(&mut self, committed: bool) {
-        // What has not left by itself must be gone before its folders are.
+        // A helper that has not left by itself must be gone before its folders are.
         self.helper = None;
         self.pieces = None;
         if !committed {

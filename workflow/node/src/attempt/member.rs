@@ -14,13 +14,13 @@ pub(crate) trait Member {
     /// The node, and the tier of its outputs.
     fn tier_ref(&self) -> TierRef;
 
-    /// A task is to be done soon: who is elsewhere may begin.
+    /// A task is to be done soon: a remote node may begin.
     fn begin(&mut self, task: &StepNodeTask);
 
     /// Does it, or waits until it is done. Once for each [`Member::begin`].
     fn run(&mut self, task: &StepNodeTask) -> Result<StepNodeTaskResult, Failure>;
 
-    /// Instead of [`Member::run`]: what comes of it interests nobody any more.
+    /// Instead of [`Member::run`]: nobody needs the result any more.
     fn give_up(&mut self);
 
     /// Replicas that it has removed because they were damaged, or missed.

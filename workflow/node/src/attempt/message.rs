@@ -26,9 +26,9 @@ pub(crate) enum AttemptMessage {
     Order(HelperCommand),
     /// To a follower: kill the helper.
     Kill,
-    /// To a follower: whatever is being done should fail soon.
+    /// To a follower: all its work should fail soon.
     Cancel,
-    /// From a follower: what came of a task, and the damaged replicas that were removed.
+    /// From a follower: the result of a task, and the damaged replicas that were removed.
     Done {
         result: Result<StepNodeTaskResult, Failure>,
         evicted: Vec<(PartRef, TierRef)>,
@@ -45,7 +45,7 @@ pub(crate) enum AttemptMessage {
     Exec { session: u32, about: Exec },
 }
 
-/// Why a follower's helper could not set everything up, as the follower says it.
+/// Why a follower's helper could not set everything up, as the follower reports it.
 #[derive(Debug, Serialize, Deserialize, thiserror::Error)]
 #[serde(transparent)]
 #[error("{0}")]
@@ -80,9 +80,9 @@ pub(crate) enum Exec {
     Taken { stream: u8 },
     /// Nothing more comes of a stream; or nothing more is taken of it.
     Close { stream: u8 },
-    /// To the follower: who asked for it has gone away.
+    /// To the follower: the client has gone away.
     Gone,
-    /// From the follower: how it ended. What was printed before has been sent before.
+    /// From the follower: how it ended. Its output was sent before.
     End(ExecReply),
 }
 
@@ -112,7 +112,7 @@ struct Head<S> {
     sizes: Vec<u64>,
 }
 
-/// A message that has arrived. What it carries is not looked at before it is opened.
+/// A message that has arrived. Its cargo is not read before it is opened.
 #[derive(Debug)]
 pub(crate) struct Envelope {
     pub(crate) at: usize,

@@ -30,9 +30,9 @@ pub(crate) struct NodeContext {
     pub(crate) multi_node: Result<(), CapabilityError>,
     /// Why the nodes of a step cannot have one namespace, if they cannot.
     pub(crate) one_namespace: Result<(), CapabilityError>,
-    /// What takes images of processes, if a step wants that; or why it cannot.
+    /// The program that takes images of processes, if a step wants them; or why it cannot.
     pub(crate) imaging: Option<Result<Criu, CapabilityError>>,
-    /// What nodes are called by each other.
+    /// The addresses that nodes use for each other.
     pub(crate) addresses: BTreeMap<NodeId, String>,
     pub(crate) caller_env: Vec<(OsString, OsString)>,
     /// Steps that write to tiers in memory.

@@ -11,7 +11,7 @@ use tarn_types::part::StoreKey;
 /// Names of undeclared files that a report shows.
 pub(crate) const MAX_UNDECLARED_NAMES: usize = 8;
 
-/// What a node of a step is to do, one after the other. All nodes do the same at a time.
+/// A task of a step's node. All nodes do the same task at a time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum StepNodeTask {
     /// Start the helper, so that it comes up meanwhile.
@@ -57,7 +57,7 @@ pub(crate) struct PublishedPart {
     pub(crate) manifest: Arc<Manifest>,
 }
 
-/// What came of a [`StepNodeTask`].
+/// The result of a [`StepNodeTask`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum StepNodeTaskResult {
     /// It was done; or there was nothing to do.
@@ -81,11 +81,11 @@ pub(crate) enum StepNodeTaskResult {
     Stored(Vec<u64>),
 }
 
-/// What there is too little of.
+/// A resource of which there is too little.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum ResourceShortage {
     /// Space on the tier of this folder.
     Tier(String),
-    /// Memory, which the step has filled; what is to be said of that.
+    /// Memory, which the step has filled; the error text.
     Memory(String),
 }

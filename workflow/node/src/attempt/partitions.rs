@@ -34,9 +34,9 @@ pub(crate) struct AttemptPartition<'a> {
 /// One as a step sees it.
 pub(crate) struct SeenPartition {
     pub(crate) name: String,
-    /// What it is called for `dsa_open`; several, in order, of one that is spread.
+    /// Its names for `dsa_open`; several, in order, if it is spread.
     pub(crate) names: Vec<PathBuf>,
-    /// Whether these are pieces on nodes that are not all this world's, for which a socket is asked.
+    /// Whether these are pieces on nodes that are not all this world's, which programs reach by a socket.
     pub(crate) apart: bool,
     /// Bytes of a block of one that is spread.
     pub(crate) block: Option<u64>,
@@ -88,7 +88,8 @@ pub(crate) fn export_pieces(
     peers.export_pieces(pieces).map(Some)
 }
 
-/// The socket's path as the step sees it, if any of its partitions needs one. `show` says where a folder is seen.
+/// The socket's path as the step sees it, if any of its partitions needs one. `show` gives the path at which the step sees a
+/// folder.
 pub(crate) fn socket(
     seen: &[SeenPartition],
     work: &Path,
@@ -202,7 +203,7 @@ impl AttemptPartition<'_> {
         apart.then(|| shared.work_folder(run, self.tier_ref(at)).ok())?
     }
 
-    /// What the step sees at a position. `show` says where a folder is seen.
+    /// The partition as the step sees it at a position. `show` gives the path at which the step sees a folder.
     pub(crate) fn seen(
         &self,
         (shared, run): (&RunFacts, &AttemptSpec),

@@ -1,4 +1,4 @@
-//! Before the command: what every node of a step sees, made ready in the step's work folders.
+//! Before the command: the view of every node of a step, made ready in the step's work folders.
 
 use crate::attempt::env::{self, Paths};
 use crate::attempt::node_context::NodeContext;
@@ -40,7 +40,7 @@ pub(crate) struct PreparedNode {
     pub(crate) scratch: PathBuf,
     /// The folders that become outputs.
     pub(crate) outs: BTreeMap<DataId, PathBuf>,
-    /// Where the folders are that it has in the place of those of everybody.
+    /// The folder of its private `/tmp` and the like.
     pub(crate) tmp: Option<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct NodeSetup<'a> {
     pub(crate) work: PathBuf,
     /// Processors that the step runs on there; none: it is not bound.
     pub(crate) cpus: Vec<u32>,
-    /// Where encrypted data is stored in clear.
+    /// The private memory that has encrypted data in clear.
     pub(crate) tmpfs: Option<&'a StepTmpfs>,
     /// The image that it resumes from.
     pub(crate) image: Option<StepImage>,
@@ -70,7 +70,7 @@ struct ShownFolders<'a> {
 }
 
 impl ShownFolders<'_> {
-    /// Where the step sees a folder.
+    /// Shows a folder to the step; returns the path there.
     fn show(&mut self, from: PathBuf, name: &str, writable: bool) -> PathBuf {
         let Some(stage) = &self.stage else {
             return from;
@@ -107,7 +107,7 @@ struct PreparedFolders {
     /// The folders that become outputs.
     outs: BTreeMap<DataId, PathBuf>,
     tmp: Option<StepPrivatePaths>,
-    /// Where `tmp` is made.
+    /// The folder in which `tmp` is made.
     made: Option<PathBuf>,
     checkpoints: Option<StepCheckpointView>,
     images: Option<StepImagePlan>,
@@ -129,7 +129,7 @@ impl PreparedFolders {
         }
     }
 
-    /// Images are told where the step sees the folders that are put into them.
+    /// Gives images the paths at which the step sees the folders that are put into them.
     fn complete_images(&mut self) {
         let (Some(plan), Some(seen)) = (&mut self.images, &self.checkpoints) else {
             return;
@@ -149,7 +149,7 @@ impl PreparedFolders {
 }
 
 impl NodeSetup<'_> {
-    /// Makes the node ready; what its helper is to do.
+    /// Makes the node ready; the setup for its helper.
     pub(crate) fn make(
         mut self,
         needs: &[Need<'_>],
@@ -224,7 +224,7 @@ impl NodeSetup<'_> {
         shown: &mut ShownFolders<'_>,
         control: &Control,
     ) -> Result<PreparedFolders, Failure> {
-        // What the step leaves of encrypted data in its scratch folder is not to be on the tier either.
+        // Scratch files of a step with encrypted data must not be on the tier either.
         let scratch = match self.tmpfs {
             Some(tmpfs) => tmpfs.folder("scratch"),
             None => self.work.join("scratch"),
@@ -369,7 +369,8 @@ impl NodeSetup<'_> {
         self.run.nodes.len() == 1 && self.tmpfs.is_none() && !is_elsewhere
     }
 
-    /// What the step has in the place of folders of everybody, and where it is. Of encrypted data nothing is to be on the tier either.
+    /// The step's private `/tmp` and the like, and their folder. Of a step with encrypted data they must not be on the tier
+    /// either.
     fn tmp(&self) -> Result<(Option<StepPrivatePaths>, Option<PathBuf>), Failure> {
         if self.step.shared_tmp || self.shared.isolation == StepIsolation::Group {
             return Ok((None, None));
@@ -400,7 +401,7 @@ impl NodeSetup<'_> {
             named.push(tmp::folder_of(criu.program.clone()));
         }
         named.retain(|path| !is_object(path));
-        // What processes share in memory is in no image, but of a step that is alone, which sees to that itself.
+        // Shared memory of processes is in no image, except of a step that is alone, which handles that itself.
         let own = StepPrivatePaths::new(&within, !images, named);
         own.make(&made)
             .map_err(|e| io_failure("make the folders in", &made, &e))?;
@@ -446,7 +447,7 @@ impl NodeSetup<'_> {
         }))
     }
 
-    /// What becomes of images is told to the engine; of one that is to be copied, other nodes know then what it consists of.
+    /// The listener that reports images to the engine; it also lists the files of an image that other nodes are to copy.
     fn image_listener(&self) -> Result<ImageListener, Failure> {
         let news = self.shared.deliveries.clone();
         let (instance, attempt) = (self.run.instance, self.run.attempt);
@@ -461,7 +462,7 @@ impl NodeSetup<'_> {
             if let (Some(lists), Imaged::Taken { id, .. }) = (&lists, &what)
                 && let Err(f) = lists.add(*id)
             {
-                // Then it cannot be copied, which says why.
+                // Then it cannot be copied, and the copy's failure gives the reason.
                 warn(&f.message);
             }
             // Nobody waits for it once the world is being dropped.
@@ -615,7 +616,7 @@ impl NodeSetup<'_> {
             dest: folder.clone(),
             staging: tmpfs.folder("opening"),
             replace: false,
-            // A piece that is not what was sealed does not open; what opens need not be hashed too.
+            // A damaged sealed piece does not open; one that opens need not be hashed too.
             verify: Verify::None,
             sync: false,
             rate: 0,
@@ -644,13 +645,13 @@ impl NodeSetup<'_> {
         Ok(folder)
     }
 
-    /// A damaged replica goes; the engine is told, and fetches or makes the part again.
+    /// A damaged replica goes; the engine gets an event, and fetches or makes the part again.
     fn give_up(&mut self, held: &NodeReplica) {
         self.shared.take_back(&Place::Node(held.spot), &held.key);
         self.evicted.push((held.part, held.spot));
     }
 
-    /// A replica's folder; when it is gone, the engine is told, so that it makes or fetches the part again.
+    /// A replica's folder; when it is gone, the engine gets an event, so that it makes or fetches the part again.
     fn existing_replica(&mut self, held: &NodeReplica) -> Result<PathBuf, Failure> {
         let path = self.shared.replica(held.spot, &held.key)?;
         if is_folder(&path) {

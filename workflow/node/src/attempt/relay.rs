@@ -1,7 +1,7 @@
-//! `tarn exec` to a node of another world: what the command reads and prints is carried over, in both directions.
+//! `tarn exec` to a node of another world: the command's input and output are carried over, in both directions.
 //!
-//! At the leader the socket of each follower is listened to here instead of by a helper; at the follower the command is asked of the
-//! helper as `tarn exec` would do it, with pipes in place of the caller's descriptors. One thread a step on each side.
+//! At the leader this listens at the socket of each follower instead of a helper; at the follower it requests the command from
+//! the helper as `tarn exec` would do it, with pipes in place of the caller's descriptors. One thread a step on each side.
 
 mod stream;
 
@@ -48,7 +48,7 @@ enum RelaySide<'a> {
         /// The node's own folder of sockets, and its name there.
         folder: PathBuf,
         name: String,
-        /// What a command finds elsewhere on this node than where it was asked for.
+        /// Variables of a command whose values differ on this node.
         env: Vec<(&'static str, OsString)>,
     },
 }
@@ -103,7 +103,7 @@ impl<'a> Relay<'a> {
         })
     }
 
-    /// Starts commands that the leader asks for.
+    /// Starts commands that the leader requests.
     pub(crate) fn of_follower(
         peer: AttemptPeer<'a>,
         run: &AttemptSpec,
@@ -177,13 +177,13 @@ impl<'a> Relay<'a> {
                 }
             };
         }
-        // One that has been over here may still be told of.
+        // Messages may still come for one that has been over here.
         if let Some(session) = self.sessions.get_mut(&id).filter(|s| s.peer.at == at) {
             session.receive(about, bytes);
         }
     }
 
-    /// Asks the helper of this node for a command.
+    /// Requests a command from this node's helper.
     fn open(&self, request: &ExecRequest) -> io::Result<ExecSession<'a>> {
         let RelaySide::Follower {
             peer,
@@ -291,7 +291,7 @@ impl ExecSession<'_> {
         match about {
             Exec::Data { stream } => {
                 let sink = self.sinks.iter_mut().find(|s| s.stream == stream);
-                // Who sends more than the window loses it.
+                // Data beyond the window is lost.
                 if let Some(sink) = sink {
                     sink.push(bytes);
                 }
@@ -390,7 +390,7 @@ impl ExecSession<'_> {
                 }
             }
         }
-        // What it has left running in the background may print on.
+        // Processes that it has left in the background may print on.
         self.reply_sent && self.sources.is_empty() && self.sinks.is_empty()
     }
 }

@@ -63,7 +63,7 @@ impl<'a> RemoteNodes<'a> {
         }
     }
 
-    /// Whatever is being done anywhere should fail soon.
+    /// Makes the tasks of all remote nodes fail soon.
     pub(crate) fn cancel(&self) {
         if self.cancelled.replace(true) {
             return;
@@ -131,14 +131,14 @@ impl<'a> RemoteNode<'a> {
                 Ok(message @ (AttemptMessage::Done { .. } | AttemptMessage::Entered(_))) => {
                     return Some(message);
                 }
-                // What cannot be understood comes from no follower.
+                // A node that sends anything else is no follower.
                 Ok(_) | Err(_) => self.lost = true,
             }
         }
     }
 
-    /// Waits for an answer, or for a word of its helper; `None` when the node is lost or the time is over. Who is told to
-    /// stop meanwhile tells all.
+    /// Waits for a reply, or for a report of its helper; `None` when the node is lost or the time is over. A stop request
+    /// meanwhile cancels all remote nodes.
     fn wait(&mut self, until: Option<Instant>, for_helper: bool) -> Option<AttemptMessage> {
         let remote = Rc::clone(&self.remote);
         let stop = &remote.handle.stop;
@@ -282,7 +282,7 @@ impl Launcher for RemoteNode<'_> {
     }
 
     fn next_report(&mut self) -> Option<Option<HelperReport>> {
-        // Answers are waited for where they are asked.
+        // Replies are read where their requests are sent.
         while self.receive().is_some() {}
         let report = self.reports.pop_front().or(self.lost.then_some(None));
         self.gone |= matches!(report, Some(None));

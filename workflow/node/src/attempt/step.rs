@@ -114,20 +114,20 @@ fn attempt(
     let mut begun = Vec::new();
     let result = lead(of, &mut team, usage, leaving, &mut begun);
     let cleaning = Instant::now();
-    // What fails because a node is lost is not to blame for it; and what that node has done counts no more.
+    // If a node is lost, that is the reason of the failure; and the work of that node counts no more.
     let result = team.lost().map_or(result, Err);
     if result.is_err() && step.restart.is_some() {
         *newest = newest_of(&mut team);
     }
     team.finish(result.is_ok());
-    // Who was not told that it is committed takes its parts back.
+    // A node that does not know of the commit takes its parts back.
     let result = match team.cut_off() {
         Some(failure) => result.and(Err(failure)),
         None => result,
     };
     if result.is_err() {
         for key in begun {
-            // What is left of it no replica has: the next clean-up removes it.
+            // No replica has a manifest that stays: the next clean-up removes it.
             let _ = std::fs::remove_file(shared.manifest_file(&key));
         }
     }
@@ -135,7 +135,7 @@ fn attempt(
     result
 }
 
-/// The newest checkpoint that the nodes of a step can restore; none if they cannot be asked.
+/// The newest checkpoint that the nodes of a step can restore; none if they do not respond.
 fn newest_of(team: &mut Team<'_>) -> Option<CheckpointId> {
     let all = team.run_and_collect(
         |_| StepNodeTask::Checkpoints,
@@ -222,7 +222,7 @@ fn lead(
     let judged = judge(of, team, outcome, log).map_err(|f| explain_lack_of_space(team, f));
     let ended = judged.and_then(|()| {
         let outputs = commit(team, run, needs, begun)?;
-        // What was taken out of outputs is told too.
+        // Files that the commit took out of outputs are reported too.
         let undeclared = undeclared(team)?;
         Ok(AttemptOutcome::Committed {
             outputs,
@@ -286,7 +286,7 @@ fn execute_on(
     };
     std::thread::scope(|scope| {
         scope.spawn(|| relay.run());
-        // Whatever happens to this thread, the other ends too.
+        // The relay ends too, whatever happens to this thread.
         let _closing = envelopes.exec.closing();
         execute(&mut helpers, &hosts, limit, stop)
     })
@@ -347,7 +347,7 @@ fn judge(
 }
 
 /// A command that fails while its tier is full, or memory is that its tier is in, has failed because of that, whatever it
-/// says itself.
+/// prints itself.
 fn explain_lack_of_space(team: &mut Team<'_>, failed: Failure) -> Failure {
     use FailureKind::{Cancelled, Exit, Launch, Signal};
     if !matches!(failed.kind, Exit | Signal | Launch | Cancelled) {

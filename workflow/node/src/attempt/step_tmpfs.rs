@@ -1,5 +1,5 @@
-//! The private memory of a step that uses encrypted data: a file system that only the step and tarn see. What is sealed on the
-//! tiers is opened into it before the command, and what the step makes is sealed out of it.
+//! The private memory of a step that uses encrypted data: a file system that only the step and tarn see. tarn opens the sealed
+//! inputs of the tiers into it before the command, and seals the outputs out of it.
 
 use crate::attempt::step_needs::Need;
 use crate::fds::reached;
@@ -16,7 +16,7 @@ use tarn_types::workflow::Role;
 pub(crate) const MOUNT_FOLDER: &str = "room";
 /// Of the memory that is free beside what is known to be needed, a step may take one in so many bytes: the rest is the programs'.
 const SHARE: u64 = 2;
-/// What the file system itself needs, and a scratch folder with little in it.
+/// Bytes for the file system itself, and for a scratch folder with little in it.
 const BESIDE: u64 = 16 << 20;
 /// With less than this free, in bytes, it is full.
 const FULL: u64 = 64 << 10;
@@ -66,12 +66,12 @@ impl StepTmpfs {
         }
     }
 
-    /// What the helper has mounted.
+    /// The path at which the helper has mounted it.
     pub(crate) fn mounted(&self) -> PathBuf {
         self.inside.clone()
     }
 
-    /// What is to be said of a step that has failed while it was full.
+    /// The error text for a step that has failed while it was full.
     pub(crate) fn lack(&self) -> Option<String> {
         // The last component must not be a link.
         let stat = rustix::fs::statvfs(self.folder(".")).ok()?;

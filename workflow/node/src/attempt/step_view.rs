@@ -9,7 +9,7 @@ use tarn_types::workflow::StoragePartition;
 pub(crate) const SCRATCH: &str = ".scratch";
 /// The name of the folder of checkpoints beside the datasets; no dataset can have it.
 pub(crate) const CHECKPOINTS: &str = ".checkpoints";
-/// Where steps see the socket for pieces of partitions on other nodes; no dataset can have this name.
+/// The folder in which steps see the socket for pieces of partitions on other nodes; no dataset can have this name.
 pub(crate) const SOCKET_VIEW: &str = ".partitions";
 
 /// All that steps see beside each other, whether it is on a node of a step or not.
@@ -20,7 +20,7 @@ pub(crate) fn mount_points(shared: &RunFacts) -> Vec<String> {
     own.chain(partition_mount_points(shared)).collect()
 }
 
-/// Where steps see partitions, beside the datasets; no dataset can have these names.
+/// The names of partitions in the steps' view, beside the datasets; no dataset can have these names.
 fn partition_mount_points(shared: &RunFacts) -> impl Iterator<Item = String> {
     let all = shared.workflow.partitions.iter().flat_map(|p| {
         let nodes = p.steps.iter();

@@ -52,7 +52,7 @@ impl Team<'_> {
                 }
             }
         }
-        // Told before the step's end: then they are not believed in when it is tried again.
+        // Reported before the step's end: then they are not believed in when it is tried again.
         for (part, tier_ref) in self.members.iter_mut().flat_map(|m| m.evicted()) {
             let at = Place::Node(tier_ref);
             self.shared

@@ -15,7 +15,7 @@ use tarn_types::units::Bytes;
 
 /// Memory is nearly gone when less than one in so many of its bytes is free, ...
 const LOW_SHARE: u64 = 16;
-/// ... with these bounds: what tarnd and the kernel may still need, and what is written until a step has ended.
+/// ... with these bounds: for tarnd and the kernel, and for the bytes that are written until a step has ended.
 const LOW: std::ops::RangeInclusive<u64> = (32 << 20)..=(256 << 20);
 /// Bytes a second that a processor fills memory with at most (`fallocate` on a tmpfs, measured): so soon it is looked at again.
 const FILLS: u64 = 4 << 30;
@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// A step on a node, as far as it writes to a tier in memory.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryTierWriter {
-    /// Where it writes.
+    /// The folders to which it writes.
     pub(crate) folders: Vec<PathBuf>,
     /// Bytes that were set aside for that.
     pub(crate) reserve: u64,
@@ -38,8 +38,8 @@ pub(crate) struct MemoryTierWriter {
 }
 
 impl MemoryTierWriter {
-    /// What is to be said of it if it is to blame for memory running out: it has written so much more than was set aside for
-    /// it that without it there would be twice as much.
+    /// The error text if the step is to blame for memory running out: it has written so much more than was set aside for it that
+    /// without it there would be twice as much.
     pub(crate) fn blame(&self, free: u64, total: u64) -> Option<(u64, String)> {
         if free >= low(total) {
             return None;
@@ -179,7 +179,7 @@ pub(crate) struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// What the step is to blame for, now.
+    /// The error text if the step is to blame now.
     pub(crate) fn blame(&self) -> Option<String> {
         let writer = self.of.state().all.get(&self.number).cloned()?;
         let (free, total) = Gauge::new().ok()?.read(plenty);

@@ -11,10 +11,10 @@ use tarn_types::workflow::{Step, Workflow};
 
 /// The name, beside the datasets, of the folder with the file of a script; no dataset can have it. The step's scratch folder is the step's.
 pub(crate) const COMMAND: &str = ".command";
-/// Where programs are looked for when the environment does not say.
+/// The folders of programs when the environment has no `PATH`.
 const USUAL: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Says of each step by which shell it is run. It is decided once, where the run begins, so that all nodes of it agree.
+/// Sets for each step the shell that runs it. It is decided once, where the run begins, so that all nodes of it agree.
 pub fn with_shells(workflow: &mut Workflow, env: &[(OsString, OsString)]) {
     let shell = match find(OsStr::new("bash"), env) {
         Some(_) => BASH,
@@ -25,7 +25,7 @@ pub fn with_shells(workflow: &mut Workflow, env: &[(OsString, OsString)]) {
     }
 }
 
-/// The words that start a step's command. `show` says where the step finds a folder of its work folder.
+/// The words that start a step's command. `show` gives the path at which the step sees a folder of its work folder.
 pub(crate) fn make(
     step: &Step,
     work: &Path,

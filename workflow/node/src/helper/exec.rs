@@ -23,7 +23,7 @@ use tarn_sys::fdpass::MAX_FDS;
 const UNREACHABLE: u8 = 255;
 /// The exit code when the command cannot be started (as the shell has it).
 const NOT_STARTED: u8 = 127;
-/// Where slurmstepd has a task be, and put its temporary files, when it cannot have what is asked for.
+/// The folder that slurmstepd uses for a task, and for its temporary files, when it cannot use the requested one.
 const FALLBACK: &str = "/tmp";
 
 /// The entry point of `tarn exec`; `arguments` are the words after `exec`.
@@ -41,7 +41,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     ended("exec", call(&node, argv))
 }
 
-/// The exit code of a command that was asked for.
+/// The exit code of a requested command.
 fn ended(how: &str, answer: io::Result<ExecReply>) -> ExitCode {
     match answer {
         Ok(ExecReply::Ended(ProcessEnd::Exited(status))) => {
@@ -71,7 +71,8 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         warn("enter: usage: srun ... tarn enter COMMAND [ARGUMENT...]");
         return ExitCode::from(tarn_types::codes::Exit::Usage as u8);
     }
-    // What srun has left to the task, such as its connection for PMI ($PMI_FD), is for the command: looked at before anything is opened.
+    // Files that srun has left open for the task, such as its connection for PMI ($PMI_FD), are for the command: listed before
+    // anything is opened.
     let left = tarn_sys::handed::inherited();
     let entered = own_door().and_then(|(node, exec)| {
         let left = left.map_err(|e| {
@@ -101,10 +102,11 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     ended("enter", entered)
 }
 
-/// The variable by which a task finds its connection to the process manager, where that speaks PMI 1 or 2.
+/// The variable by which a task finds its connection to the process manager, if that uses PMI 1 or 2.
 const PMI_FD: &str = "PMI_FD";
 
-/// What is open beside the standard streams can be handed on. Gives the descriptor of the connection for PMI if it is not among that.
+/// Checks that the files that are open beside the standard streams can be handed on. Gives the descriptor for PMI if it is not
+/// among them.
 fn closed_pmi(left: &[i32], pmi: Option<&OsStr>) -> io::Result<Option<i32>> {
     let number = match pmi {
         None => None,
@@ -296,7 +298,7 @@ fn ask(
         let kind = e.kind();
         kind == io::ErrorKind::BrokenPipe || kind == io::ErrorKind::ConnectionReset
     };
-    // A node that refuses reads no further, and says why.
+    // A node that refuses reads no further, and sends the reason.
     if let Err(e) = sent {
         return match is_closed(&e).then(|| channel.receive()) {
             Some(Ok(Some(answer))) => Ok(answer),

@@ -12,15 +12,15 @@ use tarn_sys::fdpass::MAX_FDS;
 const MAX_PENDING: usize = 128;
 /// Requests at a time that are larger than most are.
 const MAX_LARGE: usize = 4;
-/// How long a listener keeps its turn without asking again. It asks each 100 ms.
+/// How long a listener keeps its turn without a new request. It requests each 100 ms.
 const TURN: Duration = Duration::from_millis(500);
 
-/// What listeners draw from.
+/// The resources that listeners share.
 #[derive(Clone)]
 pub(crate) struct Budget {
     /// Connections.
     pub(crate) places: Arc<ExecBudgetPool>,
-    /// Descriptors that requests have brought. The process needs others to run what was asked for.
+    /// Descriptors that requests have brought. The process needs others to run the commands.
     pub(crate) fds: Arc<ExecBudgetPool>,
     /// Bytes of requests, beyond what each connection may have.
     pub(crate) bytes: Arc<ExecBudgetPool>,
@@ -46,7 +46,7 @@ impl Budget {
     }
 }
 
-/// Something of which there is a limited amount. Listeners that find too little left have it in the order in which they asked.
+/// Something of which there is a limited amount. Listeners that find too little left have it in the order of their requests.
 pub(crate) struct ExecBudgetPool {
     limit: usize,
     state: Mutex<ExecBudgetState>,
@@ -72,7 +72,7 @@ impl ExecBudgetPool {
 
     fn state(&self) -> MutexGuard<'_, ExecBudgetState> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // A listener that is gone, or wants nothing any more, asks no more.
+        // A listener that is gone, or wants nothing any more, requests no more.
         state.queue.retain(|w| w.asked.elapsed() < TURN);
         state
     }
@@ -175,7 +175,7 @@ mod tests {
         let mut first = pool.reserve(1, 8).unwrap();
         assert!(!pool.is_wanted());
         assert!(pool.reserve(2, 4).is_none() && pool.is_wanted());
-        // There is enough for this one, but another has asked before.
+        // There is enough for this one, but another has requested before.
         assert!(pool.reserve(3, 1).is_none() && !pool.is_free_for(3, 1));
         first.shrink(6);
         assert!(!pool.is_wanted() && pool.is_free_for(2, 4) && !pool.is_free_for(3, 1));
@@ -184,7 +184,7 @@ mod tests {
         drop(first);
         let third = pool.reserve(3, 6);
         assert!(third.is_some() && pool.reserve(1, 1).is_none());
-        // One that asks no more loses its turn.
+        // One that requests no more loses its turn.
         std::thread::sleep(TURN);
         drop((second, third));
         assert!(pool.reserve(4, 10).is_some() && pool.is_free_for(5, 10));

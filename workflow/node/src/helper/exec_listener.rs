@@ -79,7 +79,7 @@ impl ExecListener {
         })
     }
 
-    /// What to poll for.
+    /// The descriptors to poll for.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let accepts = !self.is_paused() && self.budget.places.is_free_for(self.id, 1);
         let listener = accepts.then(|| self.listener.as_fd());
@@ -152,7 +152,7 @@ impl ExecListener {
         for mut pending in std::mem::take(&mut self.pending) {
             match pending.read(self.id, &self.budget) {
                 Ok(ExecRequestProgress::Whole(request)) => {
-                    // What it holds counts until the request is the caller's.
+                    // Its leases count until the request is the caller's.
                     let (client, fds, _held) = pending.into_parts();
                     start(Arrived {
                         client,
@@ -227,7 +227,7 @@ pub(crate) fn keeps_to_the_view(number: i32, fd: &OwnedFd) -> io::Result<()> {
     )))
 }
 
-/// Tells a client why nothing runs. It may be gone; there is nobody else to tell.
+/// Sends a client the reason why nothing runs. It may be gone; nobody else can get it.
 pub(crate) fn refuse(client: &mut Channel, why: &str) {
     let end = why.floor_char_boundary(MAX_REASON);
     let _ = client.send(&ExecReply::Refused(why[..end].to_owned()));

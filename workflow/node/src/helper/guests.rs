@@ -26,7 +26,7 @@ struct ExecChild {
     /// Its end is what ends the wait; without pidfds it is seen at the next interval.
     watch: Option<OwnedFd>,
     client: Channel,
-    /// Whether the client has gone away and the command was told.
+    /// Whether the client has gone away and the command got its signal.
     left: bool,
 }
 
@@ -44,7 +44,7 @@ impl Guests {
         })
     }
 
-    /// What to poll for.
+    /// The descriptors to poll for.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let guests = self.running.iter().flat_map(|g| {
             let client = (!g.left).then(|| g.client.socket.as_fd());
@@ -120,7 +120,7 @@ impl Guests {
             .chain(handed.iter().map(|(number, fd)| (*number, fd)))
             .try_for_each(|(number, fd)| keeps_to_the_view(number, fd))?;
         let handed = tarn_sys::handed::hand_over(&mut command, handed)?;
-        // Where nodes have tiers at other paths, the caller's scratch folder is none here.
+        // If nodes have tiers at other paths, the caller's scratch folder does not exist here.
         let cwd = if request.cwd.is_dir() {
             &request.cwd
         } else {
@@ -144,7 +144,7 @@ impl Guests {
         Ok(Pid::from_child(&child))
     }
 
-    /// Tells the client whose command this was. Other processes are orphans, whose end interests nobody.
+    /// Sends the end of a command to its client. Other processes are orphans, whose end interests nobody.
     pub(crate) fn ended(&mut self, pid: Pid, end: ProcessEnd) {
         if let Some(at) = self.running.iter().position(|g| g.pid == pid) {
             let mut guest = self.running.swap_remove(at);

@@ -29,7 +29,7 @@ use tarn_types::units::Elapsed;
 pub const GRACE: Duration = Duration::from_secs(5);
 /// How long a helper may take to set up or to take leave, and the kernel to end it; it does nothing slow.
 pub(crate) const HELPER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a helper that is told to leave may take before it is killed.
+/// How long a helper that is ordered to leave may take before it is killed.
 const LEAVE: Duration = Duration::from_secs(2);
 
 /// Why a node's helper, or all helpers of a step, cannot begin.
@@ -50,7 +50,7 @@ pub(crate) enum LaunchError {
     HasGone,
     #[error("the helper process does not answer: {0}")]
     NoAnswer(io::Error),
-    /// The helper, or what runs it elsewhere, says why.
+    /// The reason of the helper, or of the node that runs it elsewhere.
     #[error("{0}")]
     Refused(String),
     #[error("the memory that its helper has mounted cannot be reached: {0}")]
@@ -88,7 +88,7 @@ pub(crate) enum StopUrgency {
     Kill = 2,
 }
 
-/// Asks a running step to end, from another thread.
+/// Requests the end of a running step, from another thread.
 #[derive(Debug)]
 pub(crate) struct StepStopper {
     level: AtomicU8,
@@ -111,7 +111,7 @@ impl StepStopper {
         self.wake();
     }
 
-    /// Kills it because it has used up memory; `why` says how.
+    /// Kills it because it has used up memory; `why` is the error text.
     pub(crate) fn out_of_memory(&self, why: String) {
         // Once is enough.
         let _ = self.overran.set(why);
@@ -139,7 +139,7 @@ impl StepStopper {
         self.level.load(Ordering::SeqCst)
     }
 
-    /// What to poll for beside others.
+    /// The descriptor to poll for beside others.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -148,11 +148,11 @@ impl StepStopper {
 /// The task of a helper.
 pub(crate) struct HelperLaunch {
     pub(crate) spec: Spec,
-    /// Where the helper's identity is noted, for whoever cleans up after a crash.
+    /// The file with the helper's identity, for the clean-up after a crash.
     pub(crate) note: PathBuf,
-    /// What measures this machine, and the cores that the step takes of it.
+    /// The meter of this machine, and the cores that the step takes of it.
     pub(crate) meter: Option<(Arc<dyn Meter>, u32)>,
-    /// Told of the images of its processes.
+    /// Called with the images of its processes.
     pub(crate) on_image: Option<ImageListener>,
 }
 
@@ -176,7 +176,7 @@ pub(crate) trait Launcher {
     /// The node's name.
     fn node(&self) -> &str;
 
-    /// Tells it to set everything up.
+    /// Orders it to set everything up.
     fn prepare(&mut self) -> Result<(), LaunchError>;
 
     /// Waits until it has; where its part of the shared namespace is reached, if there is one.
@@ -185,18 +185,18 @@ pub(crate) trait Launcher {
     /// Waits until it has the shared namespace, which may take long where that is filled; until it should stop.
     fn mounted(&mut self, stop: &StepStopper) -> Result<(), LaunchError>;
 
-    /// What to poll for; without, the event of the step's [`StepStopper`] tells that there is something.
+    /// The descriptor to poll for; without one, the event of the step's [`StepStopper`] signals a report.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     fn order(&mut self, order: &HelperCommand) -> io::Result<()>;
 
-    /// What it has said, if it has; `Some(None)`: it is gone.
+    /// Its next report, if there is one; `Some(None)`: it is gone.
     fn next_report(&mut self) -> Option<Option<HelperReport>>;
 
-    /// Waits for what its processes have used, for [`HELPER_TIMEOUT`] at most.
+    /// Waits for the usage of its processes, for [`HELPER_TIMEOUT`] at most.
     fn last_words(&mut self) -> Option<ProcessUsage>;
 
-    /// What its processes have used, once they have ended.
+    /// The usage of its processes, once they have ended.
     fn used(&mut self) -> &mut Option<ProcessUsage>;
 
     /// Ends the process at once; does not wait.
@@ -218,7 +218,7 @@ pub(crate) struct HelperProcess {
     launch: Option<HelperLaunch>,
     meter: Option<(Arc<dyn Meter>, u32)>,
     on_image: Option<ImageListener>,
-    /// What the machine draws for it, from when all is set up on this node.
+    /// The energy that the machine draws for it, from when all is set up on this node.
     metered: Option<Box<dyn MeteredActivity>>,
     child: Child,
     channel: Channel,
@@ -253,8 +253,8 @@ impl HelperProcess {
         })
     }
 
-    /// Has it mount a file system in memory at this empty folder, in the namespaces of its step. What is returned is that file
-    /// system's top: this process reaches it as long as that is open, and no other does but the step.
+    /// Makes it mount a file system in memory at this empty folder, in the namespaces of its step. Returns that file system's
+    /// top: this process reaches it as long as that is open, and no other does but the step.
     pub(crate) fn mount_tmpfs(
         &mut self,
         at: &Path,
@@ -289,13 +289,13 @@ impl HelperProcess {
         }
     }
 
-    /// Says what it will be told to set up.
+    /// Sets the setup that it will be ordered to make.
     pub(crate) fn equip(&mut self, launch: HelperLaunch) {
         self.node = launch.spec.node.clone();
         self.launch = Some(launch);
     }
 
-    /// What it says, and if that is the end, what this machine drew for the step.
+    /// Its report; the last one with the energy that this machine drew for the step.
     fn measured(&mut self, mut report: HelperReport) -> HelperReport {
         if let HelperReport::Ended { used, .. } = &mut report {
             used.energy = self.metered.take().and_then(|m| m.end());
@@ -317,7 +317,7 @@ impl HelperProcess {
     fn ends_within(&mut self, timeout: Duration) -> bool {
         let begun = Instant::now();
         loop {
-            // An error says that it is no child any more.
+            // An error shows that it is no child any more.
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return true;
             }
@@ -326,7 +326,7 @@ impl HelperProcess {
                 return false;
             }
             match pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) {
-                // Whatever it says, the process is asked again.
+                // The result does not matter: the process is checked again.
                 Ok(fd) => drop(poll(
                     &mut [PollFd::new(&fd, PollFlags::IN)],
                     Some(&timespec(left)),
@@ -564,7 +564,7 @@ struct HelperMonitor<'a, 'h> {
     limit: Option<Instant>,
     ending: Option<StepEndPhase>,
     why: Option<CommandOutcome>,
-    /// How long the helpers may take to end the step once they are told to.
+    /// How long the helpers may take to end the step once they have the order.
     timeout: Duration,
 }
 
@@ -573,7 +573,7 @@ struct HelperMonitor<'a, 'h> {
 enum StepEndPhase {
     /// Its processes were sent SIGTERM.
     Asked(Instant),
-    /// The helpers were told to kill it.
+    /// The helpers were ordered to kill it.
     Ordered(Instant),
 }
 
@@ -593,7 +593,7 @@ impl HelperMonitor<'_, '_> {
             return CommandOutcome::Broken(format!("the helper process has gone: {e}"));
         }
         loop {
-            // First: what comes after this look wakes the wait.
+            // First: a request that comes after this look wakes the wait.
             let level = self.stop.take();
             if let Some(end) = self.reports() {
                 return self.why.unwrap_or(end);
@@ -624,7 +624,7 @@ impl HelperMonitor<'_, '_> {
         }
     }
 
-    /// What the helpers say; an outcome when that ends the step.
+    /// Reads the reports of the helpers; an outcome when one ends the step.
     fn reports(&mut self) -> Option<CommandOutcome> {
         for helper in self.helpers.iter_mut() {
             if helper.used().is_some() {
@@ -640,7 +640,7 @@ impl HelperMonitor<'_, '_> {
                     return Some(CommandOutcome::Ended(end));
                 }
                 Some(Some(HelperReport::Refused(why))) => return Some(CommandOutcome::Broken(why)),
-                // It was told to finish, and the first node has not answered yet.
+                // It was ordered to finish, and the first node has not replied yet.
                 Some(Some(HelperReport::Ended { end: None, used })) => *helper.used() = Some(used),
                 Some(Some(HelperReport::NotRestored(why))) => {
                     return Some(CommandOutcome::NotRestored(why));
@@ -717,7 +717,7 @@ fn collect(helpers: &mut [&mut dyn Launcher]) -> ProcessUsage {
         sum.written = sum.written.saturating_add(used.written);
         energies.push(used.energy);
     }
-    // What is known of some of its nodes only is not what it took.
+    // The energy of some of its nodes only is not the energy of the step.
     let energies: Option<Vec<Energy>> = energies.into_iter().collect();
     sum.energy = energies.and_then(|all| all.into_iter().reduce(Energy::and));
     sum

@@ -9,13 +9,13 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tarn_types::bounds::{LOG_TAIL_BYTES, MAX_STEP_LOG_BYTES};
 
-/// Bytes read at once: what a pipe holds.
+/// Bytes read at once: the capacity of a pipe.
 const CHUNK: usize = 64 << 10;
 /// Reads at the end: a pipe holds at most 1 MiB (pipe(7)), and on another node somebody may print on.
 const LAST_READS: usize = 16;
 
-/// The reading end of a step's standard output and error, and the log behind it. What comes after the first
-/// [`MAX_STEP_LOG_BYTES`] is counted, and its last bytes kept for the end of the log: they say why a step failed.
+/// The reading end of a step's standard output and error, and the log behind it. Output after the first [`MAX_STEP_LOG_BYTES`] is
+/// counted, and its last bytes are kept for the end of the log: they show why a step failed.
 pub(crate) struct StepLog {
     /// `None` once every writer has gone.
     pipe: Option<File>,
@@ -45,7 +45,7 @@ impl StepLog {
         Ok((log, ends))
     }
 
-    /// What to poll for.
+    /// The descriptor to poll for.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 /// Folders of probes of one process id in one place: under way on other nodes, or left by those that were killed.
 const MAX_PROBES: u32 = 10_000;
 
-/// What to use of namespaces.
+/// The use of namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Namespaces {
-    /// What the machine allows.
+    /// Those that the machine allows.
     #[default]
     Auto,
     /// None: process groups, real paths, steps of one node only.

@@ -36,14 +36,14 @@ pub(crate) enum StepIsolation {
 pub(crate) struct BindMount {
     /// The folder.
     pub(crate) from: PathBuf,
-    /// Where it appears.
+    /// The path at which it appears.
     pub(crate) to: PathBuf,
     /// Whether it can be written there.
     pub(crate) writable: bool,
 }
 
-/// Where a step sees its folders: there is nothing at this place but in the step's namespace, so that a program that started outside of
-/// that cannot read or write a folder that is not the step's.
+/// The place at which a step sees its folders: only the step's namespace has anything there, so that a program that started
+/// outside of it cannot read or write a folder that is not the step's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StepMountPoints {
     /// An empty folder.
@@ -52,7 +52,7 @@ pub(crate) struct StepMountPoints {
     pub(crate) names: Vec<String>,
 }
 
-/// What a helper is to set up.
+/// The setup that a helper makes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) isolate: StepIsolation,
@@ -62,7 +62,7 @@ pub(crate) struct Spec {
     pub(crate) rename_host: bool,
     /// Folders that are read-only inside, except for what is bound writable below them.
     pub(crate) locked: Vec<PathBuf>,
-    /// Where the mount points of `binds` are made.
+    /// The place of the mount points of `binds`.
     pub(crate) stage: Option<StepMountPoints>,
     pub(crate) binds: Vec<BindMount>,
     /// Folder of the sockets of `tarn exec`; this node's has the node's name.
@@ -79,10 +79,10 @@ pub(crate) struct Spec {
     /// The namespace that the step's nodes have together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shared: Option<provider::NamespacePlan>,
-    /// The private memory that was asked for: what is bound of it is all that the step sees of it.
+    /// The private memory that was requested: the step sees only the folders of it that are bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) room: Option<PathBuf>,
-    /// What it has in the place of folders of everybody.
+    /// Its private `/tmp` and the like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tmp: Option<tmp::StepPrivatePaths>,
     /// Images of its processes, if any are to be taken, and the one that it resumes from.
@@ -108,7 +108,7 @@ pub(crate) enum HelperCommand {
     Mount(Vec<ProviderAddress>),
     /// Start the command.
     Go,
-    /// Ask every process of the step to end (SIGTERM).
+    /// Send every process of the step SIGTERM.
     Terminate,
     /// End every process of the step (SIGKILL) and report.
     Finish,
@@ -125,7 +125,7 @@ pub(crate) enum HelperReport {
     Busy,
     /// It cannot be set up or started, and why.
     Refused(String),
-    /// What has become of an image of its processes.
+    /// The result of taking an image of its processes.
     Image(Imaged),
     /// It cannot resume from the image that it was to resume from, and why.
     NotRestored(String),
@@ -153,7 +153,7 @@ impl From<tarn_sys::process::ProcessExit> for ProcessEnd {
     }
 }
 
-/// What the processes on a node used. Times in nanoseconds.
+/// The usage of the processes on a node. Times in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct ProcessUsage {
     pub(crate) wall: u64,
@@ -162,7 +162,7 @@ pub(crate) struct ProcessUsage {
     pub(crate) memory: u64,
     pub(crate) read: u64,
     pub(crate) written: u64,
-    /// What this node drew for it. No helper knows that: tarn fills it in.
+    /// The energy that this node drew for it. No helper knows that: tarn fills it in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) energy: Option<Energy>,
 }
@@ -243,7 +243,8 @@ impl Channel {
         self.socket.write_all(line)
     }
 
-    /// The next message. Blocks until it is whole, if the socket does; what has come of it is kept after `WouldBlock`. `None` at the end.
+    /// The next message. Blocks until it is whole, if the socket does; a partial one is kept after `WouldBlock`. `None` at the
+    /// end.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         loop {
             if let Some(end) = self.message_end() {

@@ -1,4 +1,4 @@
-//! One namespace over the nodes of a step, by a file system that exists: what tarn asks of it. docs/internals/shared-namespace.md.
+//! One namespace over the nodes of a step, by an existing file system: its interface to tarn. docs/internals/shared-namespace.md.
 //!
 //! Its processes are children of the step's helper, in the step's namespaces: they and the mount end with the helper, however that
 //! ends. So what outlives it is folders only, and those are the step's work folder.
@@ -15,19 +15,19 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Below a step's work folder: what the file system has of this node.
+/// Below a step's work folder: this node's files of the file system.
 pub(crate) const FOLDER: &str = "shared";
 
-/// Where a node's part of the file system is reached, and what opens it. Made again for each attempt on each node.
+/// The address of a node's part of the file system, and its credentials. Made again for each attempt on each node.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderAddress {
-    /// Name or address of the node, as the others know it; empty until whoever leads the step fills it in.
+    /// Name or address of the node, as the others know it; empty until the leader of the step fills it in.
     pub host: String,
-    /// Where the brick listens.
+    /// The port of the brick.
     pub port: u16,
-    /// Who may use it.
+    /// The user name.
     pub user: String,
-    /// And by what.
+    /// The password.
     pub password: String,
 }
 
@@ -42,14 +42,14 @@ impl std::fmt::Debug for ProviderAddress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NamespaceDataset {
     pub(crate) name: String,
-    /// Where the step finds it.
+    /// The path at which the step sees it.
     pub(crate) to: PathBuf,
     pub(crate) writable: bool,
     /// On the first node: the replicas that it begins with, and the files of their manifests.
     pub(crate) from: Vec<(PathBuf, PathBuf)>,
 }
 
-/// What a helper is to set up of the namespace.
+/// The setup of the namespace that a helper makes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NamespacePlan {
     /// The node's own folder for it.
@@ -59,18 +59,18 @@ pub(crate) struct NamespacePlan {
     /// Whether this node is the first, which makes and fills the datasets.
     pub(crate) first: bool,
     pub(crate) parts: Vec<NamespaceDataset>,
-    /// Where it appears as a whole, if not beside the rest: to one node alone, which then need not ask for every name again.
+    /// The mount point of the whole, if not beside the rest: for one node alone, which then need not look every name up again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<PathBuf>,
 }
 
 impl NamespacePlan {
-    /// Where the file system keeps this node's share of everything.
+    /// The folder with this node's share of the file system.
     pub(crate) fn brick(folder: &Path) -> PathBuf {
         folder.join("brick")
     }
 
-    /// Where the namespace appears.
+    /// The mount point of the namespace.
     pub(crate) fn mount(&self) -> PathBuf {
         let beside = || self.folder.join("mount");
         self.at.clone().unwrap_or_else(beside)
@@ -83,7 +83,7 @@ pub(crate) trait Provider {
     /// Starts this node's part.
     ///
     /// # Errors
-    /// Why it does not come up, with what it said.
+    /// Why it does not come up, with its output.
     fn start(&mut self) -> io::Result<ProviderAddress>;
 
     /// Makes the namespace appear, once all nodes have started.
@@ -92,7 +92,7 @@ pub(crate) trait Provider {
     /// Why it does not.
     fn mount(&mut self, provider_addresses: &[ProviderAddress]) -> io::Result<()>;
 
-    /// What a child that has ended was to it, and what it said last: then the namespace is not whole any more.
+    /// The role of a child that has ended, and its last message: then the namespace is not whole any more.
     fn health(&self, ended: Pid) -> Option<String>;
 
     /// Its processes, which are not the step's.

@@ -34,7 +34,7 @@ use tarn_types::event::Imaged;
 /// How often orphans are reaped when nothing else happens, in nanoseconds.
 const REAP_INTERVAL: i64 = 500_000_000;
 
-/// How often a helper that fills the shared namespace says that it is still there.
+/// How often a helper that fills the shared namespace reports that it is still there.
 const ALIVE: Duration = Duration::from_secs(5);
 /// Between two looks whether it has done so, or whether all of a step has ended.
 const LOOK: Duration = Duration::from_millis(5);
@@ -52,7 +52,7 @@ pub fn main(mover: fn() -> Box<dyn Mover>) -> ExitCode {
     }
 }
 
-/// Where memory runs out, the kernel is to end a step before what looks after steps: tarn, tarnd.
+/// The score by which the kernel ends a step before tarn and tarnd when memory runs out.
 const EXPENDABLE: i32 = 500;
 
 /// Makes this process and what it starts so much likelier to be chosen when memory runs out; never less likely.
@@ -60,7 +60,7 @@ fn be_expendable() {
     let file = "/proc/self/oom_score_adj";
     let now = std::fs::read_to_string(file).ok();
     if now.is_some_and(|n| n.trim().parse::<i32>().is_ok_and(|n| n < EXPENDABLE)) {
-        // Where it may not be raised, the kernel chooses as it does anyway.
+        // If it may not be raised, the kernel chooses as it does anyway.
         let _ = std::fs::write(file, EXPENDABLE.to_string());
     }
 }
@@ -92,7 +92,7 @@ fn unexpected_command() -> io::Error {
     io::Error::other("`tarn __step` is started by tarn only")
 }
 
-/// Mounts the private memory, which tarn fills before it says what the step is.
+/// Mounts the private memory, which tarn fills before it sends the step's setup.
 fn run_with_tmpfs(
     mut control: Channel,
     at: &Path,
@@ -163,7 +163,7 @@ fn enter(isolate: StepIsolation, images: Option<&StepImagePlan>) -> io::Result<N
     match process::fork()? {
         process::Fork::Parent(inner) => Ok(NamespaceSide::Outer(inner)),
         process::Fork::Child => {
-            // Should the outer process die first, the end of the control socket tells.
+            // If the outer process dies before this call, the control socket ends.
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             Ok(NamespaceSide::Inner)
         }
@@ -212,7 +212,7 @@ fn serve(mut control: Channel, spec: &Spec, mover: fn() -> Box<dyn Mover>) -> io
         io_before: process::io_bytes().unwrap_or_default(),
     };
     let served = helper.events();
-    // Whatever happened, nothing of the step outlives its helper.
+    // Nothing of the step outlives its helper, however this went.
     let ended = helper.end_all();
     helper.log.iter_mut().for_each(StepLog::finish);
     ended.and(served)
@@ -237,7 +237,7 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
     }
     bind_folders(spec)?;
     mount_own_proc(spec)?;
-    // Last: what was mounted before is shown again with the folders that it is in.
+    // Last: earlier mounts are shown again with the folders that they are in.
     tmp::begin(spec.tmp.as_ref())?;
     Ok(guests)
 }
@@ -302,7 +302,7 @@ fn not_read_only(folder: &Path, error: &io::Error) -> io::Error {
 fn mount_own_proc(spec: &Spec) -> io::Result<()> {
     let own = namespace::mount_proc();
     if spec.shared.is_some() {
-        // By it the file system's processes are told from the step's.
+        // It distinguishes the file system's processes from the step's.
         own.map_err(|e| explain("a shared namespace needs a /proc of the step's own", &e))?;
     } else if spec.images.is_some() {
         own.map_err(|e| explain("images of a step's processes need a private /proc", &e))?;
@@ -314,13 +314,13 @@ struct HelperRuntime<'a> {
     spec: &'a Spec,
     control: Channel,
     guests: Guests,
-    /// What gives the namespace that it shares with the step's other nodes.
+    /// The provider of the namespace that it shares with the step's other nodes.
     provider: Option<Box<dyn Provider + 'a>>,
     mover: fn() -> Box<dyn Mover>,
     command: Option<StepProcess>,
-    /// What the command prints.
+    /// The log of the command's output.
     log: Option<StepLog>,
-    /// What takes images of it.
+    /// The taking of its images.
     imaging: Option<Imaging<'a>>,
     /// It is being made of one.
     restoring: Option<Restoring>,
@@ -339,7 +339,7 @@ struct StepProcess {
 }
 
 impl HelperRuntime<'_> {
-    /// Until the command has ended or tarn says (or is) finished.
+    /// Until the command has ended or tarn orders the end (or is gone).
     fn events(&mut self) -> io::Result<()> {
         loop {
             self.wait()?;
@@ -448,7 +448,7 @@ impl HelperRuntime<'_> {
                     self.restoring = Some(restoring);
                     Ok(())
                 }
-                // Nothing is said of the image: it stays.
+                // No report about the image: it stays.
                 Err(e) => {
                     let why = explain("an image cannot be restored now", &e);
                     self.control.send(&HelperReport::Refused(why.to_string()))
@@ -555,7 +555,7 @@ impl HelperRuntime<'_> {
         Ok(())
     }
 
-    /// Whether a process that has ended was one that takes or restores images; what that means is told.
+    /// Whether a process that has ended was one that takes or restores images; reports the result.
     fn of_images(&mut self, reaped: &process::Reaped) -> io::Result<bool> {
         let end = reaped.end.into();
         if let Some((what, torn)) = self.imaging.as_mut().and_then(|i| i.ended(reaped.pid, end)) {
@@ -607,7 +607,7 @@ impl HelperRuntime<'_> {
         Ok(all)
     }
 
-    /// Ends the step before its shared namespace: what its processes still have to write must find it.
+    /// Ends the step before its shared namespace: its processes may still have to write to that.
     fn end_before_provider(&mut self) -> io::Result<()> {
         let begun = Instant::now();
         loop {

@@ -16,27 +16,27 @@ use tarn_types::workflow::Step;
 
 /// The folder in a step's work folder that has these folders.
 pub(crate) const WITHIN: &str = "tmp";
-/// What each is called there, and in images of the step; no dataset can have the names. What it takes the place of.
+/// The name of each there and in images of the step, which no dataset can have; and the folder that it replaces.
 const FOLDERS: [(&str, &str); 2] = [(".tmp", "/tmp"), (".var-tmp", "/var/tmp")];
-/// Where programs look for memory that they share.
+/// The folder of memory that programs share.
 const SHARED_MEMORY: &str = "/dev/shm";
-/// What anybody may use, and only its owner remove.
+/// The mode of a folder in which anybody may write, and only the owner of a file may remove it.
 const OPEN: u32 = 0o1777;
 /// Variables that name a folder for a program's own files, which is not to be shared, or one where somebody happens to be.
 const FOR_OWN: [&str; 6] = ["TMPDIR", "TMP", "TEMP", "TEMPDIR", "PWD", "OLDPWD"];
-/// Where the sockets of displays are.
+/// The folder of the sockets of displays.
 const DISPLAYS: &str = "/tmp/.X11-unix";
 
-/// What a step has for itself.
+/// The private paths of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StepPrivatePaths {
-    /// The name of a folder of its own, and what it takes the place of.
+    /// The name of each private folder, and the folder that it replaces.
     folders: Vec<(String, PathBuf)>,
-    /// Where they are.
+    /// The folder that has them.
     within: PathBuf,
-    /// Where memory of its own takes the place of what is shared.
+    /// The path at which private memory replaces shared memory.
     memory: Option<PathBuf>,
-    /// What is seen at its own path all the same.
+    /// Paths that stay visible.
     seen: BTreeSet<PathBuf>,
 }
 
@@ -60,8 +60,8 @@ fn is_below(path: &Path) -> bool {
 }
 
 impl StepPrivatePaths {
-    /// Folders in `within`, for a step of which `named` stay seen. Without `memory` the shared one stays. Where the workflow itself has
-    /// named a folder of everybody, that stays too.
+    /// Folders in `within`, for a step that keeps seeing `named`. Without `memory` the shared one stays. A folder of everybody
+    /// that the workflow itself has named stays too.
     pub(crate) fn new(within: &Path, memory: bool, named: Vec<PathBuf>) -> Self {
         let mut own = Self {
             folders: Vec::new(),
@@ -82,7 +82,7 @@ impl StepPrivatePaths {
         own
     }
 
-    /// What its environment and its commands name is seen as well.
+    /// Keeps the paths visible that its environment and its commands name.
     pub(crate) fn sees_what_it_names(&mut self, step: &Step, env: &[(OsString, OsString)]) {
         self.sees(of_environment(env));
         self.sees(programs(step));
@@ -100,7 +100,7 @@ impl StepPrivatePaths {
         names.try_for_each(|name| std::fs::create_dir_all(within.join(name)))
     }
 
-    /// What its folders are called in images, and where they are.
+    /// The names of its folders in images, and their paths.
     pub(crate) fn in_images(&self) -> impl Iterator<Item = (String, PathBuf)> {
         let names = self.folders.iter().map(|(name, _)| name);
         names.map(|name| (name.clone(), self.within.join(name)))
@@ -111,7 +111,7 @@ impl StepPrivatePaths {
         let hidden = self.folders.iter().map(|(_, at)| at);
         let hidden: Vec<&PathBuf> = hidden.chain(&self.memory).collect();
         let is_hidden = |path: &&PathBuf| hidden.iter().any(|at| path.starts_with(at));
-        // What is in one that is seen is seen with it.
+        // A path in a visible folder is visible with it.
         let is_first = |path: &&PathBuf| {
             let mut above = path.ancestors().skip(1);
             above.all(|above| !self.seen.contains(above))
@@ -119,7 +119,7 @@ impl StepPrivatePaths {
         let seen = self.seen.iter().filter(is_hidden).filter(is_first);
         // All of it is opened first: the next mount may hide its path.
         let reach = |path: &Path| openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-        // What is not there, or not for this user, the step would not see either.
+        // The step would not see a path either that does not exist or that this user cannot reach.
         let opened = seen.filter_map(|path| Some((path, reach(path).ok()?)));
         let opened: Vec<(&PathBuf, OwnedFd)> = opened.collect();
         let within = reach(&self.within)?;
@@ -146,7 +146,7 @@ fn open(folder: &Path) -> io::Result<()> {
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(OPEN))
 }
 
-/// Shows what is open at a path where nothing is. What somebody has removed meanwhile cannot be shown, nor would it be there without.
+/// Shows an open file at a path where nothing is. A removed one cannot be shown, nor would it be there without.
 fn show(path: &Path, there: &OwnedFd) -> io::Result<()> {
     let from = reached(there);
     let is_gone = || std::fs::metadata(&from).is_ok_and(|meta| meta.nlink() == 0);
@@ -229,7 +229,7 @@ pub(crate) fn begin(own: Option<&StepPrivatePaths>) -> io::Result<()> {
     })
 }
 
-/// What of the user's own in the shared memory finds itself by a name there: the device that `tarn verbs` shows.
+/// The user's own files in the shared memory that programs find by name: the device that `tarn verbs` shows.
 pub(crate) fn by_name() -> Vec<PathBuf> {
     let own = format!("tarn-verbs-{}", rustix::process::geteuid().as_raw());
     let all = std::fs::read_dir(SHARED_MEMORY)

@@ -29,7 +29,7 @@ use tarn_types::units::{Bytes, parse_size};
 const PROBE_BYTES: u64 = 64 << 20;
 /// As much for memory, whose rate shows sooner: a first run on a machine waits for it.
 const PROBE_MEMORY_BYTES: u64 = 16 << 20;
-/// The least that tells anything: more than the caches next to a core.
+/// The least that gives a useful rate: more than the caches next to a core.
 const PROBE_LEAST: u64 = 256 << 10;
 /// The part of a tier's free space that the measurement may take: others may measure or move data there meanwhile.
 pub(crate) const PROBE_SHARE: u64 = 16;
@@ -49,7 +49,7 @@ const STEPS_LEAST: u64 = 64 << 20;
 /// Of a disk's free space, tarn takes at most so many tenths for a tier whose size nobody gave.
 const DISK_TENTHS: u64 = 9;
 
-/// Why the machine cannot be what was asked for.
+/// Why the machine cannot be as requested.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// A `--tier` argument is wrong.
@@ -62,7 +62,7 @@ pub enum MachineError {
     Size {
         /// The tier.
         name: String,
-        /// What is wrong with it.
+        /// The error.
         source: tarn_types::units::UnitError,
     },
     /// The tiers do not fit into the memory or onto the disk.
@@ -73,33 +73,33 @@ pub enum MachineError {
     NoRoom {
         /// The tier.
         name: String,
-        /// Where it is.
+        /// Its path.
         root: PathBuf,
-        /// Nodes asked for.
+        /// Nodes requested.
         nodes: u32,
-        /// Bytes asked for, each.
+        /// Bytes requested, each.
         want: u64,
         /// Bytes that are free for it in all.
         free: u64,
-        /// What sets the limit.
+        /// The cause of the limit.
         limit: String,
     },
     /// The system refused something.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A tier as asked for.
+/// A requested tier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TierSpec {
     /// Its name.
     pub name: String,
-    /// Where it is.
+    /// Its path.
     pub root: PathBuf,
     /// Bytes for each node; `None` for an equal share of what is free.
     pub size: Option<u64>,
@@ -142,7 +142,7 @@ impl std::str::FromStr for TierSpec {
     }
 }
 
-/// The tier when none is asked for: memory, in a folder of the user's own.
+/// The tier when none is requested: memory, in a folder of the user's own.
 pub fn default_tier() -> TierSpec {
     TierSpec {
         name: "tmpfs".into(),
@@ -226,7 +226,7 @@ pub fn link<E>(
 ) -> Result<u64, E> {
     // No path begins like this.
     let name = format!("from {from}");
-    // What comes here is what leaves there.
+    // One node reads as fast as the other one sends.
     let both = || measure().map(|rate| (rate, rate));
     remembered(name, state, both).map(|b| b.read)
 }
@@ -341,7 +341,7 @@ fn free_bytes(folder: &Path) -> io::Result<u64> {
     Ok(s.f_bavail.saturating_mul(s.f_frsize))
 }
 
-/// What a cluster on this machine is made of.
+/// The parts of a cluster on this machine.
 #[derive(Debug, Clone)]
 pub struct ClusterSpec<'a> {
     /// Nodes, at least 1.
@@ -350,9 +350,9 @@ pub struct ClusterSpec<'a> {
     pub tiers: &'a [TierSpec],
     /// The external store: found or emulated rates.
     pub external: Link,
-    /// Where measurements are remembered.
+    /// The state folder, which remembers measurements.
     pub state: &'a StateDir,
-    /// What steps and movement are bound to, as [`sockets`] finds it; none: nothing is.
+    /// The sockets to which steps and movement are bound, as [`sockets`] finds them; none: nothing is bound.
     pub sockets: Vec<Socket>,
 }
 
@@ -522,7 +522,7 @@ pub fn memory_mode() -> String {
     }
 }
 
-/// Whether DRAM caches memory behind it, as firmware with an HMAT table tells the kernel.
+/// Whether DRAM caches memory behind it, as firmware with an HMAT table reports to the kernel.
 fn memory_is_cached(nodes: &Path) -> bool {
     let nodes = std::fs::read_dir(nodes).into_iter().flatten().flatten();
     let mut caches = nodes.map(|n| n.path().join("memory_side_cache"));
@@ -618,7 +618,7 @@ mod tests {
             "{refused}"
         );
         assert_eq!(in_a_job(dir.path(), None, 0).unwrap(), 400 * MIB);
-        // What another job has left there gives this one no memory; what this one has written there is its own.
+        // Files of another job there give this one no memory; files that this one has written there are its own.
         crate::storage::ledger::left_by_the_dead(&dir.path().join("tier"), 500 * MIB);
         for (shared, free) in [(0, 800), (300, 800), (500, 800)] {
             let capacity = in_a_job(dir.path(), None, shared * MIB).unwrap();

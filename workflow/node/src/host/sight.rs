@@ -1,5 +1,5 @@
-//! Whether the nodes of a run see what it reads and writes as tarn does. What is to be written gets a file with a word that
-//! only this run knows; what is only read is told by its look. Neither needs device numbers, which differ from node to node.
+//! Whether the nodes of a run see its files as tarn does. A folder to be written gets a file with a word that only this run
+//! knows; a path that is only read is compared by its look. Neither needs device numbers, which differ from node to node.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,12 +20,12 @@ const MAX_WORD: u64 = 4 << 10;
 const MAX_NAMES: usize = 4096;
 /// Sources that are looked at: of a workflow with more, the first.
 const MAX_SOURCES: usize = 4096;
-/// A place that does not answer for so long is not waited for: whoever starts a run is to be told.
+/// A place that does not respond for so long is not waited for: the user gets an error.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// What the names of files with a word begin with.
+/// The prefix of the names of files with a word.
 const PREFIX: &str = ".tarn-seen-";
 
-/// What all nodes are to see. The files that were written for it are removed when this is dropped.
+/// The places that all nodes must see. The files that were written for it are removed when this is dropped.
 #[derive(Debug, Default)]
 pub struct Sights {
     all: Vec<SharedPath>,
@@ -45,7 +45,7 @@ impl Sights {
         })
     }
 
-    /// `place` is told what is looked at next.
+    /// `place` gets the name of each place before it is looked at.
     fn see(state: &Path, workflow: Option<&Workflow>, place: &dyn Fn(String)) -> io::Result<Self> {
         let mut this = Self::default();
         place(format!("the state folder ({})", state.display()));
@@ -107,7 +107,7 @@ impl Sights {
         Ok(this)
     }
 
-    /// What the nodes are asked about.
+    /// The places that the nodes look at.
     pub fn all(&self) -> &[SharedPath] {
         &self.all
     }
@@ -150,8 +150,8 @@ enum ProbeUpdate<T> {
     Done(io::Result<T>),
 }
 
-/// Does something on a thread of its own that tells what it looks at next, and does not wait for one that does not answer for
-/// longer than `timeout`: that thread is left to itself.
+/// Does something on a thread of its own that reports what it looks at next, and does not wait longer than `timeout` for a place
+/// that does not respond: that thread is left to itself.
 fn within<T: Send + 'static>(
     timeout: Duration,
     work: impl FnOnce(&dyn Fn(String)) -> io::Result<T> + Send + 'static,
@@ -190,14 +190,14 @@ impl Drop for Sights {
     }
 }
 
-/// How a file or folder looks here. It is opened for that, which is when network file systems ask for news of it.
+/// The look of a file or folder here. It is opened for that, which is when network file systems update it.
 fn look(path: &Path) -> io::Result<PathAppearance> {
     let known = std::fs::metadata(path)?;
     if !known.is_file() && !known.is_dir() {
         return Ok(PathAppearance::Other);
     }
     let Ok(file) = File::open(path) else {
-        // Not readable for this user: that is said where it is read.
+        // Not readable for this user: the reader gets that error.
         return Ok(PathAppearance::Hidden);
     };
     let found = file.metadata()?;
@@ -219,7 +219,7 @@ fn look(path: &Path) -> io::Result<PathAppearance> {
     Ok(PathAppearance::Folder { modified, names })
 }
 
-/// What this node sees of a path otherwise than tarn does, and what to do.
+/// A difference between this node's view of a path and tarn's, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "it does not see {title} as tarn does (at {}): {why}. Every node must see the state folder, the workflow's folder, \
@@ -338,7 +338,7 @@ mod tests {
         }
     }
 
-    /// What a node says that has another folder at the same path.
+    /// The errors of a node that has another folder at the same path.
     fn elsewhere(sights: &Sights, here: &Path, there: &Path) -> Vec<String> {
         let moved = sights.all().iter().map(|s| SharedPath {
             path: there.join(s.path.strip_prefix(here).unwrap()),
@@ -357,7 +357,7 @@ mod tests {
         // Two dests in one folder need one word.
         assert_eq!(sights.all().len(), 6);
         assert_eq!(elsewhere(&sights, here, here), Vec::<String>::new());
-        // The same names and sizes: what is written there is of another place all the same.
+        // The same names and sizes: files that are written there are of another place all the same.
         places(there);
         let old = SystemTime::now() - Duration::from_secs(3600);
         for source in ["in", "file"] {
@@ -401,7 +401,7 @@ mod tests {
             .unwrap()
             .modified();
         std::fs::write(here.join("in/c"), "").unwrap();
-        // Its time alone would not tell.
+        // Its time alone would not show it.
         File::open(here.join("in"))
             .unwrap()
             .set_modified(modified.unwrap())

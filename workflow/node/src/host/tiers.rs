@@ -1,4 +1,4 @@
-//! Tiers must be apart: what is moved from one to another would otherwise be moved onto itself, and be lost.
+//! Tiers must be apart: data that is moved from one to another would otherwise be moved onto itself, and be lost.
 
 use crate::host::machine::TierSpec;
 use crate::location::FolderLocation;

@@ -47,10 +47,10 @@ pub enum AttachError {
     /// This process cannot have mounts of its own.
     #[error("a mount namespace is not allowed here: {0}")]
     Namespace(io::Error),
-    /// What serves it cannot begin.
+    /// The process that serves it cannot begin.
     #[error("{}: {source}", .root.display())]
     Io {
-        /// Where the tier would appear.
+        /// The path at which the tier would appear.
         root: PathBuf,
         /// Why.
         source: io::Error,
@@ -63,12 +63,12 @@ pub enum AttachError {
     Internal,
 }
 
-/// Where a tier that this node does not have can appear.
+/// A place at which a tier that this node does not have can appear.
 #[derive(Debug, Clone)]
 pub struct AttachPoint {
     /// The tier's name.
     pub tier: String,
-    /// Where: the tier's own path, or a folder of tarn's own.
+    /// The path: the tier's own path, or a folder of tarn's own.
     pub root: PathBuf,
     /// The client's files; in memory that only this process sees.
     work: PathBuf,
@@ -110,7 +110,7 @@ fn arrange(tier: &TierSpec, work: &Path) -> io::Result<AttachPoint> {
         Some(at) => {
             namespace::mount_memory(&at, PATH_BYTES)?;
             std::fs::create_dir_all(&tier.root)?;
-            // What is not mounted there is no tier.
+            // Without a mount there, nothing can be written there.
             namespace::read_only(&at)?;
             tier.root.clone()
         }
@@ -195,7 +195,7 @@ impl AttachedPartition {
         Ok(this)
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn root(&self) -> &Path {
         &self.ground.root
     }
@@ -240,7 +240,7 @@ impl Drop for AttachedPartition {
             let _ = namespace::unmount(self.root());
             namespace::unmount(work)
         });
-        // In memory, or of the node's own: its name says whose it is.
+        // In memory, or of the node's own: its name shows the owner.
         if let Err(e) = taken.and_then(|()| std::fs::remove_dir(work)) {
             warn(&format!("{} is left: {e}", work.display()));
         }

@@ -29,7 +29,7 @@ use tarn_types::layout::{LENT, TierDir};
 
 /// Held by the process that exports it.
 const LOCK: &str = "lock";
-/// Where the helper writes what goes wrong.
+/// The helper's log of errors.
 const LOG: &str = "helper.log";
 /// Bytes at the end of that which an error shows.
 const LOG_SHOWN: usize = 600;
@@ -81,7 +81,7 @@ pub enum ExportError {
     /// Another run holds the lock.
     #[error("another run lends it already")]
     Locked,
-    /// The helper says why, with the end of its log.
+    /// The helper's reason, with the end of its log.
     #[error("{0}")]
     Helper(String),
     /// The helper has started no brick.
@@ -144,7 +144,7 @@ impl ExportedPartition {
         }
     }
 
-    /// Where it is reached, but for this node's address.
+    /// The address at which it is reached, but for this node's own.
     pub fn provider_address(&self) -> &ProviderAddress {
         &self.provider_address
     }
@@ -202,7 +202,7 @@ fn start(terms: &Terms) -> Result<(HelperProcess, ProviderAddress), ExportError>
         folder: folder.clone(),
         source,
     };
-    // What an earlier run has left there is again that node's.
+    // Data that an earlier run has left there is again that node's.
     let there = disk_use(&NamespacePlan::brick(&folder));
     record_export(
         &terms.root,
@@ -287,7 +287,7 @@ fn lock(folder: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// After an export, whose lock the caller has: what was for its time goes, and if no replica is left all of it.
+/// After an export, whose lock the caller has: removes its temporary files, and if no replica is left all of it.
 fn settle(root: &Path, name: &str) -> io::Result<()> {
     let folder = root.join(name);
     let brick = NamespacePlan::brick(&folder);

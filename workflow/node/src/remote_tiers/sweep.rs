@@ -19,7 +19,7 @@ struct Sweep<'a> {
     /// As they are called where no link leads to them: two roots may be one folder.
     protected: BTreeSet<PathBuf>,
     mover: &'a dyn Mover,
-    /// Where checkpoints are staged.
+    /// The folder in which checkpoints are staged.
     memory: PathBuf,
     swept: Swept,
 }
@@ -52,7 +52,7 @@ pub fn sweep(
     for root in roots.iter().chain(&bricks) {
         let mut freed = 0;
         for node in entries(&root.join(workspace)) {
-            // Where steps see their data is no node's folder; it goes with the rest.
+            // The folder in which steps see their data is no node's; it goes with the rest.
             if node.file_name().is_some_and(|n| n != stage::NAME) {
                 freed += sweep.node(&TierDir(node));
             }
@@ -96,7 +96,7 @@ fn sweep_objects(
     let mut swept = Swept::default();
     let all = drained::entries(area, mover).unwrap_or_else(|Failure { message, .. }| {
         swept.trouble.push(message);
-        // What cannot be seen may be there.
+        // A part that cannot be listed may be there.
         let outside = protected.iter().filter(|p| is_object(p));
         outside.cloned().collect()
     });
@@ -148,7 +148,7 @@ impl<'a> Sweep<'a> {
         freed + self.parts(&dir.parts())
     }
 
-    /// What is staged in memory goes, of runs whose tiers are not looked at too: without their memory it is of no use.
+    /// Removes staged checkpoints from memory, also of runs whose tiers are not looked at.
     fn staged(&mut self) {
         let all = entries(&self.memory);
         let protected = |run: &PathBuf| is_protected(&self.protected, run);

@@ -1,7 +1,8 @@
-//! Destinations outside: what tarn has put there is replaced, what somebody else has put or changed there never.
+//! Destinations outside: tarn replaces its own content there, and never content that somebody else has put or changed there.
 //!
-//! Of each there are two manifests: `.manifest` tells what tarn has put there, `.intent` what it is about to put there. Those of a run are
-//! `<state>/dests/<workspace>/<hash of the folder's path>`; those of a site's jobs, whose nodes change, are beside the folder.
+//! Of each there are two manifests: `.manifest` lists the content that tarn has put there, `.intent` the content that it is about
+//! to put there. Those of a run are `<state>/dests/<workspace>/<hash of the folder's path>`; those of a site's jobs, whose nodes
+//! change, are beside the folder.
 
 mod error;
 mod exchange;
@@ -29,7 +30,7 @@ use tarn_types::object::is_object;
 use tarn_types::part::StoreKey;
 use tarn_types::workflow::OnFailure;
 
-/// The folder that a destination stands for: what a link given as `dest` points to.
+/// The folder that a destination stands for: if `dest` is a link, its target.
 ///
 /// # Errors
 /// When that is no folder.
@@ -50,12 +51,12 @@ pub fn real_folder(dest: &Path) -> Result<PathBuf, DestinationError> {
     }
 }
 
-/// What is remembered of one folder.
+/// The records of one folder.
 #[derive(Debug)]
 struct DestRecord {
-    /// What tarn has put there.
+    /// The file with the content that tarn has put there.
     known: PathBuf,
-    /// What it is about to put there.
+    /// The file with the content that it is about to put there.
     intended: PathBuf,
     /// It is where others may write, too: only what its user, or the folder's owner, has written is believed.
     is_beside: bool,
@@ -72,7 +73,7 @@ impl DestRecord {
         }
     }
 
-    /// What is remembered, as far as it can be read: first what is there, then what is to come.
+    /// The recorded content, as far as it can be read: first the present one, then the coming one.
     fn manifests(&self, folder: &Path) -> Vec<Manifest> {
         let files = [&self.known, &self.intended];
         let files = files.iter().filter(|f| self.believes(f, folder));
@@ -106,11 +107,11 @@ impl DestRecord {
         set.map_err(|e| io_failure("set the rights of", file, &e))
     }
 
-    /// What is in a folder and may be replaced: nothing, what tarn has put there, or what it was about to put
+    /// The content of a folder that may be replaced: nothing, tarn's present content, or the content that it was about to put
     /// there; `None` when there is no folder.
     ///
     /// # Errors
-    /// The first path that is somebody else's, or why that cannot be told.
+    /// The first path that is somebody else's, or why that is not known.
     fn replaceable(
         &self,
         folder: &Path,
@@ -126,7 +127,7 @@ impl DestRecord {
         let listed = listed.map_err(|e| ForeignContentError::NotListed(e.failure.message))?;
         let nothing = Manifest::default();
         let mut why = String::new();
-        // The last is what is told: it is what tarn has put there, if it ever did.
+        // The last one is reported: it is the content that tarn has put there, if it ever did.
         for allowed in [nothing]
             .into_iter()
             .chain(self.manifests(folder).into_iter().rev())
@@ -139,7 +140,7 @@ impl DestRecord {
         Err(ForeignContentError::Path(why))
     }
 
-    /// What a delivery has put there that was interrupted before it could record that is recorded now: its intent makes way for another.
+    /// Records the content of a delivery that was interrupted before it could do that itself: its intent makes way for another.
     fn settle(&self, folder: &Path, mover: &dyn Mover) -> Result<(), Failure> {
         let is_believed = self.believes(&self.intended, folder);
         if !is_believed || !holds(folder, &self.intended, mover) {
@@ -152,7 +153,8 @@ impl DestRecord {
     }
 }
 
-/// Finds what is in a tree and not recorded. What is recorded and gone, somebody has removed: it may be put there again.
+/// Finds an entry of a tree that is not recorded. A recorded entry that is gone was removed by somebody: it may be put there
+/// again.
 fn first_foreign(listed: &Manifest, recorded: &Manifest) -> Option<String> {
     let within = |tree: &Manifest, e: &&Entry| tree.find(&e.path).is_some_and(|o| alike(e, o));
     let strange = listed.entries.iter().find(|e| !within(recorded, e))?;
@@ -182,8 +184,8 @@ pub fn destination_lacks(
     Some((path, gone.count()))
 }
 
-/// What tarn has put into a destination, and what it was about to put there, as far as that is recorded. A part's paths may have
-/// been written by another version since: the hashes in there tell.
+/// The content that tarn has put into a destination, and that it was about to put there, as far as it is recorded. Another
+/// version may have written a part's paths since: the hashes in there show it.
 pub(crate) fn given(state: &StateDir, workspace: &str, dest: &Path) -> Vec<Manifest> {
     let real = real_folder(dest).ok();
     let files = real.map(|real| {
@@ -224,7 +226,7 @@ pub(crate) fn has_all(tree: &Manifest, part: &Manifest) -> bool {
     entries.all(|e| tree.find(&e.path).is_some_and(|k| k.same_content(e)))
 }
 
-/// Whether a folder holds just what a file of the memory says.
+/// Whether a folder holds exactly the content of a record.
 fn holds(folder: &Path, memory: &Path, mover: &dyn Mover) -> bool {
     let Ok(known) = read_manifest(memory) else {
         return false;
@@ -234,7 +236,7 @@ fn holds(folder: &Path, memory: &Path, mover: &dyn Mover) -> bool {
         .is_ok_and(|listed| first_difference(&listed, &known).is_none())
 }
 
-/// The run ended well: what a failed rescue of it left half copied is of no use any more. What cannot be removed stays.
+/// The run ended well: removes half-copied data of its failed rescue. Data that cannot be removed stays.
 pub(crate) fn drop_half_rescues(shared: &DataContext) {
     let w = &shared.workflow;
     for dataset in w.data.iter().filter(|d| d.on_failure == OnFailure::Drain) {
@@ -243,7 +245,7 @@ pub(crate) fn drop_half_rescues(shared: &DataContext) {
             continue;
         };
         let folder = external.join(format!("rescued-{}", shared.run));
-        // What is half put there is found and replaced by the next rescue.
+        // In an object store the next rescue finds and replaces it.
         if is_object(&folder) {
             continue;
         }
@@ -255,7 +257,7 @@ pub(crate) fn drop_half_rescues(shared: &DataContext) {
     }
 }
 
-/// A tree of an object store has been put: remember what it holds, as the store tells it.
+/// A tree of an object store has been put: remember its content, as the store reports it.
 pub(crate) fn delivered(
     shared: &DataContext,
     dest: &Path,
@@ -351,7 +353,7 @@ pub fn probe_destination(
     })
 }
 
-/// Whether something is mounted there, as far as the system tells (since Linux 5.8).
+/// Whether something is mounted there, as far as the system reports it (since Linux 5.8).
 fn is_mount_point(folder: &Path) -> bool {
     let found = statx(CWD, folder, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
     found.is_ok_and(|s| s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
@@ -362,9 +364,9 @@ fn is_mount_point(folder: &Path) -> bool {
 pub struct Destination {
     folder: PathBuf,
     memory: DestRecord,
-    /// What trees beside it are called by.
+    /// The name of trees beside it.
     tag: String,
-    /// What continues when the user has moved something away.
+    /// The command that resumes when the user has moved something away.
     remedy: &'static str,
 }
 
@@ -379,7 +381,7 @@ impl Destination {
         })
     }
 
-    /// One whose records are beside it: `owner` says whose data it is, and another's is somebody else's.
+    /// One whose records are beside it: `owner` names the owner of the data, and another's is somebody else's.
     pub fn beside(folder: &Path, owner: &str, remedy: &'static str) -> Self {
         let tag = Hash::of(owner.as_bytes()).short()[..8].to_owned();
         let at = |suffix| named_beside(folder, &tag, suffix).unwrap_or_default();
@@ -443,7 +445,7 @@ impl Destination {
     }
 }
 
-/// Beside a folder, on the same file system. A name that would be too long is told by its hash.
+/// Beside a folder, on the same file system. A name that would be too long is replaced by its hash.
 fn named_beside(folder: &Path, tag: &str, suffix: &str) -> Option<PathBuf> {
     const LONG: usize = 160;
     let name = folder.file_name()?;
@@ -460,7 +462,7 @@ fn named_beside(folder: &Path, tag: &str, suffix: &str) -> Option<PathBuf> {
 pub struct Intent {
     to: Destination,
     staging: PathBuf,
-    /// Where the complete tree waits, and what it takes the place of goes: beside its destination, too.
+    /// The path at which the complete tree waits, and later the tree that it replaces: beside its destination, too.
     ready: PathBuf,
     declared: Manifest,
 }
@@ -499,7 +501,7 @@ impl Intent {
         Ok(())
     }
 
-    /// What was copied, where that is not what was declared: it is known before it is published.
+    /// Notes the copied content, if it differs from the declared content: it is known before it is published.
     ///
     /// # Errors
     /// When it cannot be noted.
@@ -513,8 +515,8 @@ impl Intent {
         Ok(())
     }
 
-    /// Puts the complete tree that waits beside the destination in its place. What is there is looked at directly
-    /// before it is taken out, and again afterwards: what is not tarn's is put back, and the tree is not delivered.
+    /// Puts the complete tree that waits beside the destination in its place. The old content is looked at directly before it is
+    /// taken out, and again afterwards: content that is not tarn's is put back, and the tree is not delivered.
     ///
     /// # Errors
     /// `Conflict` when it holds something of somebody else's.
@@ -550,12 +552,12 @@ impl Intent {
         dispose(&self.ready, &[old], remedy, mover)
     }
 
-    /// Where the tree grows, beside its destination.
+    /// The path at which the tree grows, beside its destination.
     pub fn staging(&self) -> &Path {
         &self.staging
     }
 
-    /// Where it is to be when it is complete, before it is published.
+    /// The path of the complete tree, before it is published.
     pub fn ready(&self) -> &Path {
         &self.ready
     }
@@ -563,7 +565,7 @@ impl Intent {
     /// The destination is written: remember what it holds.
     ///
     /// # Errors
-    /// When that cannot be written; what was declared is remembered.
+    /// When that cannot be written; the declared content is remembered.
     pub fn fulfil(self, manifests: &[Manifest]) -> Result<(), Failure> {
         let trees: Vec<&Manifest> = manifests.iter().collect();
         let Destination { folder, memory, .. } = &self.to;
@@ -573,7 +575,7 @@ impl Intent {
 
     /// The delivery failed: the wish is dropped, unless it has come true all the same.
     pub fn abandon(self, mover: &dyn Mover) {
-        // What stays is named by the next delivery.
+        // The next delivery names files that stay.
         let _ = self.tidy(mover);
         let Destination { folder, memory, .. } = &self.to;
         if !holds(folder, &memory.intended, mover) {

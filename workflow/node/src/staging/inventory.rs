@@ -1,4 +1,4 @@
-//! After an interruption: what is still there, and the removal of everything else.
+//! After an interruption: the replicas that are still there, and the removal of everything else.
 
 use crate::staging::dests;
 use crate::staging::sources::resolve;
@@ -34,14 +34,14 @@ const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// have changed, or that the machine may have lost by a reboot.
 ///
 /// # Errors
-/// When an object store does not say what it has: what is not found is made again, and removed.
+/// When an object store does not report its content: a replica that is not found would be made again, and removed.
 pub(crate) fn inventory(
     shared: &DataContext,
     wanted: &[(PartRef, StoreKey, Place)],
 ) -> Result<Vec<(PartRef, Place)>, Failure> {
     let mut seen_of = InventoryCache::default();
     let mut found = Vec::new();
-    // What earlier runs have left goes by other names: which of it is sealed, the keys tell.
+    // Replicas of earlier runs have other names: the keys show which of them are sealed.
     let keys = shared.keys.as_ref();
     let sealed = keys.map(DataKeys::parts).unwrap_or_default();
     for (part, key, place) in wanted {
@@ -85,10 +85,10 @@ pub(crate) fn inventory(
     Ok(found)
 }
 
-/// What was seen of a place; `None` where it is not there, or not what it should be.
+/// The result of a look at a place; `None` if nothing is there, or not what should be.
 ///
 /// # Errors
-/// When it is in an object store that does not say.
+/// When it is in an object store that gives no answer.
 fn seen<T>(at: &Path, looked: Result<T, MoverError>) -> Result<Option<T>, Failure> {
     match looked {
         Ok(seen) => Ok(Some(seen)),
@@ -121,8 +121,7 @@ fn unknown(at: &Path, failure: &Failure) -> Failure {
     }
 }
 
-/// The manifest of a part. Where it is missing or damaged, it is made again from a replica, if that has the
-/// content that was recorded.
+/// The manifest of a part. If it is missing or damaged, it is made again from a replica, if that has the recorded content.
 fn manifest_of(
     shared: &DataContext,
     key: &StoreKey,
@@ -154,12 +153,12 @@ fn manifest_of(
     Ok(written.ok().map(|()| found))
 }
 
-/// What is looked at once for all parts that are there.
+/// Looks that all parts share.
 #[derive(Default)]
 struct InventoryCache {
     /// Folders that hold whole versions, as they are.
     listings: BTreeMap<PathBuf, Option<Manifest>>,
-    /// What destinations were given.
+    /// The recorded content of destinations.
     given: BTreeMap<PathBuf, Vec<Manifest>>,
 }
 
@@ -189,7 +188,7 @@ fn holds(
     let root = match place {
         Place::Node(tier_ref) => shared.replica(*tier_ref, key),
         Place::Drained => shared.drained(key),
-        // A rescue is not recorded; what is there says enough.
+        // A rescue is not recorded; its files are enough.
         Place::External(folder) => {
             let given = seen_of
                 .given
@@ -218,8 +217,8 @@ fn holds(
     };
     let listed = seen(&root, shared.list_replica(&root, seal.is_some()))?;
     let listed = listed.filter(|l| same_shape(l, manifest));
-    // What was written since, or has come in its place, may have the same size and time, and what was lost by a reboot too. What a store
-    // says to be there is not lost with this machine.
+    // A file that was written since, or has come in its place, may have the same size and time; so may one that lost data in a
+    // reboot. An object that a store lists is not lost with this machine.
     let is_as_marked = || untouched::is_untouched(&root, MarkValidity::ThisBoot, ChangeScope::All);
     Ok(listed.is_some_and(|l| {
         is_object(&root) || contains(&l, manifest) && is_as_marked() || read_again()
@@ -415,7 +414,7 @@ impl Cleaner<'_> {
         }
     }
 
-    /// What was drained.
+    /// Cleans the drained area.
     fn external(&mut self) {
         let Some(external) = self.shared.workflow.external.as_deref() else {
             return;
@@ -430,7 +429,7 @@ impl Cleaner<'_> {
         };
         for path in all {
             let key = key_of(&path);
-            // A tree of objects grows where it is: what is there already is not put again.
+            // A tree of objects grows where it is: objects that are there already are not put again.
             let grows = is_object(&path) && self.stays.staying.resumable.contains(&key);
             let half = key.0.strip_prefix(".incoming-");
             if let Some(key) = half.map(|k| StoreKey(k.to_owned())) {

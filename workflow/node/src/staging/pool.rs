@@ -17,7 +17,7 @@ use tarn_types::event::{Event, FailureKind};
 use tarn_types::id::{DataId, InstanceId, TierRef, TransferId};
 use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
 
-/// What can be cancelled.
+/// The jobs that can be cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CancelTarget {
     List(DataId),
@@ -36,7 +36,7 @@ pub(crate) enum DataJob {
     Image(ImageCopy),
     /// Checkpoints that were set aside go. As nobody waits for it, it is done even when the world ends.
     Forget(Vec<Aside>),
-    /// Another world has done a transfer that began at this time: what it has read of sources is remembered. Nobody waits
+    /// Another world has done a transfer that began at this time: the sources that it has read are remembered. Nobody waits
     /// for it; it is done even when the world ends.
     Learned(Box<Transfer>, i64),
 }
@@ -289,7 +289,7 @@ fn broken(job: &DataJob) -> Option<Event> {
             damaged: None,
         },
         DataJob::Image(copy) => copy.failed(why.message),
-        // What is left of it is found and removed by the next clean-up.
+        // The next clean-up finds and removes its rest.
         DataJob::Evict { part, at, .. } => Event::Evicted {
             part: *part,
             at: at.clone(),

@@ -99,7 +99,7 @@ fn try_list(
     let mut infos = Vec::with_capacity(parts.len());
     let mut files = Vec::with_capacity(parts.len());
     for (seq, (class, manifest)) in (0u32..).zip(parts) {
-        // What is sealed is no replica of what is not.
+        // A sealed part is no replica of one that is not sealed.
         let src = if dataset.encrypt { "sealed" } else { "src" };
         let key = StoreKey(format!(
             "{}.{src}.{}.{seq}",
@@ -174,7 +174,7 @@ pub(crate) fn part_info(
 /// Whether there is a source: a link that leads nowhere is none, nor is a file that is empty only as long as nobody reads it.
 ///
 /// # Errors
-/// What is missing, and where to look.
+/// When it cannot be used: the reason, and where to look.
 pub fn check_source(dataset: &str, source: &Path) -> Result<(), Failure> {
     let status = std::fs::metadata(source).map_err(|e| {
         let why = why_unreadable(source, &e);
@@ -240,7 +240,7 @@ fn deepest_existing(path: &Path) -> String {
     }
 }
 
-/// Stamps that tell changed files from those that look the same; `None` for what is no file.
+/// Stamps that tell changed files from those that look the same; `None` for other entries.
 fn stamps(root: &Path, tree: &Manifest) -> Vec<Option<Stamp>> {
     let folder = is_tree(root);
     let stamp = |e: &tarn_types::manifest::Entry| match e.kind {
@@ -268,7 +268,7 @@ fn settled_before(root: &Path, now: i64) -> i64 {
     }
 }
 
-/// Where a source has an entry; a source that is one file is that entry.
+/// The path of an entry of a source; a source that is one file is that entry.
 fn on_disk(root: &Path, folder: bool, path: &[u8]) -> PathBuf {
     match folder {
         true => root.join(OsStr::from_bytes(path)),
@@ -334,7 +334,7 @@ fn fill_hashes(
     let known = source_memory::read(file, root);
     let (touched, used) = fill(tree, stamps, &known);
     if used.len() < known.len() {
-        // What the source no longer holds is forgotten: the memory never outgrows the source.
+        // Files that the source no longer holds are forgotten: the memory never outgrows the source.
         source_memory::write(file, root, used);
     }
     touched
@@ -381,7 +381,7 @@ fn fill(
 /// A source as a run would find it.
 #[derive(Debug, Default)]
 pub struct SourceLook {
-    /// What it holds, with the hashes that are known.
+    /// Its content, with the hashes that are known.
     pub tree: Manifest,
     /// Files that are not what they were when they were read last.
     pub changed: Vec<String>,
@@ -509,7 +509,7 @@ fn read_touched(
             false => std::fs::canonicalize(&file).unwrap_or(file),
         };
         let found = mover.digest(&file, control);
-        // What cannot be read now is told of when it is staged.
+        // A file that cannot be read now is reported when it is staged.
         let found = found.ok().and_then(|m| m.entries.into_iter().next());
         let now = found.as_ref().and_then(|f| match &f.kind {
             EntryKind::File { hash, .. } => *hash,
@@ -529,8 +529,8 @@ fn read_touched(
     read
 }
 
-/// A source has other content than is remembered: all that is remembered of it is forgotten. Where this world does not
-/// remember it, the one that does is told what was read instead ([`tarn_ports::NodeWorld::learned`]).
+/// Forgets all that is remembered of a source, as it has other content. If this world does not remember it, the one that does
+/// gets the new content instead ([`tarn_ports::NodeWorld::learned`]).
 pub(crate) fn forget(shared: &DataContext, data: DataId) {
     if !shared.is_home() {
         return;
@@ -579,7 +579,7 @@ pub(crate) fn learn(shared: &DataContext, transfer: &Transfer, began: i64) {
     let read = transfer.parts.iter().filter(|p| p.from == Place::Source);
     for part in read {
         let known = shared.known(&part.part);
-        // What is not remembered is read again by the next run.
+        // A part that is not remembered is read again by the next run.
         if let Ok(manifest) = known.and_then(|(_, key)| shared.manifest(&key)) {
             remember(shared, part.part.data, &manifest, began);
         }

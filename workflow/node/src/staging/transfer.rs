@@ -41,7 +41,7 @@ struct PartTransferError {
 }
 
 impl PartTransferError {
-    /// What failed with one part alone.
+    /// The error of one part alone.
     fn of(part: PartRef, failure: Failure) -> Self {
         let damaged = (failure.kind == FailureKind::Corrupt).then_some(part);
         Self { failure, damaged }
@@ -147,7 +147,7 @@ fn make_replicas(
         hashes: Vec::new(),
         stored: Vec::new(),
     };
-    // Of all parts before the first begins: who follows this transfer may ask for any of them.
+    // Of all parts before the first begins: a transfer that follows this one may request any of them.
     let mut arrivals: Vec<_> = parts
         .iter()
         .map(|p| find_arrivals(shared, &t.to, &p.key))
@@ -341,7 +341,7 @@ fn delivery_job(shared: &RunFacts, t: &Transfer, from: &Place, dest: &Path) -> D
     }
 }
 
-/// Has sources put as this job says.
+/// Puts sources as this job orders.
 fn deliver_with<'a>(
     shared: &'a DataContext,
     job: &'a DeliveryJob,
@@ -409,7 +409,7 @@ fn record_arrivals(
     })
 }
 
-/// Has sources copied as this job says.
+/// Copies sources as this job orders.
 fn copy_with<'a>(
     shared: &'a DataContext,
     job: &'a CopyJob,
@@ -493,7 +493,7 @@ fn source_of(shared: &DataContext, part: &PendingPartTransfer<'_>) -> Result<Cop
             })?;
             let root = resolve(source);
             match &part.class {
-                // Where an object is, the paths in the manifest say.
+                // The paths of an object are in the manifest.
                 _ if is_object(&root) => (root, None, None),
                 // A source that is one file.
                 _ if !root.is_dir() => {
@@ -545,7 +545,7 @@ fn find_arrivals(shared: &DataContext, to: &Place, key: &StoreKey) -> Option<Arc
     }
 }
 
-/// Where a replica appears and where it grows.
+/// The path of a replica, and the path at which it grows.
 fn replica_paths(
     shared: &DataContext,
     to: &Place,
@@ -588,8 +588,8 @@ fn latency(shared: &RunFacts, from: &Place, to: &Place) -> u64 {
     }
 }
 
-/// What was read of a copy that was still arriving, from where nobody had read it before, is what that copy holds: its
-/// hashes are known when it is whole.
+/// Compares the data that was read of a copy that was still arriving with that copy, once its hashes are known: nobody had read
+/// the data before.
 fn await_known_content(
     shared: &DataContext,
     part: &mut PendingPartTransfer<'_>,
@@ -648,7 +648,7 @@ fn record_arrival(
     if part.order.from == Place::Source {
         remember(shared, part.order.part.data, &manifest, began);
     }
-    // What is outside survives a crash of the machine, so what describes it must.
+    // Data outside survives a crash of the machine, so its manifest must.
     let drained = matches!(to, Place::Drained);
     if part.manifest.hash().is_none() || drained {
         let path = shared.manifest_file(&part.key);
@@ -657,8 +657,8 @@ fn record_arrival(
     Ok(hash)
 }
 
-/// What it means that parts cannot be copied. A source that is not there any more is more than an I/O error. What is no source
-/// never changes, so where it has changed it is damaged, and there may be another replica.
+/// The failure when parts cannot be copied. A source that has vanished is more than an I/O error. A replica never changes, so a
+/// changed one is damaged, and there may be another.
 fn classify_error(
     shared: &DataContext,
     parts: &[PendingPartTransfer<'_>],

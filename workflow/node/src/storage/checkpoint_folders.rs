@@ -14,12 +14,12 @@ use tarn_types::layout::TierDir;
 use tarn_types::part::StoreKey;
 use tarn_types::workflow::CheckpointMethod;
 
-/// Where an instance keeps its checkpoints on a node.
+/// The folders for an instance's checkpoints on a node.
 pub(crate) struct CheckpointFolders {
     /// Of this run and instance, and of no other.
     pub(crate) name: String,
     pub(crate) tier: PathBuf,
-    /// What is staged by libtarn. Made by the program.
+    /// The folder in which libtarn stages. Made by the program.
     pub(crate) memory: PathBuf,
     /// Under which the space is accounted that they take while no attempt has claimed it.
     pub(crate) key: StoreKey,
@@ -65,7 +65,7 @@ impl CheckpointFolders {
         Self::named(shared, format!("{}-{}", step.name, id.index), tier_ref)
     }
 
-    /// What is kept under another name.
+    /// Those of an instance with this name.
     pub(crate) fn named(
         shared: &RunFacts,
         instance: String,
@@ -80,7 +80,7 @@ impl CheckpointFolders {
         })
     }
 
-    /// What its folder is called among those of the run.
+    /// The name of its folder in the run's.
     pub(crate) fn instance(&self) -> &str {
         self.tier
             .file_name()
@@ -166,7 +166,7 @@ pub(crate) fn remove_all(shared: &DataContext) {
         let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
         let own = entries(&dir.checkpoints().join(&shared.run));
         if remove(shared, &dir.checkpoints()) {
-            // What was to go before a crash and is no step's any more.
+            // Checkpoints that were to go before a crash, and are no step's any more.
             let names = own.iter().filter_map(|path| path.file_name());
             names.for_each(|name| shared.ledgers.left(tier_ref, &key(&name.to_string_lossy())));
         }

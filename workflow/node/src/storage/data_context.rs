@@ -1,4 +1,4 @@
-//! The data of a run on the nodes of its world: what threads that move, list and remove it share.
+//! The data of a run on the nodes of its world, shared by the threads that move, list and remove it.
 
 use crate::sockets::{Near, Sockets};
 use crate::storage::drained::{is_there, remove_drained};
@@ -36,7 +36,7 @@ pub(crate) enum NodeLoopEvent {
     Wake,
 }
 
-/// Replicas of a run: where they are, what they take, what moves them. What is fixed of the run is reached through it.
+/// The replicas of a run: where they are, what they take, what moves them. Through it the fixed facts of the run are reached.
 pub(crate) struct DataContext {
     pub(crate) facts: RunFacts,
     /// Replicas on nodes of other worlds.
@@ -45,14 +45,14 @@ pub(crate) struct DataContext {
     /// The keys of encrypted datasets, where the workflow has any.
     pub(crate) keys: Option<DataKeys>,
     pub(crate) ledgers: Ledgers,
-    /// What movement, and steps, are bound to, where there are several.
+    /// The sockets to which movement and steps are bound, if there are several.
     pub(crate) sockets: Option<Sockets>,
     pub(crate) progress: Progress,
     pub(crate) remembered: Mutex<Remembered>,
     pub(crate) parts: Mutex<BTreeMap<PartRef, (PartClass, StoreKey)>>,
     /// The content of parts that are known from earlier.
     pub(crate) hashes: Mutex<BTreeMap<StoreKey, Hash>>,
-    /// Where replicas of other workflows are stored that this run reads.
+    /// The folders of other workflows' replicas that this run reads.
     pub(crate) others: Mutex<BTreeMap<(TierRef, StoreKey), PathBuf>>,
     /// Whether earlier runs have committed steps that this one may take over.
     pub(crate) reusable: AtomicBool,
@@ -158,7 +158,7 @@ impl DataContext {
     /// Whether there is a replica of a part, or a beginning of one.
     fn is_somewhere(&self, part: &StoreKey) -> bool {
         let there = |path: PathBuf| path.symlink_metadata().is_ok();
-        // While an object store does not say, it may be there.
+        // While an object store gives no answer, it may be there.
         let outside = |path: PathBuf| self.is_there(&path).unwrap_or(true);
         let on = |(tier_ref, ..): (TierRef, _, _)| {
             let dir = self.tier_dir(tier_ref);
@@ -205,7 +205,7 @@ impl DataContext {
         sockets.near(self.tier_name(tier_ref)?)
     }
 
-    /// Where the replica of a part is on a node's tier.
+    /// The path of a part's replica on a node's tier.
     pub(crate) fn replica(&self, tier_ref: TierRef, key: &StoreKey) -> Result<PathBuf, Failure> {
         match self.others_at(tier_ref, key) {
             Some(folder) => Ok(folder),
@@ -213,7 +213,7 @@ impl DataContext {
         }
     }
 
-    /// Where another workflow has the replica of a part, if it is its: then it is not this run's to count or to remove.
+    /// The path of a part's replica, if it is another workflow's: then this run neither counts nor removes it.
     pub(crate) fn others_at(&self, tier_ref: TierRef, key: &StoreKey) -> Option<PathBuf> {
         let others = self.others.lock().ok()?;
         match others.is_empty() {
@@ -247,7 +247,7 @@ impl DataContext {
         })
     }
 
-    /// Claims space on a tier; what earlier runs have left there and nobody asks to keep makes way for it.
+    /// Claims space on a tier; replicas of earlier runs that nobody wants to keep make way for it.
     pub(crate) fn reserve(
         &self,
         tier_ref: TierRef,
@@ -262,7 +262,7 @@ impl DataContext {
             ));
         }
         self.clear_cache(tier_ref, bytes);
-        // Asked before each pause: what has been cached meanwhile makes way, too.
+        // Called before each pause: data that has been cached meanwhile makes way, too.
         let cancelled = || {
             self.clear_cache(tier_ref, bytes);
             cancelled()
@@ -281,7 +281,8 @@ impl DataContext {
         }
     }
 
-    /// Tells the engine of what is kept from earlier runs, if it is in the way of `bytes` more and that was not told before.
+    /// Reports replicas kept from earlier runs to the engine, if they are in the way of `bytes` more and were not reported
+    /// before.
     fn report_kept(&self, tier_ref: TierRef, bytes: u64) -> bool {
         let Some(news) = self.ledgers.kept_in_the_way(tier_ref, bytes) else {
             return false;
@@ -319,8 +320,8 @@ impl DataContext {
         found.map(|(part, _)| *part)
     }
 
-    /// Removes a replica; the event to report. What cannot be removed is reported as gone, because nothing may use it
-    /// any more, and is tried again by every later clean-up.
+    /// Removes a replica; the event to report. One that cannot be removed is reported as gone, because nothing may use it any
+    /// more, and every later clean-up tries again.
     pub(crate) fn evict(&self, part: PartRef, key: &StoreKey, at: &Place) -> Event {
         self.take_back(at, key);
         Event::Evicted {
@@ -329,8 +330,8 @@ impl DataContext {
         }
     }
 
-    /// Removes a replica that is there, or is not: what fails in the middle leaves nothing visible and nothing counted.
-    /// What cannot be removed stays counted, and is told of on stderr.
+    /// Removes a replica, if it is there: an action that fails in the middle leaves nothing visible and nothing counted. A
+    /// replica that cannot be removed stays counted, and is reported on stderr.
     pub(crate) fn take_back(&self, at: &Place, key: &StoreKey) {
         let removed = match at {
             Place::Node(tier_ref) if self.leave_to_others(*tier_ref, key) => return,

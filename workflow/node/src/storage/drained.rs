@@ -11,7 +11,7 @@ use tarn_types::object::is_object;
 /// Whether the folder of a replica, on a tier or outside, is there; a tree of an object store is when it is whole.
 ///
 /// # Errors
-/// When the object store does not say.
+/// When the object store gives no answer.
 pub fn is_there(path: &Path, workspace: &str, mover: &dyn Mover) -> Result<bool, Failure> {
     match is_object(path) {
         true => Ok(mover.is_delivered(path, workspace, &Control::default())?),

@@ -1,5 +1,5 @@
 //! Keys of encrypted datasets, wrapped with the user's own, in the state folder.
-//! docs/admin/security.md says what they are for, docs/reference/formats.md what is in the files.
+//! Their purpose: docs/admin/security.md; the content of the files: docs/reference/formats.md.
 
 use crate::storage::store::{failure, io_failure, make_folder};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,11 +26,11 @@ pub enum WorkspaceKeyError {
     /// The system refused something.
     #[error("cannot {what} {}: {source}", .path.display())]
     Io {
-        /// What was to be done.
+        /// The action.
         what: &'static str,
-        /// To what.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A wrapped key cannot be wrapped again.
@@ -48,7 +48,7 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Worksp
     move |source| WorkspaceKeyError::Io { what, path, source }
 }
 
-/// What wraps the keys of a workspace's data: keys that are made of the user's for this workspace. Nodes of a run have no others.
+/// The keys that wrap the keys of a workspace's data: made of the user's for this workspace. Nodes of a run have no others.
 #[derive(Debug, Clone)]
 pub struct Wrapping {
     keys: KeyRing,
@@ -73,7 +73,7 @@ impl Wrapping {
         Self { keys, user: None }
     }
 
-    /// What the nodes of a run get: with it they wrap and open the keys of this workspace's data, and nothing else.
+    /// The keys for the nodes of a run: nodes wrap and open the keys of this workspace's data with them, and nothing else.
     pub fn for_nodes(&self) -> &KeyRing {
         &self.keys
     }
@@ -96,7 +96,7 @@ pub struct DataKeys {
     /// Those that somebody works with: they are not forgotten meanwhile. As many as there are transfers and views at a time, and dead
     /// ones until the next is added.
     used: Mutex<BTreeMap<StoreKey, Weak<DataKey>>>,
-    /// Parts of which somebody asks to keep replicas that this run may not see: at most as many as there are keys.
+    /// Parts with replicas to keep that this run may not see: at most as many as there are keys.
     protected: Mutex<BTreeSet<StoreKey>>,
 }
 
@@ -223,7 +223,7 @@ impl DataKeys {
         all.into_iter().map(|(d, part)| (part, d)).collect()
     }
 
-    /// Forgets the key of a part, if nobody works with it: what is left of its replicas anywhere cannot be opened any more.
+    /// Forgets the key of a part, if nobody works with it: its remaining replicas cannot be opened any more.
     ///
     /// # Errors
     /// When it is there and cannot be removed.
@@ -259,7 +259,8 @@ impl DataKeys {
         Ok(())
     }
 
-    /// Wraps those keys again that only the user's own key opens, so that the nodes of a run can. What does not open stays as it is.
+    /// Wraps those keys again that only the user's own key opens, so that the nodes of a run can open them. One that does not
+    /// open stays.
     ///
     /// # Errors
     /// When one cannot be read or written.
@@ -325,7 +326,7 @@ impl DataKeys {
     }
 }
 
-/// Forgets the key of a part of a workspace, for who has no keys at hand: whoever removes its last replica.
+/// Forgets the key of a part of a workspace, without keys at hand, for the process that removes its last replica.
 ///
 /// # Errors
 /// When it is there and cannot be removed.

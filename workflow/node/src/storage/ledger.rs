@@ -47,7 +47,7 @@ const GIVE_WAY: Duration = Duration::from_secs(2);
 /// record of the log.
 const REPORT_FROM: u64 = 64;
 /// While no other run is on a tier, this fraction of it is reserved beyond what is held: most changes of a run of
-/// short steps are then covered by what the page says already, and cost no access to it.
+/// short steps are then covered by the claim on the page already, and cost no access to it.
 const MARGIN: u64 = 4096;
 
 /// One tier root.
@@ -55,17 +55,17 @@ const MARGIN: u64 = 4096;
 struct TierAccount {
     root: PathBuf,
     state: Mutex<Mine>,
-    /// The engine is told of what is kept here from earlier runs.
+    /// The engine knows the bytes that are kept here from earlier runs.
     counts_kept: AtomicBool,
 }
 
-/// This run's part of a tier. What others claim is read from a file that they write: sums of it saturate.
+/// This run's part of a tier. The claims of others are read from a file that they write: sums of them saturate.
 #[derive(Debug)]
 struct Mine {
     /// As the page has it, but for the bytes, which are in `space`.
     claim: WorkspaceClaim,
     space: HeldSpace,
-    /// What this run has exported of the tier beside its limit.
+    /// The bytes of the tier that this run has exported, beside its limit.
     exported: u64,
     others: u64,
     /// Bytes of what the others claim that are cached.
@@ -75,7 +75,7 @@ struct Mine {
     /// The least of all live runs' limits.
     limit: u64,
     reported: u64,
-    /// What the page says of this run, if no other run was on it then.
+    /// The claim of this run on the page, if no other run was on it then.
     published: Option<WorkspaceClaim>,
     /// Threads of this run that wait for space here.
     waiters: u64,
@@ -128,7 +128,7 @@ impl Mine {
         self.space.total().saturating_add(self.others) > self.limit
     }
 
-    /// Takes in what the others claim. What this run has exported is none of theirs: its own limit is without.
+    /// Takes in the claims of others. This run's exports are none of them: its own limit is without.
     fn look(&mut self, claims: &[WorkspaceClaim]) {
         let exported = claims
             .iter()
@@ -160,7 +160,7 @@ impl Mine {
         self.held_by_dead = dead.map(|c| c.workspace.clone()).collect();
     }
 
-    /// Whether what the page says is true enough: no less than what is held, and not much more.
+    /// Whether the claim on the page is true enough: no less than the held bytes, and not much more.
     fn covered(&self) -> bool {
         let margin = self.claim.limit / MARGIN;
         self.published.as_ref().is_some_and(|p| {
@@ -174,7 +174,7 @@ impl Mine {
         })
     }
 
-    /// What the page is to say; `alone`: of no other run.
+    /// The claim to publish; `alone`: no other run is on the page.
     fn to_publish(&self, alone: bool) -> WorkspaceClaim {
         let mut claim = self.claim.clone();
         claim.limit = claim.limit.saturating_add(self.exported);
@@ -208,8 +208,8 @@ impl Mine {
 }
 
 impl TierAccount {
-    /// Applies `change` to this run's claim. If what the page says does not cover it, and `allow` agrees to the sums
-    /// of the page, writes it there; if `allow` disagrees, takes it back.
+    /// Applies `change` to this run's claim. If the claim on the page does not cover it, and `allow` agrees to the sums of the
+    /// page, writes it there; if `allow` disagrees, takes it back.
     fn update(
         &self,
         change: impl FnOnce(&mut Mine),
@@ -352,7 +352,7 @@ pub(crate) struct Ledgers {
     leftovers: Mutex<BTreeMap<(TierRef, StoreKey), Leftover>>,
     /// Bytes on tiers that are not this run's at all.
     aside: Mutex<BTreeMap<TierRef, u64>>,
-    /// What this run has and has claimed on each tier of each node.
+    /// The space that this run uses and has claimed on each tier of each node.
     budgets: Mutex<BTreeMap<TierRef, TierBudget>>,
     cached: Mutex<cache::CachedParts>,
 }
@@ -375,13 +375,13 @@ pub(crate) struct Reservation<'a> {
 }
 
 impl Reservation<'_> {
-    /// What is claimed and has not arrived.
+    /// The claimed bytes that have not arrived.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Claims `bytes` in all, if all that is on the tier or is on its way there leaves so much; else what that takes. Of
-    /// several that ask at once, one is the first.
+    /// several requests at once, one is the first.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), u64> {
         let more = bytes.max(self.bytes) - self.bytes;
         let mut others = 0;
@@ -593,7 +593,7 @@ impl Ledgers {
         self.accounts.iter().map(waiting).sum()
     }
 
-    /// Notes since when this run has nothing to do but to wait for space, if it has; what of that is here.
+    /// Notes since when this run has nothing to do but to wait for space, if it has; returns the causes that are here.
     pub(crate) fn idle(&self, since: Option<Instant>) -> SpaceWaitCause {
         let tired = since.is_some_and(|s| s.elapsed() > TIMEOUT);
         let mut waits = SpaceWaitCause::default();
@@ -643,7 +643,7 @@ impl Ledgers {
         self.change(tier_ref, key, None, &mut 0);
     }
 
-    /// What was found under one name has another.
+    /// A replica that was found under one name has another.
     pub(crate) fn renamed(&self, tier_ref: TierRef, from: &StoreKey, to: &StoreKey) {
         if let Ok(mut replicas) = self.replicas.lock()
             && let Some(stored) = replicas.remove(&(tier_ref, from.clone()))
@@ -653,7 +653,7 @@ impl Ledgers {
         }
     }
 
-    /// What grows is taken from the reservation, as far as that goes.
+    /// Records a replica's bytes. Growth is taken from the reservation, as far as that goes.
     fn change(&self, tier_ref: TierRef, key: &StoreKey, stored: Option<u64>, reserved: &mut u64) {
         let (Some(&(at, _)), Ok(mut replicas)) =
             (self.tier_refs.get(&tier_ref), self.replicas.lock())
@@ -707,7 +707,7 @@ impl Ledgers {
         mine.space.used() == used
     }
 
-    /// What this run may use of each tier, where that has changed enough since it was told last.
+    /// The bytes of each tier that this run may use, if they have changed enough since the last report.
     pub(crate) fn news(&self) -> Vec<(TierRef, u64)> {
         let mut news = Vec::new();
         for (at, account) in self.accounts.iter().enumerate() {
@@ -719,7 +719,7 @@ impl Ledgers {
                 continue;
             };
             let own = mine.claim.limit.max(1);
-            // What others have cached goes when this run needs it.
+            // Cached data of others goes when this run needs the space.
             assert!(
                 mine.others_cached <= mine.others,
                 "more is cached than is used"

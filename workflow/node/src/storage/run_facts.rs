@@ -1,4 +1,4 @@
-//! The facts of a run, fixed when its world is built: what it is called, what it does, and where everything of it is.
+//! The facts of a run, fixed when its world is built: its names, its workflow and cluster, and its paths.
 
 use crate::storage::stage;
 use crate::storage::store::{failure, read_manifest, sealed_estimate, stored_estimate};
@@ -34,7 +34,7 @@ impl RunFacts {
         })
     }
 
-    /// What a replica of a part of this dataset takes on a tier.
+    /// The size of a replica of a part of this dataset on a tier.
     pub(crate) fn estimate(&self, data: DataId, manifest: &Manifest) -> u64 {
         match self.dataset(data) {
             Ok(dataset) if dataset.encrypt => sealed_estimate(manifest),
@@ -47,7 +47,6 @@ impl RunFacts {
         Some(&node.tiers.get(tier_ref.tier.at())?.name)
     }
 
-    /// What a node is called.
     pub(crate) fn node_name(&self, node: NodeId) -> String {
         let node_of = self.cluster.nodes.get(node.at());
         node_of.map_or_else(|| node.to_string(), |n| n.name.clone())
@@ -81,7 +80,7 @@ impl RunFacts {
             .join(format!("{}.{}", run.instance, run.attempt)))
     }
 
-    /// Where an attempt's output goes.
+    /// The file for an attempt's output.
     pub(crate) fn log_path(&self, run: &AttemptSpec) -> PathBuf {
         let name = self
             .workflow
@@ -92,7 +91,7 @@ impl RunFacts {
         self.state.step_log(&self.run, &instance, run.attempt)
     }
 
-    /// Where a drained part is.
+    /// The path of a drained part.
     pub(crate) fn drained(&self, key: &StoreKey) -> Result<PathBuf, Failure> {
         let external = self.workflow.external.as_deref().ok_or_else(|| {
             failure(
@@ -103,7 +102,7 @@ impl RunFacts {
         Ok(drained_part(external, &self.workspace, key))
     }
 
-    /// Where the manifest of a part is stored.
+    /// The file of a part's manifest.
     pub(crate) fn manifest_file(&self, key: &StoreKey) -> PathBuf {
         self.state.manifest(&self.workspace, key)
     }

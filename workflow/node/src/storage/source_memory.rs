@@ -12,7 +12,7 @@ use tarn_types::manifest::{Entry, EntryKind, Manifest, parent};
 const MAGIC: &[u8; 8] = b"tarnsrc1";
 const HASH_BYTES: usize = 16;
 
-/// What a program cannot set back: it tells a changed file of the same size and time from the old one.
+/// The facts of a file that a program cannot set back: they tell a changed file of the same size and time from the old one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// When the file's inode was changed last, in nanoseconds since 1970.
@@ -54,8 +54,7 @@ pub(crate) struct Remembered {
     pub(crate) flushed: Option<Instant>,
 }
 
-/// What is known of the files of `source`. Nothing, when the memory is missing, damaged, or of another source:
-/// then files are read again.
+/// The known files of `source`. None, when the memory is missing, damaged, or of another source: then files are read again.
 pub(crate) fn read(file: &Path, source: &Path) -> StampedFiles {
     let decoded = std::fs::read(file).ok().and_then(|b| decode(&b, source));
     decoded.unwrap_or_default()
@@ -139,7 +138,7 @@ fn with_folders(files: &StampedFiles) -> Manifest {
             at = above;
         }
     }
-    // What was a file may have become a folder since: then it is forgotten as a file.
+    // A file may have become a folder since: then it is forgotten as a file.
     let kept = files.values().filter(|(e, _)| !folders.contains(&e.path));
     let mut all: BTreeMap<_, _> = kept.map(|(e, _)| (e.path.clone(), e.clone())).collect();
     for path in folders {

@@ -1,7 +1,7 @@
 //! Steps see their folders at `<tier root>/<workspace>/at/<name>`. The mount points are made in each step's namespace. Outside of it
 //! there is a folder in place of each that may be entered, as slurmstepd does for a task of srun before `tarn enter`, and nothing else:
-//! a program that was started outside can neither list, read nor write there, and is told so. Permissions do not bind root: for it
-//! there is a file. An empty folder would take what such a program writes, and lose it.
+//! a program that was started outside can neither list, read nor write there, and gets an error. Permissions do not bind root:
+//! for it there is a file. An empty folder would take the output of such a program, and lose it.
 
 use crate::storage::store::{io_failure, is_folder, make_folder};
 use std::fs::{OpenOptions, Permissions};
@@ -15,7 +15,7 @@ pub(crate) const NAME: &str = "at";
 
 /// Such a folder may be entered.
 const ENTERED: u32 = 0o111;
-/// What such a file says.
+/// The text of such a file.
 const TEXT: &str = "A step of tarn has a folder here, which only the step itself and its processes see. Processes that srun starts in a step of several\n\
     nodes see it by `srun ... tarn enter COMMAND`, commands on another node of the step by `tarn exec NODE -- COMMAND`.\n";
 
@@ -64,7 +64,7 @@ pub(crate) fn remove(workspace: &Path) {
     let stage = workspace.join(NAME);
     for entry in std::fs::read_dir(&stage).into_iter().flatten().flatten() {
         let (path, kind) = (entry.path(), entry.file_type());
-        // What cannot be removed is found by the next that looks.
+        // The next look finds an entry that cannot be removed.
         let _ = match kind {
             Ok(kind) if kind.is_dir() => std::fs::remove_dir(&path),
             Ok(kind) if kind.is_file() && is_own(&path) => std::fs::remove_file(&path),

@@ -44,7 +44,7 @@ pub(crate) fn failure(kind: FailureKind, message: impl Into<String>) -> Failure 
     }
 }
 
-/// Says something on stderr that no event can carry. Whoever has closed it does not want to know.
+/// Prints a text on stderr that no event can carry. If stderr is closed, nobody wants to know.
 pub(crate) fn warn(text: &str) {
     let _ = std::io::stderr().write_all(format!("tarn: {text}\n").as_bytes());
 }
@@ -148,9 +148,9 @@ fn publish(mut written: Vec<TemporaryManifest<'_>>, durable: bool) -> Result<(),
         let path = item.path;
         let mut done = || -> io::Result<()> {
             let file = &item.file;
-            // What is replaced must be whole at any time. A new one that a crash of the machine leaves torn is
-            // known by its checksum, and nothing refers to it yet: after the rename, one commit of the file system
-            // takes content and name together.
+            // A file that is replaced must be whole at any time. A new one that a crash of the machine leaves torn is known by
+            // its checksum, and nothing refers to it yet: after the rename, one commit of the file system takes content and name
+            // together.
             let sync = durable && !at_once;
             let replaces = sync && path.symlink_metadata().is_ok();
             if replaces {
@@ -177,7 +177,8 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// The space that a folder takes with all that is in it, while others may change that: what cannot be looked at does not count.
+/// The space that a folder takes with all that is in it, while others may change that: an entry that cannot be looked at does not
+/// count.
 pub(crate) fn disk_use(folder: &Path) -> u64 {
     let mut bytes = 0u64;
     let mut folders = vec![folder.to_owned()];
@@ -267,7 +268,7 @@ pub(crate) fn first_difference(listed: &Manifest, manifest: &Manifest) -> Option
     longer.get(a.min(b)).map(name)
 }
 
-/// Whether a listed tree looks as its manifest says: names, kinds, modes, link targets, and of files sizes and times.
+/// Whether a listed tree looks as in its manifest: names, kinds, modes, link targets, and of files sizes and times.
 pub fn looks_like(listed: &Manifest, manifest: &Manifest) -> bool {
     first_difference(listed, manifest).is_none()
 }

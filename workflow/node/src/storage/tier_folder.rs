@@ -5,10 +5,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tarn_sys::folder;
 
-/// The mode of folders that data is put into: what was private where it came from must not be readable on a tier.
+/// The mode of folders that data is put into: data that was private where it came from must not be readable on a tier.
 const PRIVATE: u32 = 0o700;
 
-/// Where the tier is that nobody asked for: memory, in a folder of the user's own.
+/// The root of the default tier: memory, in a folder of the user's own.
 pub(crate) fn default_root() -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     PathBuf::from(format!("/dev/shm/tarn-{user}"))
@@ -38,7 +38,7 @@ fn is_beside_default(root: &Path) -> bool {
 /// Makes a folder that only this user can enter, or makes one that is there such a folder.
 ///
 /// # Errors
-/// When it is somebody else's, or no folder (a link to one is none): what is put there would be theirs to read.
+/// When it is somebody else's, or no folder (a link to one is none): its owner could read the data.
 pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
     match std::fs::DirBuilder::new().mode(PRIVATE).create(path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),

@@ -1,10 +1,10 @@
-//! Whether somebody has changed a replica since it was published, or read as a whole: the clock of its file system tells, however
-//! alike a file looks that is there now.
+//! Whether somebody has changed a replica since it was published, or read as a whole: the clock of its file system shows it,
+//! however alike a file looks that is there now.
 //!
-//! A mark: the fraction of a second in the time of the replica's folder. It is 0 where the data was synced before; else it stands for
-//! this boot of the machine, as a power cut may take what was not synced. Whatever gives the folder other entries sets another time.
-//! All else in it has changed (ctime) no later than the folder, which changes last: by the rename that publishes it, or by the mark.
-//! A replica without that is read again before it is used, which is all that a mark that was not set costs.
+//! A mark: the fraction of a second in the time of the replica's folder. It is 0 where the data was synced before; else it stands
+//! for this boot of the machine, as a power cut may take data that was not synced. A change of the folder's entries sets another
+//! time. All else in it has changed (ctime) no later than the folder, which changes last: by the rename that publishes it, or by
+//! the mark. A replica without that is read again before it is used, which is all that a mark that was not set costs.
 
 use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps, UTIME_OMIT, chmod, utimensat};
 use std::io;
@@ -46,8 +46,8 @@ impl MarkValidity {
     }
 }
 
-/// Marks a replica as what it is to be. One that has a mark keeps its time, as who reads it meanwhile takes another one for a change; what
-/// is newer is that the folder was changed (ctime).
+/// Sets the mark of a replica. One that has a mark keeps its time, as a process that reads it meanwhile takes another time for a
+/// change; only the change time (ctime) of the folder is newer.
 ///
 /// # Errors
 /// When the time of its folder cannot be set.
@@ -74,7 +74,8 @@ pub fn mark(root: &Path, holds: MarkValidity) -> io::Result<()> {
     Ok(utimensat(CWD, root, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Whether nothing of a replica has changed since it was marked, and its mark still holds. What cannot be looked at has changed.
+/// Whether nothing of a replica has changed since it was marked, and its mark still holds. One that cannot be looked at has
+/// changed.
 pub fn is_untouched(root: &Path, holds: MarkValidity, changes: ChangeScope) -> bool {
     let look = || -> io::Result<bool> {
         let about = root.symlink_metadata()?;
@@ -207,7 +208,7 @@ mod tests {
         assert_eq!(THIS.fraction(), THIS.fraction());
     }
 
-    /// Who copies the replica meanwhile looks at that time.
+    /// A process that copies the replica meanwhile looks at that time.
     #[test]
     fn a_mark_that_is_set_again_leaves_the_time_of_the_folder() {
         let (dir, root) = replica();

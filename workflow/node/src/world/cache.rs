@@ -13,7 +13,7 @@ use tarn_types::reason::Reason;
 use tarn_types::workflow::Keep;
 
 impl Local {
-    /// What other runs have changed on the tiers, looked at not more often than is worth it.
+    /// Takes in the changes of other runs on the tiers, not more often than is worth it.
     pub(super) fn look_at_ledgers(&mut self) {
         let pause = self.shared.ledgers.pause();
         if self.looked.is_none_or(|at| at.elapsed() >= pause) {
@@ -29,8 +29,8 @@ impl Local {
         }
     }
 
-    /// When two runs hold a part each of the space that both need, the younger one's data goes, once all that it
-    /// still does is to wait: the engine fetches or makes it again. What is to be kept beyond the run stays.
+    /// When two runs hold a part each of the space that both need, the younger one's data goes, once it only waits: the engine
+    /// fetches or makes it again. Data that is kept beyond the run stays.
     fn give_way(&mut self) {
         let steps = self.running.lock().map_or(0, |r| r.len()) + self.router.attended();
         let queued = self.pool.as_ref().map_or(0, DataPool::queued);
@@ -52,7 +52,7 @@ impl Local {
         }
     }
 
-    /// What is cached goes where another run waits for space.
+    /// Evicts cached data where another run waits for space.
     fn give_cache_up(&mut self) {
         for (tier_ref, part, key) in self.shared.ledgers.wanted_by_others() {
             let at = Place::Node(tier_ref);
@@ -106,7 +106,7 @@ impl Local {
         true
     }
 
-    /// What is rescued from the cache is not removed meanwhile.
+    /// Data that is rescued from the cache is not removed meanwhile.
     pub(super) fn hold_cached(&self, t: &Transfer, why: &Reason) {
         if *why != Reason::Rescue {
             return;
@@ -118,8 +118,8 @@ impl Local {
         }
     }
 
-    /// A replica stays as cache. What cannot be marked as such goes. A replica that somebody has pinned gets no mark: it stays, and no
-    /// other workflow removes it for space.
+    /// A replica stays as cache. One that cannot be marked as such goes. A replica that somebody has pinned gets no mark: it
+    /// stays, and no other workflow removes it for space.
     pub(super) fn cache(&mut self, part: PartRef, key: &StoreKey, tier_ref: TierRef, share: u64) {
         if self.pinned.contains(key) {
             self.last_pinned.insert((tier_ref, key.clone()));

@@ -10,7 +10,7 @@ use tarn_types::nodes::OwnedNodes;
 use tarn_types::workflow::CheckpointMethod::Image;
 use tarn_types::workflow::{Distribution, Workflow};
 
-/// What steps can have on this machine, or why they cannot.
+/// The capabilities of this machine for steps, or why they are missing.
 pub(super) struct StepCapabilities {
     pub(super) isolation: Result<StepIsolation, CapabilityError>,
     pub(super) one_namespace: Result<(), CapabilityError>,

@@ -174,8 +174,8 @@ fn mark(shared: &RunFacts) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Half-copied replicas, empty folders and claims of a workspace that no run is active of go from these tiers. What could
-/// not be done, a sentence each.
+/// Removes half-copied replicas, empty folders and claims of a workspace that no run is active of from these tiers. Returns one
+/// sentence for each failure.
 pub fn leave_tiers<'a>(
     tiers: impl Iterator<Item = (&'a Node, &'a Tier)>,
     workspace: &str,

@@ -101,8 +101,8 @@ fn open_keys(
     Ok(keys)
 }
 
-/// Refuses an encrypted dataset where it would not be kept as one. Of the nodes of an allocation it is said with what else they can do
-/// whether steps have namespaces.
+/// Refuses an encrypted dataset where it would not be kept as one. The nodes of an allocation report with their other
+/// capabilities whether steps have namespaces.
 fn check_encryption(
     dataset: &Dataset,
     own: &OwnedNodes,
@@ -120,7 +120,7 @@ fn check_encryption(
     Err(WorldError(message))
 }
 
-/// Where the replicas of other workflows are stored.
+/// The folders of other workflows' replicas.
 fn folders_of_others(prior: &[PriorData]) -> BTreeMap<(TierRef, StoreKey), PathBuf> {
     let parts = prior.iter().flat_map(|data| &data.parts);
     let folders = parts.flat_map(|part| {

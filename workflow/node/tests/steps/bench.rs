@@ -235,7 +235,7 @@ impl Bench {
     }
 }
 
-/// Whether this machine allows namespaces. A world that says no must be right: util-linux is asked as well.
+/// Whether this machine allows namespaces. A world that denies it must be right: util-linux is tried as well.
 pub(crate) fn namespaces_allowed(world: &Machine) -> bool {
     let Err(why) = world.multi_node() else {
         return true;
@@ -359,7 +359,7 @@ impl Machine {
         }
     }
 
-    /// Lists a source and brings all of it to a node; what a view of it is.
+    /// Lists a source and brings all of it to a node; the replicas of a view of it.
     pub(crate) fn stage(&mut self, data: u32, node: u32) -> Vec<NodeReplica> {
         let infos = self.list(data).expect("a source");
         let to = Place::Node(spot(node));

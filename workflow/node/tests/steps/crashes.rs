@@ -58,7 +58,7 @@ pub(crate) fn victim(mut arguments: impl Iterator<Item = OsString>) -> ExitCode 
         if matches!(event, Event::Ended { .. }) {
             return ExitCode::SUCCESS;
         }
-        // What an engine does about it.
+        // The reaction of an engine.
         world.perform(Do::Stop {
             instance: InstanceId {
                 step: StepId(0),

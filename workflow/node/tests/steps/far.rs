@@ -222,7 +222,7 @@ fn conflict() {
 }
 
 fn single() {
-    // The follower spends time and leaves something; its parts of the sums are told.
+    // The follower spends time and leaves something; the sums have its parts.
     let run = r#"echo one > $TARN_made/f; echo x > left-0
         "$HELPER" exec n1 -- sh -c 'test -z "$(ls $TARN_made 2>/dev/null)" || exit 1
             echo yy > left-1; i=0; while test $i -lt 200000; do i=$((i+1)); done'"#;
@@ -307,7 +307,7 @@ n1" || exit 15
 }
 
 fn flow() {
-    // Both ways at once, far more than a window; who closes early is told so, and so is who goes on writing.
+    // Both ways at once, far more than a window; a reader that closes early, and a writer that continues, get to know it.
     let run = r#"
         set +o pipefail
         head -c 30000000 /dev/urandom > big
@@ -400,11 +400,11 @@ fn network() {
     }
 }
 
-/// Something that runs on both nodes, and says on the second again and again that it does.
+/// Something that runs on both nodes, and shows on the second again and again that it does.
 const LONG: &str =
     r#""$HELPER" exec n1 -- sh -c 'while :; do echo > $TARN_WORKFLOW_DIR/beat; sleep 0.05; done'"#;
 
-/// Nothing runs any more that would say so.
+/// No process runs any more that would show it.
 fn silent(bench: &Bench) {
     std::fs::remove_file(bench.path("beat")).unwrap();
     std::thread::sleep(Duration::from_millis(500));
@@ -470,7 +470,7 @@ fn unreachable_follower() {
     let mut pair = Pair::new(&bench);
     pair.leader().begin(0, 1, &[0, 1], vec![]);
     pair.there(&bench.path("beat"));
-    // Nothing that either says gets through any more. About another attempt, or of a node without a part in it, it is no news.
+    // No message of either gets through any more. About another attempt, or of a node without a part in it, it is no news.
     pair.cut.store(true, Ordering::SeqCst);
     let instance = InstanceId {
         step: StepId(0),
@@ -500,7 +500,7 @@ fn leader_lost() {
     let mut pair = Pair::new(&bench);
     pair.leader().begin(0, 1, &[0, 1], vec![]);
     pair.there(&bench.path("beat"));
-    // As a machine that loses its power: nothing more is heard of it.
+    // As a machine that loses its power: no message of it comes any more.
     pair.cut.store(true, Ordering::SeqCst);
     pair.follower().local.lose_node(NodeId(0));
     let work = TierDir::new(&bench.path("tier"), "ws", "n1").work();
@@ -645,7 +645,7 @@ fn unknown() {
         return;
     };
     let mut pair = Pair::new(&bench);
-    // The follower is one that was started anew in the middle.
+    // The follower is one that was started again in the middle.
     pair.leader().begin(0, 1, &[0, 1], vec![]);
     let (from, _, step, begin) = pair.letters.recv().unwrap();
     assert!(String::from_utf8_lossy(&begin).contains("Begin"));
@@ -680,7 +680,7 @@ fn ending() {
         let node = if leader { "n0" } else { "n1" };
         let work = TierDir::new(&bench.path("tier"), "ws", node).work();
         assert_eq!(entries(&work), Vec::<PathBuf>::new());
-        // What the leader said last is enough for the follower.
+        // The leader's last message is enough for the follower.
         if leader {
             let work = TierDir::new(&bench.path("tier"), "ws", "n1").work();
             pair.until(|_| entries(&work).is_empty().then_some(()));

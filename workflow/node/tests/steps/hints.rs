@@ -1,4 +1,4 @@
-//! What a failed step is told to do; and what no failure is made of.
+//! The hints of a failed step; and sockets in outputs, which are no failure.
 
 use crate::Test;
 use crate::bench::{Bench, committed, data, failed, namespaces_allowed, step, tree, used};

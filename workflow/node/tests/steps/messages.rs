@@ -14,8 +14,8 @@ mpi.MPI_Finalize()
 open(os.environ["TARN_made"] + "/" + str(rank.value), "w").write(str(total.value))
 "#;
 
-/// What a step's command begins with, that its ranks reach each other. Nothing, but where Open MPI reaches no process that has another
-/// host name and the same addresses, without tarn too, as 6.0.0rc2 (docs/internals/stacks.md): then its ranks use UCX.
+/// The begin of a step's command that lets its ranks reach each other. Empty, but where Open MPI reaches no process that has
+/// another host name and the same addresses, without tarn too, as 6.0.0rc2 (docs/internals/stacks.md): then its ranks use UCX.
 pub(crate) fn messages() -> &'static str {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

@@ -153,7 +153,7 @@ fn sources_are_divided_and_their_hashes_remembered() {
     drop(world);
     let learned = bench.world().list(0).unwrap();
     assert!(learned[..2].iter().all(|i| i.hash.is_some()), "{learned:?}");
-    // Same size, same time, other content: its inode tells.
+    // Same size, same time, other content: its inode shows it.
     let length = std::fs::metadata(bench.path("raw/c")).unwrap().len();
     let before = std::fs::metadata(bench.path("raw/c")).unwrap().modified();
     bench.write("raw/c", &"d".repeat(length as usize));
@@ -192,7 +192,7 @@ fn a_source_is_what_it_is_now() {
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
     let right = infos[0].hash.expect("remembered");
-    // As if another content had been remembered: the manifest of the listing says so.
+    // As if another content had been remembered: the manifest of the listing has it.
     let file = bench.state().manifest("ws", &infos[0].key);
     let mut manifest =
         tarn_types::manifest::Manifest::decode(&std::fs::read(&file).unwrap()).unwrap();
@@ -285,7 +285,7 @@ fn a_destination_of_somebody_else_is_refused() {
     assert_eq!(tree(&bench.path("out"))["precious"], "mine");
     std::fs::remove_file(bench.path("out/precious")).unwrap();
     world.transfer(0, 0, &infos, &Place::Source, &dest).unwrap();
-    // What tarn has put there, it may replace; what was changed since, not.
+    // tarn may replace its own files, but not files that were changed since.
     world.transfer(0, 0, &infos, &Place::Source, &dest).unwrap();
     bench.write("out/c", "edited");
     assert!(world.transfer(0, 0, &infos, &Place::Source, &dest).is_err());
@@ -388,7 +388,7 @@ fn the_damaged_part_of_several_is_named() {
             other => panic!("{other:?}"),
         }
     }
-    // What has changed outside is not damaged.
+    // A source that has changed is not damaged.
     bench.write("raw/p1/f", "changed");
     world.order(0, 0, &infos, &Place::Source, &Place::Drained);
     match world.next() {

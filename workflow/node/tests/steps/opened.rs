@@ -58,7 +58,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
-/// What the attackers' programs begin with. `answer` is what `tarn exec` would read.
+/// The begin of the attackers' programs. `answer` returns the reply that `tarn exec` would read.
 pub(crate) const CLIENT: &str = r#"
 import array, itertools, json, os, resource, signal, socket, subprocess, sys, time
 DOOR = os.environ['TARN_EXEC_DIR'] + '/n1'
@@ -146,7 +146,7 @@ for s in crowd:
 os._exit(0)
 "#;
 
-/// What runs a program of an attacker's.
+/// The command that runs an attacker's program.
 pub(crate) const RUN: &str = "python3 $TARN_WORKFLOW_DIR/attack.py";
 
 /// A step of two nodes whose program is this one.
@@ -547,8 +547,8 @@ works()
     );
 }
 
-/// A program of the step that says garbage, says nothing, goes, never ends its line, or sends one byte after the other: each loses its
-/// connection, and commands are started as before.
+/// A program of the step that sends garbage, sends nothing, goes, never ends its line, or sends one byte after the other: each
+/// loses its connection, and commands are started as before.
 fn who_keeps_to_nothing() {
     attacked(
         r#"

@@ -1,4 +1,4 @@
-//! One step on one node: what it sees, what becomes of it.
+//! One step on one node: its view, and its results.
 
 use crate::Test;
 use crate::bench::{Bench, committed, data, failed, namespaces_allowed, spot, step, tree, used};
@@ -131,14 +131,14 @@ fn checkpoints_that_go() {
             world.perform(Do::Forget { instance, at });
         }
     }
-    // What is still to be removed is, now.
+    // Dropping the world removes the rest.
     drop(world);
     let there = TierDir::new(&bench.path("tier"), "ws", "n0").checkpoints();
     assert!(there.join("r1/work-0/of.2").exists());
     nothing_left(&bench);
 }
 
-/// Each would fit: the second to end finds the first one's output there, and is told what to do.
+/// Each would fit: the second to end finds the first one's output there, and the error has a hint.
 fn only_alone() {
     let write = "head -c 600000 /dev/zero > $TARN_made/f; sleep 0.3";
     let out = |at| vec![used(at, Role::Out, Distribution::Single)];
@@ -396,7 +396,7 @@ fn an_output_may_be_made_anew() {
     });
 }
 
-/// What lies beside the datasets is none, and is told as what is left in the scratch folder is.
+/// A folder beside the datasets is none, and is reported as files in the scratch folder are.
 fn what_lies_beside_is_told() {
     let out = used(0, Role::Out, Distribution::Single);
     let run = "echo x > $TARN_made/x; mkdir ${TARN_made}2; echo lost > ${TARN_made}2/y";
@@ -488,7 +488,7 @@ fn a_prelude_that_fails_fails_the_step() {
     let bench = Bench::new(vec![], vec![bad]);
     let (kind, _, log) = failed(bench.world().run(vec![]));
     assert_eq!((kind, log.as_str()), (FailureKind::Exit, ""));
-    // What is sourced may use what is not set; the command may not.
+    // The prelude may use unset variables; the command may not.
     let mut good = step("test $X = 1; echo $NOT_SET", vec![]);
     good.prelude = Some("X=1; echo $NOT_SET | false | true".into());
     let (kind, _, log) = failed(Bench::new(vec![], vec![good]).world().run(vec![]));

@@ -130,7 +130,7 @@ fn staged(bench: &Bench) -> Option<(Machine, Vec<NodeReplica>)> {
     Some((world, raw))
 }
 
-/// A step whose middle can be looked at: it says that it is there, and waits.
+/// A step whose middle can be looked at: it shows that it is there, and waits.
 fn waiting(bench: &Bench, run: &str) -> String {
     let (there, on) = (bench.path("there"), bench.path("on"));
     format!(
@@ -316,7 +316,7 @@ fn a_clean_up_forgets_the_keys_of_what_it_removes() {
     staying
         .keep
         .insert((raw[0].key.clone(), Place::Node(spot(0))));
-    // What a process that was killed has written of a key whose part was never made.
+    // A half-written key of a process that was killed; its part was never made.
     let folder = bench.state().keys("ws").join("raw");
     std::fs::write(folder.join("never.0.r.1.0.0123456789abcdef.tmp"), "half").unwrap();
     bench.world().clean(&staying);
@@ -325,7 +325,7 @@ fn a_clean_up_forgets_the_keys_of_what_it_removes() {
     assert_eq!(keys_in(&bench), 0);
 }
 
-/// What the nodes of a run have: not the user's key, but those that are made of it.
+/// The keys of a run's nodes: not the user's key, but those that are made of it.
 fn of_nodes(bench: &Bench) -> DataKeys {
     let wrapping = Wrapping::of_user(ring(), "ws").unwrap();
     let wrapping = Wrapping::of_run(wrapping.for_nodes().clone());

@@ -1,4 +1,4 @@
-//! What runs a step's command: where it ends, what comes before it, and scripts that name their interpreter.
+//! The shell of a step's command: where it ends, what comes before it, and scripts that name their interpreter.
 
 use crate::Test;
 use crate::bench::{Bench, committed, data, failed, step, tree, used};
@@ -47,7 +47,7 @@ fn making(run: &str) -> Step {
     step(run, vec![used(0, Role::Out, Distribution::Single)])
 }
 
-/// What the step has made, by name.
+/// The files that the step has made, by name.
 fn made(bench: &Bench) -> std::collections::BTreeMap<String, String> {
     let outputs = committed(bench.world().run(vec![vec![]]));
     let key = &outputs[0].parts[0].0.key;
@@ -70,7 +70,7 @@ fn what_fails_ends_the_step() {
             assert!(log.contains(says), "{run}: {log}");
         });
     }
-    // A reader that has enough ends the writer: what to do is said.
+    // A reader that has enough ends the writer: the error has a hint.
     let ended = bench(making("yes | head -n 1 > $TARN_made/x"), Namespaces::Auto);
     let (_, message, _) = failed(ended.world().run(vec![vec![]]));
     assert!(message.contains("status 141 (SIGPIPE"), "{message}");
@@ -108,7 +108,7 @@ fn a_first_line_names_the_interpreter() {
         let mut loads = making(run);
         loads.prelude = Some("export LOADED=yes".into());
         assert_eq!(made(&bench(loads, namespaces))["x"], "1 yes []");
-        // Its own first line says how strict it is.
+        // Its own first line sets how strict it is.
         let lax = making("#!/bin/sh\nfalse\necho $none > $TARN_made/x; cp -a . $TARN_made/scratch");
         let made = made(&bench(lax, namespaces));
         assert_eq!(made.keys().collect::<Vec<_>>(), ["x"]);

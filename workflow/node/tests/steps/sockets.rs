@@ -1,4 +1,4 @@
-//! Sockets of one real processor each: what steps and threads may run on.
+//! Sockets of one real processor each: the processors of steps and threads.
 
 use crate::Test;
 use crate::bench::{Bench, Machine, committed, data, spot, step, tree, used};
@@ -22,7 +22,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
-/// What a process or thread may run on, as the kernel writes it.
+/// The processors on which a process or thread may run, as the kernel writes them.
 fn allowed(process: &str) -> Option<String> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let list = status
@@ -46,7 +46,7 @@ fn two() -> Option<[u32; 2]> {
     Some([*cpus.first()?, *cpus.get(1)?])
 }
 
-/// The tier lies on the second of two sockets.
+/// The tier is on the second of two sockets.
 fn world(bench: &Bench, cpus: [u32; 2]) -> Machine {
     let mut config = bench.config("ws");
     let socket = |at: usize| Socket {

@@ -166,7 +166,7 @@ fn it_is_open_and_empty() {
     let made = tree(&TierDir::new(&bench.path("tier"), "ws", "n0").part(key));
     assert_eq!(made["modes"], "1777\n".repeat(3));
     assert_eq!(made["names"], "");
-    // What it leaves there goes with it.
+    // Files that it leaves there go with it.
     let work = TierDir::new(&bench.path("tier"), "ws", "n0").work();
     assert_eq!(std::fs::read_dir(work).map_or(0, Iterator::count), 0);
 }

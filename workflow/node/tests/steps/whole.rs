@@ -1,4 +1,4 @@
-//! What fails in the middle leaves nothing behind, and nothing waits for what only it could give.
+//! An action that fails in the middle leaves nothing behind, and nothing waits for what only it could give.
 
 use crate::Test;
 use crate::bench::{Bench, Machine, data, failed, held, part_ref, spot, step, used};
@@ -188,7 +188,7 @@ fn a_listing_ends_with_its_world() {
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
-/// The next event that is no news of a tier, if it comes soon.
+/// The next event that is no capacity of a tier, if it comes soon.
 fn soon(world: &mut Machine) -> Option<Event> {
     let until = world.local.now() + 10 * SECOND;
     loop {

@@ -1,12 +1,12 @@
-//! What the papers claim as a table for documents: that of research/results.md is made by it.
+//! The papers' claims as a table for documents: the table of research/results.md is made by it.
 
 use super::Results;
 use std::fmt::Write;
 
-/// Where the pages of the experiments are, seen from research/results.md.
+/// The folder of the experiments' pages, relative to research/results.md.
 const PAGES: &str = "evidence";
 
-/// Every claim of every experiment, and what was not run, as a table in Markdown.
+/// Every claim of every experiment, and the experiments that were not run, as a table in Markdown.
 pub fn markdown(results: &Results) -> String {
     let mut out = String::from(
         "| experiment | claim | paper | here | verdict |\n| --- | --- | --- | --- | --- |\n",
@@ -22,7 +22,7 @@ pub fn markdown(results: &Results) -> String {
             let _ = writeln!(
                 out,
                 "| {} | {} | {} | {}{} | {} |",
-                // Said once.
+                // Only in the first row.
                 std::mem::take(&mut link),
                 plain(&claim.claim),
                 plain(&claim.paper),

@@ -1,4 +1,4 @@
-//! Results as one page: what does not hold, what is undecided, what holds; then each experiment.
+//! Results as one page: the claims that fail, are undecided, and hold; then each experiment.
 
 use super::numbers::{FigureCell, measured, short};
 use super::{
@@ -12,7 +12,7 @@ use crate::html::{LAST, TOOLS, begin, end};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("../../page/evidence.css");
-/// What is drawn: the plots of all experiments that ran, in their order.
+/// The script that collects the plots of all experiments that ran, in their order.
 const DRAWN: &str = "const byId = (id) => document.getElementById(id);\n\
     const found = JSON.parse(byId('tarn-results').textContent).experiments;\n\
     const plots = found.filter((e) => !e.not_run).flatMap((e) => e.plots);\n";
@@ -110,7 +110,7 @@ fn pill(verdict: ClaimVerdict) -> String {
     )
 }
 
-/// How figures came about, beside a text: only what that does not say itself; nothing if they were simply measured.
+/// How figures came about, beside a text: only words that the text does not have; nothing if they were simply measured.
 fn mark(how: Option<String>, beside: &str) -> String {
     let beside = beside.to_lowercase();
     let how = how.unwrap_or_default();
@@ -242,7 +242,7 @@ fn not_run(page: &mut String, results: &Results) {
     page.push_str("</section>\n");
 }
 
-/// Where each experiment is.
+/// The links to the experiments.
 fn contents(page: &mut String, results: &Results) {
     page.push_str("<section id=\"experiments\"><h2>Experiments</h2>\n<ul class=\"contents\">\n");
     for e in &results.experiments {
@@ -322,7 +322,7 @@ fn list(page: &mut String, heading: &str, sentences: &[String]) {
     page.push_str("</ul>\n");
 }
 
-/// What a plot is drawn from.
+/// The data of a plot.
 fn data(plot: &Plot) -> String {
     let name = |label: &str, otherwise: &str| match label {
         "" => otherwise.to_owned(),
@@ -392,7 +392,7 @@ fn table(page: &mut String, table: &EvidenceTable, how: Option<String>) {
     figure::table(page, "plain", &head, &rows);
 }
 
-/// A figure, its spread and the paper's, told apart by style.
+/// A figure, its spread and the paper's, distinguished by style.
 fn cell(cell: &EvidenceCell, is_whole: bool) -> String {
     let shown = FigureCell::of(cell, is_whole);
     let mut out = match cell {

@@ -1,11 +1,11 @@
-//! Results for terminals: all of them, or what a reader of the page has to know at once.
+//! Results for terminals: all of them, or those that a reader of the page has to know at once.
 
 use super::numbers::{FigureCell, short};
 use super::{ClaimVerdict, EvidenceCell, EvidenceTable, Experiment, PaperClaim, Results};
 use crate::html::sections::counted;
 use std::fmt::Write;
 
-/// All results: each experiment's tables and claims, what differs from the paper, and how long all took.
+/// All results: each experiment's tables and claims, differences from the paper, and how long all took.
 pub fn text(results: &Results) -> String {
     let mut out = String::new();
     for experiment in &results.experiments {
@@ -15,7 +15,7 @@ pub fn text(results: &Results) -> String {
     out
 }
 
-/// What does not hold, what was not run, how many claims have which verdict, and how long all took.
+/// The claims that do not hold, the experiments that were not run, the number of claims by verdict, and the time of all.
 pub fn brief(results: &Results) -> String {
     let mut out = String::new();
     for e in &results.experiments {
@@ -133,7 +133,7 @@ impl Results {
 }
 
 impl Experiment {
-    /// What does not hold stands first, what holds last.
+    /// Failed claims first, claims that hold last.
     pub(super) fn claims_by_verdict(&self) -> impl Iterator<Item = &PaperClaim> {
         ClaimVerdict::BY_WEIGHT
             .into_iter()

@@ -1,4 +1,4 @@
-//! What the page's JavaScript draws from: compact rows, times in microseconds.
+//! The data that the page's JavaScript draws: compact rows, times in microseconds.
 
 use super::MAX_DRAWN;
 use super::links::PageLinks;

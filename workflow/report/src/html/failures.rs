@@ -1,4 +1,4 @@
-//! What failed on the way or in the end, and what was stopped when the run was.
+//! Failures on the way or at the end, and the attempts that were stopped when the run was.
 
 use super::links::PageLinks;
 use super::text::escape;
@@ -118,7 +118,7 @@ fn failed(trace: &RunTrace, names: &RunNames<'_>, links: &PageLinks) -> Vec<Fail
     all
 }
 
-/// What followed from failures by the end of the run, lost nodes, and sources that could not be listed.
+/// The consequences of failures by the end of the run, lost nodes, and sources that could not be listed.
 fn consequences(trace: &RunTrace, names: &RunNames<'_>) -> Vec<FailureListEntry> {
     let mut all = Vec::new();
     let not_run = not_run(trace);

@@ -1,4 +1,4 @@
-//! The workflow as a picture: steps, datasets and what leads to what, as plain SVG.
+//! The workflow as a picture: steps, datasets and the edges between them, as plain SVG.
 
 use super::layers::{LayerCell, VertexPair, layers};
 use super::text::escape;
@@ -10,7 +10,7 @@ use std::fmt::Write;
 use tarn_types::id::{DataId, StepId};
 use tarn_types::units::{Bytes, Elapsed};
 
-/// Boxes of a graph that is drawn: more cannot be told apart.
+/// Boxes of a graph that is drawn: more cannot be distinguished.
 pub(super) const MAX_BOXES: usize = 120;
 /// Boxes side by side, on a wide screen and on a phone.
 const WIDE: usize = 4;
@@ -40,7 +40,7 @@ struct Vertex {
 pub(super) struct WorkflowGraph {
     vertices: Vec<Vertex>,
     edges: Vec<VertexPair>,
-    /// Of each edge, whether it only says `after`.
+    /// Of each edge, whether it only is an `after`.
     is_order: Vec<bool>,
 }
 

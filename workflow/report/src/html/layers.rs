@@ -9,7 +9,7 @@ const SWEEPS: usize = 6;
 /// An edge between two boxes, by their numbers.
 pub(super) type VertexPair = (usize, usize);
 
-/// What has a place in a layer.
+/// An element of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LayerCell {
     /// A box.

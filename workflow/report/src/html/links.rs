@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use tarn_types::id::InstanceId;
 use tarn_types::object::is_object;
 
-/// Where a page is stored, and the run that it shows. By default the page is in the run's folder.
+/// The folder of a page, and the run that it shows. By default the page is in the run's folder.
 #[derive(Debug, Clone, Default)]
 pub struct PageLinks {
     /// The folder of the page; not known: links to results are absolute.

@@ -7,7 +7,7 @@ use crate::trace::{RunTrace, is_stopped};
 use std::fmt::Write;
 use tarn_types::units::{Bytes, Elapsed};
 
-/// The pattern of what waits: defined once, used by the drawings.
+/// The pattern for waiting: defined once, used by the drawings.
 pub(crate) const HATCH: &str = r#"<svg width="0" height="0" aria-hidden="true"><pattern id="hatch" width="4" height="4"
  patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path d="M0 0V4"/></pattern></svg>"#;
 
@@ -62,7 +62,7 @@ pub(crate) fn counted(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// A figure with its label above, and what it is made of below.
+/// A figure with its label above, and its parts below.
 fn card(page: &mut String, label: &str, value: &str, below: &str, class: &str) {
     let _ = writeln!(
         page,
@@ -109,7 +109,7 @@ fn busy_percent(s: &Summary) -> f64 {
     percent(busy, all)
 }
 
-/// What became of the instances that did not run, and of attempts that were not the last.
+/// The numbers of instances that were reused, failed, not run or stopped, and of retries.
 fn other_instances(trace: &RunTrace, s: &Summary) -> String {
     let i = &s.instances;
     let open = match s.outcome {
@@ -133,7 +133,7 @@ fn other_instances(trace: &RunTrace, s: &Summary) -> String {
     some.join(" · ")
 }
 
-/// What crossed the external store's link, and what it would have carried otherwise.
+/// The bytes that crossed the external store's link, and the bytes that stage-through would have moved.
 fn external_cards(page: &mut String, s: &Summary) {
     let (b, st) = (&s.bytes, &s.stage_through);
     let outside = u128::from(b.external_in) + u128::from(b.external_out);

@@ -69,7 +69,7 @@ pub(super) fn steps(page: &mut String, trace: &RunTrace, s: &Summary) {
     );
 }
 
-/// A cell: a title for narrow screens, a value to sort by, what is shown, and a smaller line.
+/// A cell: a title for narrow screens, a value to sort by, the text, and a smaller line.
 fn cell(page: &mut String, title: &str, value: u64, shown: &str, below: &str) {
     let _ = write!(
         page,

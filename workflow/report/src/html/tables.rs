@@ -11,7 +11,7 @@ use tarn_types::units::Elapsed;
 /// Notes that are listed, the last ones.
 const MAX_NOTES: usize = 500;
 
-/// What has become of images of steps' processes.
+/// The results of taking images of steps' processes.
 pub(super) fn images(page: &mut String, summary: &Summary) {
     let with = || summary.steps.iter().filter(|s| s.images.any());
     if with().count() == 0 {
@@ -25,7 +25,7 @@ pub(super) fn images(page: &mut String, summary: &Summary) {
     let _ = writeln!(page, "</section>");
 }
 
-/// Two tables that JavaScript fills: rows come as they are asked for.
+/// Two tables that JavaScript fills: rows come on demand.
 pub(super) fn lists(page: &mut String, trace: &RunTrace) {
     let (attempts, transfers) = (trace.attempts().count(), trace.history.transfers.len());
     for (id, title, rows, what) in [

@@ -37,7 +37,7 @@ pub(super) fn percent(part: u128, whole: u128) -> f64 {
     (part.min(whole) * 1000 / whole) as f64 / 10.0
 }
 
-/// Nanoseconds as whole microseconds: what the page draws with.
+/// Nanoseconds as whole microseconds, the unit of the page's drawings.
 pub(crate) fn micros(t: Nanos) -> u64 {
     t / 1000
 }

@@ -1,4 +1,4 @@
-//! What was run: the graph of the workflow and the command of each step; where results are; with what it ran.
+//! The executed workflow: its graph, the command of each step, the places of the results, and the environment.
 
 use super::graph::{MAX_BOXES, WorkflowGraph, step_colour};
 use super::links::PageLinks;
@@ -123,7 +123,7 @@ pub(super) fn results(page: &mut String, trace: &RunTrace, links: &PageLinks) {
     page.push_str("</dl></section>\n");
 }
 
-/// With what the run ran: versions, machines, folders.
+/// The environment of the run: versions, machines, folders.
 pub(super) fn environment(page: &mut String, trace: &RunTrace, s: &Summary) {
     let start = &trace.start;
     let hosts = start.cluster.hosts.iter().take(64).map(|host| {

@@ -1,5 +1,5 @@
-//! What the page draws of a run: boxes over nodes and time, as compact rows, times in microseconds from the first
-//! submission.
+//! The data of the page's chart of a run: boxes over nodes and time, as compact rows, times in microseconds from the
+//! first submission.
 
 use super::summary::{SiteRun, job_name};
 use crate::html::text::micros;
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use tarn_types::site::{Fate, ItemId, JobId, Span, SpanOf, Workload};
 use tarn_types::units::Time;
 
-/// Boxes of jobs with their phases that are drawn, and of what runs beside them: a browser shows as many without
-/// effort. Where there are more, none of that kind are; of jobs, the use of nodes tells.
+/// The most boxes of jobs with their phases that are drawn, and of the moves beside them: a browser shows as many without
+/// effort. If there are more, none of that kind are drawn; for jobs, the curve of used nodes remains.
 pub(super) const MAX_BOXES: usize = 20_000;
 /// Nodes that are drawn one by one.
 pub(super) const MAX_NODES: u32 = 512;
@@ -18,7 +18,7 @@ const MAX_USERS: usize = 3;
 /// Slices of time of the curve of nodes in use.
 const SLICES: usize = 600;
 
-/// What is drawn of one policy.
+/// The chart of one policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Chart {
     policy: String,
@@ -129,14 +129,14 @@ impl Chart {
     }
 }
 
-/// What has a name in a chart.
+/// A named object in a chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ChartSubject {
     Job(JobId),
     Item(ItemId),
 }
 
-/// Where names are in the chart's list.
+/// Positions of names in the chart's list.
 struct ChartNames {
     known: BTreeMap<ChartSubject, i64>,
     /// Of items, the first jobs that write and that read them.

@@ -7,7 +7,7 @@ use crate::html::{LAST, TOOLS, begin, end};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What is drawn.
+/// The script that reads the plots.
 const DRAWN: &str = "const byId = (id) => document.getElementById(id);\n\
     const plots = JSON.parse(byId('tarn-plots').textContent);\n";
 /// Ratios between two lines of the grid, and the least that the axis goes up to.
@@ -16,12 +16,12 @@ const LEAST_TOP: f64 = 1.25;
 /// Ratios above this are drawn at the upper edge: a single bad one must not flatten all the others.
 const MOST_TOP: f64 = 3.0;
 
-/// What the page shows.
+/// The content of the page.
 #[derive(Debug, Clone)]
 pub struct Comparison {
     /// Its title.
     pub title: String,
-    /// What stands below it.
+    /// The line below the title.
     pub sub: String,
     /// The heading of the charts.
     pub heading: String,
@@ -44,11 +44,11 @@ pub struct Comparison {
 /// A figure in large.
 #[derive(Debug, Clone)]
 pub struct Card {
-    /// What it is.
+    /// The label.
     pub label: String,
     /// The figure.
     pub value: String,
-    /// What else there is to say.
+    /// The line below the figure.
     pub below: String,
 }
 
@@ -57,7 +57,7 @@ pub struct Card {
 pub struct Panel {
     /// Its name.
     pub name: String,
-    /// What it is of.
+    /// The subject of its curves.
     pub note: String,
     /// Its curves; those of one name have one colour in all charts.
     pub curves: Vec<Curve>,
@@ -122,7 +122,7 @@ pub fn comparison_page(comparison: &Comparison) -> String {
     page
 }
 
-/// The charts: their axes are the same, and what is beyond the upper edge is marked there.
+/// The charts: their axes are the same, and points beyond the upper edge are marked there.
 fn charts(page: &mut String, comparison: &Comparison) {
     let _ = write!(
         page,
@@ -172,7 +172,7 @@ fn plots(comparison: &Comparison) -> Vec<Value> {
     comparison.panels.iter().map(plot).collect()
 }
 
-/// What all charts go up to.
+/// The upper end of all charts.
 fn top(panels: &[Panel]) -> f64 {
     let curves = panels.iter().flat_map(|p| &p.curves);
     let values = curves.flat_map(|c| c.line.iter().chain(&c.dots));

@@ -15,7 +15,7 @@ use tarn_types::site::{Machine, Workload};
 
 const STYLE: &str = include_str!("../../page/site.css");
 const GANTT: &str = include_str!("../../page/gantt.js");
-/// Where the page's scripts find what they draw.
+/// The script that reads the page's data.
 const RUN: &str = "const byId = (id) => document.getElementById(id);\nconst run = JSON.parse(byId('tarn-run').textContent);\n";
 
 /// The page for these policies, at least one.
@@ -196,7 +196,7 @@ fn figures(page: &mut String, runs: &[SiteSummary]) {
     );
 }
 
-/// What was not simulated: jobs that were taken out, and lines of the input.
+/// The jobs that were taken out, and the lines of the input that were left out.
 fn left_out(page: &mut String, runs: &[SiteSummary]) {
     if runs.iter().all(|r| r.refused == 0 && r.skipped.is_empty()) {
         return;

@@ -1,4 +1,4 @@
-//! The figures of one policy: computed from what the simulated world recorded. Serialized, they are a run of
+//! The figures of one policy: computed from the record of the simulated world. Serialized, they are a run of
 //! `tarn sim --json`.
 
 use serde::Serialize;
@@ -9,7 +9,7 @@ use tarn_types::units::{Nanos, SECOND, Time};
 /// Refused jobs that are named; of more, the first.
 pub const MAX_REFUSED: usize = 100;
 
-/// A simulation that has ended, and what it is compared with.
+/// A simulation that has ended, and the values it is compared with.
 #[derive(Debug, Clone, Copy)]
 pub struct SiteRun<'a> {
     /// The policy.
@@ -18,7 +18,7 @@ pub struct SiteRun<'a> {
     pub machine: &'a Machine,
     /// The workload.
     pub workload: &'a Workload,
-    /// What happened.
+    /// The result of the simulation.
     pub result: &'a SiteResult,
     /// A makespan that no policy can beat.
     pub lower_bound: Nanos,
@@ -35,7 +35,7 @@ pub struct SiteSummary {
     pub policy: String,
     /// From the first submission until the last job has released its nodes and the last kept item is delivered.
     pub makespan_s: f64,
-    /// What no policy can beat.
+    /// A makespan that no policy can beat.
     pub lower_bound_s: f64,
     /// By name.
     pub workflows: BTreeMap<String, FlowSummary>,
@@ -45,9 +45,9 @@ pub struct SiteSummary {
     pub mean_bounded_slowdown: f64,
     /// By the way they took.
     pub bytes: SiteByteTotals,
-    /// What all nodes drew.
+    /// The energy of all nodes.
     pub energy_j: f64,
-    /// Events that the planner was told.
+    /// Events that the planner received.
     pub events: u64,
     /// Seconds that the simulation took.
     pub wall_s: f64,
@@ -79,7 +79,7 @@ pub struct FlowSummary {
     /// Time to solution: from its first submission until all its jobs have released their nodes and all its kept items
     /// are in the external store.
     pub time_s: f64,
-    /// What no policy can beat.
+    /// A time that no policy can beat.
     pub lower_bound_s: f64,
     /// From its first submission until its jobs have released their nodes.
     pub released_s: f64,
@@ -150,7 +150,7 @@ pub struct RefusedJob {
     /// The workflow of which it is a step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow: Option<String>,
-    /// The resource that lacks, or what else was the matter.
+    /// The resource that lacks, or another cause.
     pub why: String,
     #[serde(skip)]
     lacks: bool,
@@ -177,7 +177,7 @@ pub struct SkippedLines {
     pub first_line: u64,
 }
 
-/// What is said of a job that is not refused but was tried in vain.
+/// The reason for a job that was not refused but failed in all its tries.
 const GIVEN_UP: &str = "it failed as often as it may";
 
 pub(super) fn seconds(time: Nanos) -> f64 {

@@ -1,4 +1,4 @@
-//! What of a run has failed.
+//! The failures of a run.
 
 use super::{FailedNow, MAX_FAILURES};
 use crate::count::was_stopped;

@@ -1,4 +1,4 @@
-//! How fast something moves, from what a run says of itself.
+//! The rates of transfers, from a run's live status.
 
 use super::TransferKindBytes;
 use crate::names::kind_name;
@@ -43,7 +43,7 @@ fn per_second(bytes: u64, took: Nanos) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// What is known of a transfer that moves.
+/// The progress of a transfer that moves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TransferRateEstimate {
     /// Bytes that are there.

@@ -115,7 +115,7 @@ impl RunStatus {
         shown.collect::<Vec<_>>().join(", ")
     }
 
-    /// All in one line, for a log of what is watched.
+    /// All in one line, for a log of a watched run.
     pub fn line(&self) -> String {
         let seconds = self.elapsed_ns as f64 / SECOND as f64;
         let mut text = format!(
@@ -161,7 +161,7 @@ impl RunStatus {
         self.node_tables(text, lines);
     }
 
-    /// The attempts that run: where, why not for the first time, and what they have beside their data.
+    /// The attempts that run: where, why not for the first time, and their resources beside their data.
     fn running_tables(&self, text: &mut String, lines: usize) {
         let row = |r: &RunningAttemptStatus| {
             let nodes = match &r.nodes[..] {
@@ -195,7 +195,7 @@ impl RunStatus {
         table(text, lines, &["images of", "so far"], images);
     }
 
-    /// The transfers under way, and what has moved so far.
+    /// The transfers under way, and the bytes moved so far.
     fn movement_tables(&self, text: &mut String, lines: usize) {
         let rate = |r: Option<u64>| r.map_or_else(String::new, |r| format!("{}/s", Bytes(r)));
         let row = |t: &ActiveTransferStatus| {
@@ -216,7 +216,7 @@ impl RunStatus {
         let head = [
             "moving", "data", "kind", "bytes", "done", "rate", "left", "for", "from", "to",
         ];
-        // What waits for its turn comes last.
+        // Transfers that wait for their turn come last.
         let (move_now, wait): (Vec<_>, Vec<_>) =
             self.transfers.iter().partition(|t| t.done.is_some());
         let rows = move_now.into_iter().chain(wait).map(row);

@@ -17,7 +17,7 @@ pub(super) struct ReasonRenderer<'a> {
     names: &'a RunNames<'a>,
     topic: &'a Topic,
     answers: Vec<LoggedReason>,
-    /// The failure that the last event was, if it was told: of whose attempt, and the message.
+    /// The failure that the last event was, if it was listed: of whose attempt, and the message.
     failure: Option<(Option<InstanceId>, String)>,
     /// For a question about the run: the last note about each instance that is not done.
     waiting: BTreeMap<InstanceId, LoggedReason>,
@@ -150,7 +150,7 @@ impl<'a> ReasonRenderer<'a> {
         {
             let of = self.failure.as_ref().and_then(|(of, _)| *of);
             if of == Some(*id) && self.repeats_failure(action) {
-                // Its attempt's failure is told already.
+                // Its attempt's failure is listed already.
                 self.waiting.remove(id);
                 return;
             }
@@ -168,7 +168,7 @@ impl<'a> ReasonRenderer<'a> {
         }
     }
 
-    /// Whether an action's reason is the failure that was told just before.
+    /// Whether an action's reason is the failure that was listed just before.
     fn repeats_failure(&self, action: &Action) -> bool {
         matches!(&action.why, Reason::Failed { message } | Reason::GaveUp { message }
             if self.failure.as_ref().is_some_and(|(_, known)| message.contains(known)))

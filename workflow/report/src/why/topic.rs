@@ -1,4 +1,4 @@
-//! What a question is about, and what an action touches.
+//! The subjects of a question, and the objects that an action touches.
 
 use crate::names::RunNames;
 use crate::trace::RunTrace;
@@ -6,7 +6,7 @@ use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, Transf
 use tarn_types::part::{Place, Transfer};
 use tarn_types::reason::Reason;
 
-/// What a question is about. A name that several things have is about all of them.
+/// The subjects of a question: all things that have the name.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Topic {
     pub(super) run: bool,
@@ -116,7 +116,7 @@ pub(super) fn all_names(trace: &RunTrace, names: &RunNames<'_>) -> Vec<String> {
     all
 }
 
-/// What an action or a failure touches.
+/// The objects that an action or a failure touches.
 #[derive(Default)]
 pub(super) struct Touched {
     pub(super) run: bool,

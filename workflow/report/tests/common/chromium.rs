@@ -1,4 +1,4 @@
-//! A real browser, and what it makes of a report. The tests of the command read it from here as well.
+//! A real browser, and the document that it makes of a report. The tests of the command read it from here as well.
 #![allow(dead_code)]
 
 use std::path::Path;

@@ -39,7 +39,7 @@ pub(crate) fn is_readable(browser: &str, page: &str) {
     assert!(wrong.is_empty(), "on paper: {wrong:#?}");
 }
 
-/// What is wrong with a page in a window of this width, and whether it was dark.
+/// The defects of a page in a window of this width, and whether it was dark.
 pub(crate) fn looked_at(browser: &str, page: &str, width: u32, dark: bool) -> (Vec<String>, bool) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("page.html");

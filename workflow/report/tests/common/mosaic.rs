@@ -31,7 +31,7 @@ struct Mosaic {
     failing: Option<InstanceId>,
 }
 
-/// A step of the mosaic: what one instance costs and makes.
+/// A step of the mosaic: the cost and the output of one instance.
 struct Work {
     step: u32,
     run: u64,
@@ -520,7 +520,7 @@ fn deliver(m: &mut Mosaic, part: PartRef, dest: &str, at: Time) -> Time {
     at + took
 }
 
-/// A tier that ran full in the middle: it waited, demoted, and got more room.
+/// A tier that ran full in the middle: it waited, demoted, and got more space.
 fn pressure(m: &mut Mosaic, end: Time) {
     let at = end / 2;
     let (full, want) = (spot(1), 48 * MIB);

@@ -1,4 +1,4 @@
-//! What the `#SBATCH` lines of a script say of its job, as far as a step has a key for it: sbatch(1).
+//! The `#SBATCH` lines of a script, as far as a step has keys for them: sbatch(1).
 
 use crate::diag::{Finding, FindingCode, Findings, quoted};
 use std::ops::Range;
@@ -6,11 +6,11 @@ use std::path::Path;
 use tarn_types::bounds;
 use toml::Value;
 
-/// What a line of sbatch begins with.
+/// The beginning of a line for sbatch.
 const WORD: &str = "#SBATCH";
 /// Characters of a path that a shell takes as they are, beside letters and digits.
 const PLAIN: &str = "/._-+,:@%";
-/// Characters of a name for which a command has to be taken apart as a shell does: it could not be told when the script changes.
+/// Characters of a name for which a command has to be taken apart as a shell does: a change of the script could not be noticed.
 const EXPANDED: &[char] = &['$', '*', '?', '[', '`', '"', '\'', '\\', '\n'];
 
 /// An option with a value that is looked at.
@@ -28,7 +28,7 @@ enum SbatchOption {
     Array,
 }
 
-/// Their long names, their letters, and what a value is.
+/// Their long names, their letters, and the kind of their value.
 const OPTIONS: &[(SbatchOption, &str, Option<char>, &str)] = &[
     (
         SbatchOption::Nodes,
@@ -83,22 +83,22 @@ const OPTIONS: &[(SbatchOption, &str, Option<char>, &str)] = &[
     ),
 ];
 
-/// What an option has as its value, and where.
+/// The value of an option, and its place.
 struct SbatchValue {
     option: SbatchOption,
     text: String,
     span: Range<usize>,
 }
 
-/// A job, as its script says it.
+/// A job, as its script describes it.
 pub(super) struct SbatchJob {
     /// The script, as the user names it.
     pub(super) script: String,
-    /// What the step is called, unless it says so itself.
+    /// The name of the step, unless it has one itself.
     pub(super) name: String,
-    /// The first line of the script, where what is not said stands.
+    /// The first line of the script: the place of keys that it does not have.
     pub(super) place: Range<usize>,
-    /// Keys of a step with their values in TOML, and where they are said.
+    /// Keys of a step with their values in TOML, and their places.
     keys: Vec<(&'static str, String, Range<usize>)>,
 }
 
@@ -157,7 +157,7 @@ impl SbatchJob {
         job
     }
 
-    /// Nodes, tasks, cores and GPUs. What of them is stated, as the shell sets variables before a command.
+    /// Adds nodes, tasks, cores and GPUs. Returns the stated ones, as the shell sets variables before a command.
     fn add_resources(&mut self, out: &mut Findings, given: &[SbatchValue]) -> String {
         let number = |out: &mut Findings, option| {
             let given = last(given, option)?;
@@ -263,14 +263,14 @@ impl SbatchJob {
         lines.collect()
     }
 
-    /// Where a key is said.
+    /// The place of a key.
     pub(super) fn place_of(&self, key: &str) -> Range<usize> {
         let found = self.keys.iter().find(|(said, _, _)| *said == key);
         found.map_or_else(|| self.place.clone(), |(_, _, span)| span.clone())
     }
 }
 
-/// What is given for an option: the last counts.
+/// The value of an option: the last counts.
 fn last(given: &[SbatchValue], option: SbatchOption) -> Option<&SbatchValue> {
     given.iter().rev().find(|given| given.option == option)
 }
@@ -310,7 +310,7 @@ fn checked<T>(out: &mut Findings, given: &SbatchValue, value: Option<T>) -> Opti
     value
 }
 
-/// What keeps a script from being a step, why, and what to do.
+/// The reasons why a script cannot be a step: the place, the reason, and the remedy.
 fn unusable(
     script: &str,
     text: &str,
@@ -379,7 +379,7 @@ fn line_of(all: &mut Vec<SbatchValue>, line: &str, at: usize) {
         };
         let (text, end) = match value {
             Some(value) => (value, span.end),
-            // What is missing is no value.
+            // A value that is missing at the end of the line is empty.
             None => words
                 .next()
                 .map_or((String::new(), span.end), |(word, next)| (word, next.end)),
@@ -531,7 +531,7 @@ fn step_name(text: &str) -> String {
     }
 }
 
-/// A path as a shell has to be told it.
+/// A path in the quotes that a shell needs.
 fn shell_word(path: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || PLAIN.contains(c);
     match path.chars().all(is_plain) {

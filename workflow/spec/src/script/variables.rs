@@ -8,7 +8,7 @@ use crate::variables::{reads, set_in};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The same with what must be said in the script for that.
+/// The same, with the options that the script must have for them.
 const SET_IF: &[(&str, &[&str])] = &[
     ("SLURM_ARRAY_", &["--array", "-a"]),
     ("SLURM_MEM_PER_NODE", &["--mem"]),
@@ -43,7 +43,7 @@ pub(crate) fn not_set(text: &str) -> impl Iterator<Item = VariableUse<'_>> {
     })
 }
 
-/// What the variables begin with for which the script has an option.
+/// The prefixes of the variables for which the script has an option.
 fn option_variables(text: &str) -> Vec<&'static str> {
     let lines = text.lines().filter(|line| line.starts_with("#SBATCH"));
     let options: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
@@ -62,7 +62,7 @@ fn is_set(asked: &[&str], name: &str) -> bool {
     SET.contains(&name) || asked.iter().any(|set| name.starts_with(set))
 }
 
-/// What is said of it.
+/// The note about it.
 pub(super) fn note(read: VariableUse<'_>, start: usize) -> Finding {
     let name = read.name;
     Finding::note(

@@ -1,4 +1,4 @@
-//! What reading and writing take a job that is alone on the machine.
+//! The time for reading and writing in a job that is alone on the machine.
 
 use tarn_types::site::Store;
 use tarn_types::units::{Nanos, SECOND};
@@ -18,7 +18,7 @@ impl Alone {
         self.rate(self.0.client.write, self.0.rates.write, nodes)
     }
 
-    /// The lesser of what the job's nodes and one transfer's share of the store allow.
+    /// The lesser rate of the job's nodes and of one transfer's share of the store.
     fn rate(self, client: u64, store: u64, nodes: u32) -> u64 {
         let clients = client.saturating_mul(u64::from(nodes));
         let share = store.div_ceil(u64::from(self.0.saturates.max(1)));

@@ -1,4 +1,4 @@
-//! What the jobs of a workload file mean together: names become numbers, and edges are checked.
+//! The connections between the jobs of a workload file: names become numbers, and edges are checked.
 
 use crate::diag::{Finding, FindingCode, Findings, quoted};
 use crate::section::{Located, value_of};
@@ -85,7 +85,7 @@ fn source_written(job: &str, data: &RawWorkItem, span: SourceSpan) -> Finding {
         .help("remove `outside`; `keep = true` makes sure that it is outside in the end")
 }
 
-/// The numbers of names; reports unknown ones and those that stand twice.
+/// The numbers of names; reports unknown ones and those that occur twice.
 fn lookup(
     out: &mut Findings,
     names: &[Located<String>],
@@ -124,7 +124,7 @@ fn lookup(
     found
 }
 
-/// When each job is submitted, and as a step of what: all jobs of a workflow come together.
+/// When each job is submitted, and its workflow: all jobs of a workflow come together.
 pub(crate) fn submissions(
     out: &mut Findings,
     jobs: &[RawJob],
@@ -195,7 +195,7 @@ pub(crate) fn check_edges(out: &mut Findings, draft: &WorkflowDraft, jobs: &[Raw
     }
 }
 
-/// What is read must come from somewhere, and what is there must be used. Notes what nobody gets.
+/// Every input must come from somewhere, and data that is there must be used. Notes data that nobody gets.
 pub(crate) fn check_data(
     out: &mut Findings,
     draft: &WorkflowDraft,

@@ -1,4 +1,4 @@
-//! A TOML document as a whole: size, syntax, then what its tables say.
+//! A TOML document as a whole: size, syntax, then the content of its tables.
 
 use crate::diag::{Finding, FindingCode, Findings, Rejected};
 use crate::parsed::{refuse, syntax};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tarn_types::bounds;
 use toml::de::DeTable;
 
-/// Reads a document with `read`, which reports what is wrong and gives `None` only if it has reported something.
+/// Reads a document with `read`, which reports errors and gives `None` only if it has reported something.
 ///
 /// # Errors
 /// All that is wrong with it.
@@ -40,7 +40,7 @@ pub(crate) fn rejected(name: &str, finding: Finding) -> Rejected {
     out.into_rejected()
 }
 
-/// More than what is read of a file.
+/// The error for a file that is too large.
 pub(crate) fn too_large(bytes: u64) -> Finding {
     Finding::error(
         FindingCode::TooLarge,

@@ -7,11 +7,11 @@ use std::collections::BinaryHeap;
 use tarn_types::site::{Job, JobId, Spread, WorkItem};
 use tarn_types::units::{Nanos, SECOND};
 
-/// Users ask for twice the time that they expect to need; `tarn plan` reads a `time` the same way.
+/// Users request twice the time that they expect to need; `tarn plan` reads a `time` the same way.
 pub(crate) const LIMIT_FACTOR: u64 = 2;
 /// The longest time in a workload, some thirty years: sums of times fit into 64 bits.
 pub(crate) const MAX_TIME: Nanos = 1_000_000_000 * SECOND;
-/// The least that anybody asks for.
+/// The shortest time limit of a job.
 pub(crate) const LEAST_LIMIT: Nanos = SECOND;
 
 /// A workflow.
@@ -79,7 +79,7 @@ impl WorkflowDraft {
         writers
     }
 
-    /// What each job waits for: each of those once, in order.
+    /// The jobs for which each job waits: each of those once, in order.
     pub(crate) fn waits_for(&self) -> Vec<Vec<usize>> {
         let writers = self.writers();
         let of = |job: &Job| {
@@ -92,7 +92,7 @@ impl WorkflowDraft {
         self.jobs.iter().map(|j| of(&j.job)).collect()
     }
 
-    /// The jobs such that each comes after what it waits for, else by their positions.
+    /// The jobs such that each comes after those for which it waits, else by their positions.
     ///
     /// # Errors
     /// Jobs of which each waits for the next and the last for the first.

@@ -1,4 +1,4 @@
-//! The files of a recorded workflow: who writes and reads them, and which are one item.
+//! The files of a recorded workflow: their writers and readers, and the files that are one item.
 
 use crate::diag::{FindingCode, quoted};
 use crate::site::draft::WorkflowDraft;
@@ -6,7 +6,7 @@ use crate::site::recorded::{Checks, MAX_BYTES, RecordedWorkflow};
 use std::collections::{BTreeMap, HashMap};
 use tarn_types::site::{Input, Item, ItemId, Spread, WorkItem};
 
-/// A file and who uses it.
+/// A file and its users.
 pub(crate) struct RecordedFile<'i> {
     name: &'i str,
     bytes: u64,
@@ -134,7 +134,7 @@ fn known(
     place
 }
 
-/// Files with the same writer and the same readers become one item; what nobody uses becomes none.
+/// Files with the same writer and the same readers become one item; unused files become none.
 pub(crate) fn group(draft: &mut WorkflowDraft, files: Vec<RecordedFile<'_>>, scale: f64) {
     let mut groups: BTreeMap<(Option<usize>, Vec<usize>), usize> = BTreeMap::new();
     let mut members: Vec<(u64, u64, &str)> = Vec::new();

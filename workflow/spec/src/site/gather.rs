@@ -1,4 +1,4 @@
-//! What is read from the files, put together with numbers that hold for all of it.
+//! The content of the files, put together with numbers that hold for all of it.
 
 use crate::diag::{Finding, FindingCode};
 use crate::site::draft::{DraftJob, MAX_TIME, WorkflowDraft};
@@ -9,14 +9,14 @@ use tarn_types::site::{
 };
 use tarn_types::units::Time;
 
-/// Jobs of a workload: sixteen times what the largest traces of the Parallel Workloads Archive hold.
+/// Jobs of a workload: sixteen times as many as the largest traces of the Parallel Workloads Archive hold.
 pub const MAX_SITE_JOBS: usize = 16 << 20;
 /// Items of a workload: two for each job, as traces with modelled data have.
 pub const MAX_SITE_ITEMS: usize = 2 * MAX_SITE_JOBS;
-/// Notes about what was assumed; more would not be read.
+/// Notes about assumptions; more would not be read.
 const MAX_NOTES: usize = 32;
 
-/// A workload, and what was assumed where the files do not say it.
+/// A workload, and the assumptions for values that the files do not have.
 #[derive(Debug, Clone, Default)]
 pub struct Loaded {
     /// The workload.
@@ -115,7 +115,7 @@ impl Gather {
         self.loaded.workload.items.extend_from_slice(items);
     }
 
-    /// Adds a job whose own numbers begin at `first`. What takes longer than the longest time ends the simulation anyway.
+    /// Adds a job whose own numbers begin at `first`. Times end at the longest one: beyond it the simulation ends anyway.
     pub(crate) fn push(
         &mut self,
         draft: &DraftJob,

@@ -17,7 +17,7 @@ const MAX_SECONDS: f64 = (MAX_TIME / SECOND) as f64;
 /// Cores of a task.
 const MAX_CORES: f64 = 65_536.0;
 
-/// Makes a draft of a recorded workflow and appends what was assumed to `notes`. Problems go to `out`.
+/// Makes a draft of a recorded workflow and appends its assumptions to `notes`. Problems go to `out`.
 pub(crate) fn build(
     out: &mut Findings,
     whole: SourceSpan,

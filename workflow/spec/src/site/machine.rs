@@ -15,11 +15,11 @@ use toml::de::DeTable;
 const MAX_ISLANDS: usize = 1000;
 /// Cores, sockets or GPUs of one node.
 const MAX_PER_NODE: u32 = 65_536;
-/// Transfers at once at which a store may be said to saturate.
+/// Transfers at once with which a file may let a store saturate.
 const MAX_SATURATES: u32 = 1_000_000;
-/// Memory of a node of which the file does not say how much it has: more than any job asks for.
+/// Memory of a node for which the file has no value: more than any job requests.
 const UNLIMITED_MEMORY: u64 = 1 << 60;
-/// Air at the inlet when nothing is said: what ASHRAE recommends lies around it.
+/// Air at the inlet without a value in the file: ASHRAE's recommended range is around it.
 const USUAL_TEMPERATURE: f64 = 20.0;
 /// Degrees Celsius below which nothing is.
 const ABSOLUTE_ZERO: f64 = -273.15;

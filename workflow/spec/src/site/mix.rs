@@ -67,7 +67,7 @@ struct RawFlow {
     options: FlowOptions,
 }
 
-/// Reads the text of a workload file and what it names.
+/// Reads the text of a workload file and the files that it names.
 ///
 /// # Errors
 /// All that is wrong with it, or with the first wrong file that it names.

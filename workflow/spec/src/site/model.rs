@@ -25,11 +25,11 @@ pub struct DataModel {
 }
 
 impl DataModel {
-    /// What `io` may be: below, no data is left; above, no computing.
+    /// The range of `io`: below, no data is left; above, no computing.
     pub const IO_RANGE: (f64, f64) = (0.001, 0.95);
 }
 
-/// The model with what is derived from it once.
+/// The model with the values that are derived from it once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sampler {
     model: DataModel,

@@ -1,4 +1,4 @@
-//! Files as they are read: plain or compressed, and what they seem to be.
+//! Files as they are read: plain or compressed, and their likely formats.
 
 use crate::diag::{Finding, FindingCode};
 use crate::site::document::too_large;
@@ -12,7 +12,7 @@ pub type ReadFile<'f> = dyn Fn(&Path) -> io::Result<Vec<u8>> + 'f;
 
 /// Bytes of a trace, decompressed: the largest of the Parallel Workloads Archive have some hundred MiB.
 pub const MAX_TRACE_BYTES: u64 = 8 << 30;
-/// Bytes in which it is seen what a file is: comments may come first.
+/// Bytes that show the format of a file: comments may come first.
 const HEAD: u64 = 64 << 10;
 /// Bytes that are decompressed at once.
 const BUFFER: usize = 256 << 10;
@@ -20,7 +20,7 @@ const BUFFER: usize = 256 << 10;
 /// A file's bytes.
 pub(crate) struct WorkloadFileContent(Vec<u8>);
 
-/// What a file is.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WorkloadFormat {
     /// A trace of batch jobs.
@@ -59,7 +59,7 @@ impl WorkloadFileContent {
         }
     }
 
-    /// What it seems to be, by its first character that is no space.
+    /// The likely format, by its first character that is no space.
     pub(crate) fn kind(&self) -> Result<WorkloadFormat, Finding> {
         let mut head = Vec::new();
         self.lines()

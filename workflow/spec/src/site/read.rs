@@ -11,7 +11,7 @@ use crate::site::steps::ASSUMED_ENTRIES;
 use std::path::Path;
 use tarn_types::site::Machine;
 
-/// Reads the workload of one file for a machine (docs/reference/workload-file.md). Its content says what it
+/// Reads the workload of one file for a machine (docs/reference/workload-file.md). Its content decides what it
 /// is: a trace in the Standard Workload Format, a recorded workflow in WfFormat, each plain or compressed; a
 /// workflow file of tarn; or a workload file, which mixes these. `read` gives the bytes of a file.
 ///
@@ -62,7 +62,7 @@ pub fn read_workloads(
     Ok(source.gather.finish())
 }
 
-/// Adds what one file holds, whatever that is.
+/// Adds the content of one file of any kind.
 fn add_file(
     source: &mut WorkloadReader<'_>,
     path: &Path,

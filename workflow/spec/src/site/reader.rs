@@ -1,4 +1,4 @@
-//! What reads the files of a workload: traces and workflows, also those that another file names.
+//! The reader of a workload's files: traces and workflows, also those that another file names.
 
 use crate::diag::{Finding, FindingCode, Rejected};
 use crate::site::alone::Alone;
@@ -15,7 +15,7 @@ use tarn_types::site::Machine;
 use tarn_types::units::Time;
 use toml::de::DeTable;
 
-/// How files are read; what a workload file says itself goes before.
+/// How files are read; values of a workload file come first.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ReadOptions {
     /// Traces of batch jobs.
@@ -26,7 +26,7 @@ pub struct ReadOptions {
     pub arrives: Time,
 }
 
-/// What is read, and into what.
+/// A reader, and the collection of its results.
 pub(crate) struct WorkloadReader<'s> {
     pub(crate) machine: &'s Machine,
     pub(crate) alone: Alone,
@@ -150,7 +150,7 @@ pub(crate) fn is_flow(opened: &WorkloadFileContent, text: &str) -> bool {
 /// The name of a workflow: its file's, without folder and endings.
 pub(crate) fn flow_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // A name stands in one line.
+    // A name is in one line.
     let name = name.replace(char::is_control, "?");
     let bare = name
         .trim_end_matches(".gz")

@@ -6,13 +6,13 @@ use miette::SourceSpan;
 /// Bytes that a file may have: sums fit into 64 bits.
 pub(crate) const MAX_BYTES: f64 = 1e18;
 
-/// What the versions of the format have in common.
+/// The common content of the format's versions.
 #[derive(Default)]
 pub(crate) struct RecordedWorkflow {
     pub(crate) tasks: Vec<RecordedTask>,
     /// Files with their sizes.
     pub(crate) files: Vec<(String, f64)>,
-    /// Each task says how large its files are (version 1.4): the largest counts.
+    /// Each task has the sizes of its files (version 1.4): the largest counts.
     pub(crate) sizes_may_differ: bool,
 }
 

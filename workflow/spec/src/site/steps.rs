@@ -1,4 +1,4 @@
-//! A workflow file of tarn as jobs and items. What it does not say is assumed, and said in notes.
+//! A workflow file of tarn as jobs and items. Missing values are assumed, and the notes list them.
 
 use crate::diag::{Finding, FindingCode};
 use crate::item::ITEM;
@@ -13,7 +13,7 @@ use tarn_types::site::{Input, Item, ItemId, JobId, Spread, WorkItem};
 use tarn_types::units::{Bytes, Elapsed, Nanos, SECOND};
 use tarn_types::workflow::{DatasetUse, Distribution, Foreach, Step, Workflow};
 
-/// Run time of a step without a `time`, and size of a dataset without a `size`: what `tarn plan` assumes.
+/// Run time of a step without a `time`, and size of a dataset without a `size`: the assumptions of `tarn plan`.
 const ASSUMED_RUN_TIME: Nanos = SECOND;
 const ASSUMED_BYTES: u64 = 1 << 20;
 /// Uses of items by jobs, and jobs waited for by jobs, of one workflow: a step of a million instances that each read what
@@ -21,7 +21,7 @@ const ASSUMED_BYTES: u64 = 1 << 20;
 const MAX_USES: usize = 32 << 20;
 
 /// Entries that a dataset is assumed to have where a step runs for each, unless its `max` is less or the workload file
-/// says how many.
+/// has their number.
 pub(crate) const ASSUMED_ENTRIES: u32 = 100;
 
 /// A version of a dataset.
@@ -56,7 +56,7 @@ struct Expansion<'w> {
     first_job: Vec<usize>,
 }
 
-/// Makes a draft of a workflow and appends what was assumed to `notes`.
+/// Makes a draft of a workflow and appends its assumptions to `notes`.
 ///
 /// # Errors
 /// A finding without a place: it comes to more than can be simulated.
@@ -135,7 +135,7 @@ fn parts(workflow: &Workflow, entries: u32) -> BTreeMap<DatasetVersion, VersionI
     parts
 }
 
-/// What the file does not say.
+/// Notes the values that the file does not have.
 fn assumptions(workflow: &Workflow, entries: u32, notes: &mut Vec<String>) {
     let list = |names: Vec<&str>| match names.as_slice() {
         [first, _, ..] => format!("`{first}` and {} more", names.len() - 1),
@@ -216,7 +216,7 @@ impl Expansion<'_> {
         )))
     }
 
-    /// The jobs that an instance waits for, beside the writers of what it reads.
+    /// The jobs that an instance waits for, beside the writers of its inputs.
     fn befores(&self, step: &Step) -> usize {
         self.steps_before(step)
             .map(|s| self.instances(self.workflow.step(s)))

@@ -41,7 +41,7 @@ impl Default for TraceOptions {
     }
 }
 
-/// What is used of a line.
+/// The used fields of a line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct SwfRecord {
     submit: Nanos,
@@ -117,7 +117,7 @@ fn broken(error: &io::Error) -> Finding {
     .help("fetch the file again: it is damaged or cut off")
 }
 
-/// Reads one line; what is longer than a line may be is left out. `false` at the end.
+/// Reads one line; the part beyond `MAX_LINE` bytes is left out. `false` at the end.
 fn next_line(lines: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     if lines.take(MAX_LINE).read_until(b'\n', line)? == 0 {

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use tarn_types::units::{SECOND, Time, parse_rate, parse_time};
 use toml::de::{DeTable, DeValue};
 
-/// The names of what a site has.
+/// The rule for names of a site's objects.
 pub(crate) const NAME: NameRule = NameRule {
     noun: "site",
     words: "letters, digits, `_`, `.` and `-`, beginning with a letter or a digit, at most 64 bytes",
@@ -227,7 +227,7 @@ impl<'d> Section<'d> {
 /// Watts and degrees are smaller.
 const MAX_MEASURE: f64 = 1e9;
 
-/// Reports names that stand twice.
+/// Reports names that occur twice.
 pub(crate) fn unique<'n>(
     out: &mut Findings,
     noun: &str,

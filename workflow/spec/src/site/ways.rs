@@ -44,7 +44,7 @@ impl SubmitWay {
         ("script", Self::Script),
     ];
 
-    /// Makes of a workflow whose jobs come in `order` what is submitted.
+    /// Turns a workflow into its submissions; its jobs come in `order`.
     pub(crate) fn apply(self, draft: &mut WorkflowDraft, order: &[usize]) {
         match self {
             Self::Dependencies => {}
@@ -58,7 +58,7 @@ fn id(at: usize) -> JobId {
     JobId(at as u32)
 }
 
-/// Who submits one job after the other tells nobody what the later ones will read: all that is read goes outside.
+/// If a user submits one job after the other, nobody knows the inputs of the later jobs: all inputs go outside.
 fn chain(draft: &mut WorkflowDraft, order: &[usize]) {
     for pair in order.windows(2) {
         draft.jobs[pair[1]].follows = Some(id(pair[0]));
@@ -100,7 +100,7 @@ mod tests {
     use crate::site::draft::{DraftJob, plain_job};
     use tarn_types::site::{Input, Item, ItemId, Job, Spread, WorkItem};
 
-    /// Two steps, the second on four nodes; the first reads what comes from outside, the second what the first writes.
+    /// Two steps, the second on four nodes; the first reads data from outside, the second the output of the first.
     fn draft() -> WorkflowDraft {
         let input = |item| Input {
             item: ItemId(item),

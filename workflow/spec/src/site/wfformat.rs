@@ -1,5 +1,5 @@
 //! Recorded workflows in WfFormat (WfCommons), versions 1.4 to 1.6: one JSON document each. Version 1.4 lists files in
-//! its tasks; since 1.5 a specification and an execution are kept apart, and 1.6 adds what is not needed here.
+//! its tasks; since 1.5 a specification and an execution are kept apart, and 1.6 adds fields that are not needed here.
 
 use crate::diag::{Finding, FindingCode, Findings, Rejected, quoted};
 use crate::parsed::refuse;
@@ -107,7 +107,7 @@ enum WfFormatLink {
     Output,
 }
 
-/// Reads a recorded workflow and appends what was assumed to `notes`.
+/// Reads a recorded workflow and appends its assumptions to `notes`.
 ///
 /// # Errors
 /// All that is wrong with it.

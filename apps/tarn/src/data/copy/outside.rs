@@ -35,7 +35,7 @@ fn fetch(from: &ObjectUrl, to: &Path, replace: bool) -> CliResult {
     appear(Path::new(&from.to_string()), from.is_tree(), &to, replace)
 }
 
-/// Whose objects those of a copy are: the same user's same call on this machine continues with what it has left, no other.
+/// The owner of a copy's objects: only the same call of the same user on this machine continues an interrupted copy.
 fn owner(root: &Path, inode: Option<(u64, u64)>) -> String {
     let user = rustix::process::getuid().as_raw();
     let host = tarn_node::machine::host_name();

@@ -11,13 +11,13 @@ use tarn_types::part::{PartInfo, StoreKey};
 /// The parts of a version, with their content.
 pub(in crate::data) type VersionParts = BTreeMap<StoreKey, PartInfo>;
 
-/// Why a version is not whole, and what there is of it.
+/// Why a version is not whole, and its parts that are there.
 pub(in crate::data) struct IncompleteVersion {
     pub(in crate::data) why: String,
     pub(super) made: VersionParts,
     /// Which of it can be copied, or was.
     pub(in crate::data) rest: String,
-    /// How what is missing is had: begins a sentence.
+    /// How to get the missing rest: begins a sentence.
     pub(in crate::data) remedy: String,
     /// All of it had been made.
     pub(in crate::data) was_whole: bool,
@@ -34,7 +34,7 @@ impl IncompleteVersion {
         }
     }
 
-    /// What is said once what there is has been copied.
+    /// The message once the available parts have been copied.
     pub(in crate::data) fn after_copy(&self) -> String {
         let was = if self.rest.ends_with("parts") {
             "were"
@@ -111,7 +111,7 @@ fn parts_gone(
     }
 }
 
-/// Some instances of the step that makes the version have not ended well; `gone`: of what others have made something is not there.
+/// Some instances of the step that makes the version have not ended well; `gone`: some output of others is not there.
 fn instances_missing(
     history: &History,
     start: &Start,

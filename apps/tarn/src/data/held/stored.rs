@@ -1,4 +1,4 @@
-//! What a run of another workflow needs to know of a dataset to read it where it is stored.
+//! The data about a dataset that a run of another workflow needs to read it where it is stored.
 
 use super::LockedVersion;
 use crate::clock::wall;
@@ -8,7 +8,7 @@ use tarn_types::codes::Exit;
 use tarn_types::manifest::Manifest;
 use tarn_types::part::PartInfo;
 
-/// What is said of a dataset that may go at any time.
+/// The message about a dataset that may go at any time.
 pub(crate) const NOT_KEPT: &str = "is not kept: it is only cached, its time is over, or the run that made it has failed; give it `keep` in that \
      workflow, and run that workflow again";
 
@@ -16,7 +16,7 @@ pub(crate) const NOT_KEPT: &str = "is not kept: it is only cached, its time is o
 pub(crate) struct StoredPart {
     /// As the run that made it has recorded it.
     pub(crate) info: PartInfo,
-    /// What each replica must hold.
+    /// The files that each replica must hold.
     pub(crate) manifest: Manifest,
     /// Its replicas on tiers of this machine whose folders are there; at least one.
     pub(crate) rows: Vec<ReplicaRow>,
@@ -28,7 +28,7 @@ impl LockedVersion {
         self.rows.first().map_or("", |r| &r.workflow)
     }
 
-    /// What keeps others from changing it.
+    /// The lock that keeps others from changing it.
     pub(crate) fn into_lock(self) -> RunLock {
         self.lock
     }

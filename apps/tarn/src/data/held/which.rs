@@ -1,4 +1,4 @@
-//! Which dataset is meant, and what is said where there is none.
+//! The choice of the dataset that is meant, and the error if there is none.
 
 use super::super::missing::had_again;
 use crate::error::CliError;
@@ -43,7 +43,7 @@ impl<'a> DatasetSelector<'a> {
             && self.but.is_none_or(|b| b != row.workflow)
     }
 
-    /// What is said where there is none: those that are there, what comes closest, and how one that was there is had again.
+    /// The error if there is none: it names the datasets that are there, the closest names, and how to make a missing one again.
     pub(super) fn not_there(&self, known: &[DatasetRow], state: &StateDir) -> CliError {
         let mut names: BTreeMap<(&str, &str), Option<&Path>> = BTreeMap::new();
         for row in known
@@ -89,7 +89,7 @@ impl<'a> DatasetSelector<'a> {
     }
 }
 
-/// Where the newest runs deliver datasets to.
+/// The destinations of the newest runs.
 struct Dests<'a> {
     state: &'a StateDir,
     /// By workflow, the newest run that can be read.

@@ -10,7 +10,7 @@ use tarn_types::part::TransferKind;
 use tarn_types::site::{Island, Machine, Mode, NodeKind, NodePowerModel, Rates, Store, TierKind};
 use tarn_types::units::{SECOND, Time};
 
-/// Memory of a node that does not say how much it has: more than any step asks for.
+/// Memory of a node that does not say how much it has: more than any step requests.
 const UNLIMITED_MEMORY: u64 = 1 << 60;
 
 /// Bytes a second, each observed where the run moved something that way, else as its cluster record has them.
@@ -136,7 +136,7 @@ fn kind(node: &Node, link: Rates) -> NodeKind {
     let tiers = node.tiers.iter().map(|tier| TierKind {
         name: tier.name.clone(),
         capacity: tier.capacity,
-        // What steps read and wrote there is in their observed times, what transfers did is in the observed rates.
+        // The observed times contain the reads and writes of steps, the observed rates contain the transfers.
         rates: Rates::default(),
         app_direct: false,
     });

@@ -1,4 +1,4 @@
-//! What a recorded run did: its instances with what each read, wrote and took.
+//! A recorded run: its instances, each with its reads, its writes and its time.
 
 use crate::error::{CliError, CliResult};
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ fn time_held(attempt: &Attempt) -> Nanos {
 }
 
 impl<'a> Recorded<'a> {
-    /// What is known of a run; `name` is what it is called in messages.
+    /// Reads a recorded run; `name` is its name in messages.
     ///
     /// # Errors
     /// When it is not complete, or nothing ran in it.
@@ -105,7 +105,7 @@ impl<'a> Recorded<'a> {
         self.jobs.insert(id, ran);
     }
 
-    /// How long cores were held by what is neither preparing, nor the program, nor committing, all instances together.
+    /// How long cores were held, all instances together, for work other than preparing, the program and committing.
     pub(super) fn overhead(&self) -> Nanos {
         let each = self.jobs.values().map(|j| j.held.saturating_sub(j.took()));
         each.sum()

@@ -9,7 +9,7 @@ use tarn_types::id::{InstanceId, StepId};
 use tarn_types::site::{JobResult, SiteResult};
 use tarn_types::units::{Bytes, Elapsed, Nanos, SECOND};
 
-/// A run and its simulations; what `--json` prints.
+/// A run and its simulations, as `--json` prints them.
 #[derive(Debug, Serialize)]
 pub(super) struct CalibrationReport {
     schema: u32,
@@ -22,7 +22,7 @@ pub(super) struct CalibrationReport {
     pub(super) policies: Vec<Calibration>,
 }
 
-/// What the real run had and the simulation has not.
+/// The share of the real run that the simulation leaves out.
 #[derive(Debug, Serialize)]
 struct NotModelled {
     /// Until the last source was listed or the first step or transfer was ordered, whichever was first.
@@ -38,7 +38,7 @@ struct NotModelled {
     attempts_in_vain: usize,
     #[serde(rename = "in_vain_s", serialize_with = "seconds")]
     in_vain: Nanos,
-    /// Instances taken from an earlier run: what they made counts as lying in the external store.
+    /// Instances taken from an earlier run: their output counts as stored in the external store.
     reused: usize,
     /// How often the run was resumed.
     resumed: usize,
@@ -73,7 +73,7 @@ struct BytesPair {
 #[derive(Debug, Clone, Copy)]
 struct DurationSeconds(Nanos);
 
-/// What was, and what was simulated.
+/// A real value, and the simulated one.
 #[derive(Debug, Serialize)]
 struct CalibrationPair<T> {
     real: T,

@@ -1,5 +1,5 @@
-//! What a recorded run did as a workload: a job is an instance with its observed time, an item is what one instance made
-//! (or nobody) and the same instances read, with its observed size.
+//! A recorded run as a workload: a job is an instance with its observed time; an item is data that one instance made (or nobody)
+//! and the same instances read, with its observed size.
 
 use super::recorded::{Ran, Recorded};
 use crate::error::{CliError, CliResult};
@@ -14,7 +14,7 @@ use tarn_types::site::{
 };
 use tarn_types::units::{Nanos, SECOND};
 
-/// Uses of parts by instances, and instances waited for by instances: what `tarn sim` takes of one workflow.
+/// Uses of parts by instances, and instances waited for by instances: the most that `tarn sim` takes of one workflow.
 const MAX_USES: usize = 32 << 20;
 /// Users ask for twice the time that they expect, and for no less than this.
 const LIMIT_FACTOR: u64 = 2;
@@ -22,7 +22,7 @@ const LEAST_LIMIT: Nanos = SECOND;
 
 /// The readers of something, in the order of the jobs, and how it is spread over the nodes of each.
 type JobReaders = Vec<(JobId, Spread)>;
-/// What moves as one: who made it, of which version it is, who reads it.
+/// The identity of data that moves as one: its maker, dataset, version and readers.
 type Same = (Option<JobId>, DataId, u32, JobReaders);
 
 /// A run on its way to a workload.
@@ -129,7 +129,7 @@ impl Converted<'_> {
         range.filter_map(|(id, ran)| Some((*self.numbers.get(id)?, ran)))
     }
 
-    /// What the planner may expect of a step: the mean.
+    /// The run time of a step that the planner may expect: the mean.
     fn mean_of(&self, step: StepId) -> Nanos {
         let (sum, count) = self.jobs_of(step).fold((0u64, 0u64), |(sum, n), (_, ran)| {
             (sum.saturating_add(ran.took()), n + 1)
@@ -151,7 +151,7 @@ impl Converted<'_> {
         jobs.map(|(job, _)| job).collect()
     }
 
-    /// The items, and what each job reads and writes of them.
+    /// The items, and each job's reads and writes of them.
     fn items(&mut self, jobs: &mut [Job]) -> CliResult<Vec<WorkItem>> {
         let mut parts: BTreeMap<PartRef, (Option<JobId>, JobReaders)> = BTreeMap::new();
         for (id, ran) in &self.recorded.jobs {

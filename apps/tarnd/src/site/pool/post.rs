@@ -1,4 +1,4 @@
-//! A user's queue: what the user's worker is to do, and a thread that sees to it. It ends with the worker.
+//! A user's queue: the tasks of the user's worker, and a thread that sees to it. It ends with the worker.
 
 use super::worker::UserWorker;
 use super::{WorkerPool, WorkerTask, lock};
@@ -16,11 +16,11 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// How long a thread without a worker waits for more before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Something to be said to a worker.
+/// A message to a worker.
 pub(super) enum WorkerQueueItem {
     /// It is to do this, in this group.
     Task(Gid, WorkerTask),
-    /// What it does for this number is to be stopped.
+    /// Its work of this number is to be stopped.
     Stop(u64),
     /// Its user's keys are others now.
     Keys,
@@ -58,7 +58,7 @@ impl Post {
         !state.has_thread && state.worker.is_none()
     }
 
-    /// Puts it behind what waits already. What cannot wait comes back.
+    /// Puts it behind the items that wait already. A task that cannot wait comes back.
     pub(super) fn add(
         self: &Arc<Self>,
         item: WorkerQueueItem,
@@ -95,7 +95,7 @@ impl Post {
         }
     }
 
-    /// Stops what is done for this number, or waits to be.
+    /// Stops the work of this number, or removes it while it waits.
     pub(super) fn stop(self: &Arc<Self>, number: u64, pool: &Arc<WorkerPool>) {
         let mut state = lock(&self.state);
         let is_it = |item: &WorkerQueueItem| matches!(item, WorkerQueueItem::Task(_, task) if task.number == number);
@@ -115,7 +115,7 @@ impl Post {
         }
     }
 
-    /// Says everything to the worker, which it starts, as long as there is something to say, or a worker.
+    /// Sends everything to the worker, which it starts, as long as there is something to send, or a worker.
     fn serve(self: &Arc<Self>, pool: &Arc<WorkerPool>) {
         while let Some(item) = self.next() {
             match item {
@@ -138,7 +138,7 @@ impl Post {
         }
     }
 
-    /// What is next; `None` when the thread is to end.
+    /// The next item; `None` when the thread is to end.
     fn next(&self) -> Option<WorkerQueueItem> {
         let mut state = lock(&self.state);
         loop {
@@ -201,7 +201,7 @@ impl Post {
             }
         };
         if let Err(e) = thread.spawn(listen) {
-            // What has begun ends, as its socket is closed.
+            // The worker that has begun ends, as its socket is closed.
             lock(&self.state).worker = None;
             let text = format!("no thread for the worker of user {}: {e}", self.user);
             return Err(RequestError::new(Code::Busy, text));

@@ -19,9 +19,9 @@ use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Gid, Uid};
 use tarn_sys::process::become_user;
 
-/// How long a worker may be silent: it says every [`WorkerNotification::BEAT`] that it is there.
+/// How long a worker may be silent: it gives a sign every [`WorkerNotification::BEAT`].
 const SILENCE: Duration = Duration::from_secs(5 * WorkerNotification::BEAT.as_secs());
-/// How long it may take to begin: it removes what its predecessors have half done. Its user's orders alone wait meanwhile.
+/// How long it may take to begin: it removes half-done work of its predecessors. Its user's orders alone wait meanwhile.
 const BEGINNING: Duration = Duration::from_secs(120);
 /// How long a worker before it may take to end by itself, and to be killed.
 const ENDING: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const MAX_NUMBER: u64 = 16;
 
 impl WorkerPool {
-    /// Starts a worker of a user, and hears its first word.
+    /// Starts a worker of a user, and receives its first message.
     pub(super) fn spawn_worker(
         self: &Arc<Self>,
         user: Uid,
@@ -103,7 +103,7 @@ impl WorkerPool {
         socket: UnixStream,
         lock_file: &File,
     ) -> io::Result<Child> {
-        // Dropped with this function: the end of the socket is the child's alone then, and when that ends, tarnd is told.
+        // Dropped with this function: the end of the socket is the child's alone then, and when that ends, tarnd notices.
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("--worker")
@@ -111,7 +111,7 @@ impl WorkerPool {
             // Jobs' memory is reached from there, and by no path.
             .current_dir(&self.memory)
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(socket)))
-            // Locked as long as it runs: its user cannot get at what it has open.
+            // Locked as long as it runs: its user cannot reach its open files.
             .stdout(Stdio::from(lock_file.try_clone()?));
         become_user(&mut command, user, group, groups.to_vec()).spawn()
     }
@@ -142,7 +142,7 @@ impl WorkerPool {
     }
 }
 
-/// The worker's port, when it has begun. Until then it says that it is there.
+/// The worker's port, when it has begun. Until then it gives signs that it is there.
 fn first_word(near: &UnixStream) -> io::Result<u16> {
     let until = Instant::now() + BEGINNING;
     loop {
@@ -170,14 +170,14 @@ fn give_up(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Kills who has this lock, if that is who is written there.
+/// Kills the process that has this lock, if its id is in the file.
 fn kill_holder(file: &mut File) {
     let kill = |file: &mut File| -> Option<()> {
         let mut text = String::new();
         file.rewind().ok()?;
         file.take(MAX_NUMBER).read_to_string(&mut text).ok()?;
         let pid = Pid::from_raw(text.trim().parse().ok()?)?;
-        // Whoever gets the number meanwhile is not meant.
+        // Another process that gets the number meanwhile is not meant.
         let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let theirs = std::fs::metadata(format!("/proc/{}/fd/1", pid.as_raw_nonzero())).ok()?;
         let own = file.metadata().ok()?;

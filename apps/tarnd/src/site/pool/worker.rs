@@ -21,7 +21,7 @@ pub(super) struct UserWorker {
     pub(super) groups: Vec<Gid>,
     pub(super) socket: UnixStream,
     pub(super) port: u16,
-    /// What it does, by which number it knows it.
+    /// Its tasks, by the number under which it knows them.
     pub(super) pending: Mutex<PendingWorkerTasks>,
     pub(super) audit: Arc<Audit>,
     /// It was given up, as it took nothing.
@@ -39,7 +39,7 @@ pub(super) struct PendingWorkerTasks {
     over: Option<String>,
 }
 
-/// What listens to a worker has.
+/// The parts with which a thread listens to a worker.
 pub(super) struct Listening {
     pub(super) child: Child,
     /// A copy of the worker's, with the timeout that it has.
@@ -99,7 +99,7 @@ impl UserWorker {
         pending.works.values().any(|task| task.number == number)
     }
 
-    /// Stops what it does for this number, if it does.
+    /// Stops its work of this number, if there is any.
     pub(super) fn stop(&self, number: u64) {
         let own = {
             let pending = lock(&self.pending);
@@ -122,12 +122,12 @@ impl UserWorker {
     fn send_command(&self, told: &WorkerCommand) -> std::io::Result<()> {
         send_message(&self.socket, told).inspect_err(|e| {
             self.is_mute.fetch_or(is_late(e), Ordering::Relaxed);
-            // Half a message may have been said. Whoever listens hears of it.
+            // Half a message may have been sent. The listening thread notices it.
             let _ = self.socket.shutdown(Shutdown::Both);
         })
     }
 
-    /// Passes on what it says until it ends, or says nothing for too long: then why.
+    /// Passes on its messages until it ends, or is silent for too long: then why.
     pub(super) fn listen(&self, listening: Listening) -> Option<String> {
         let Listening {
             mut child,
@@ -167,7 +167,7 @@ impl UserWorker {
         }
     }
 
-    /// What it had not done came to nothing.
+    /// Its pending tasks fail.
     pub(super) fn over(&self, why: &str) {
         let works = {
             let mut pending = lock(&self.pending);

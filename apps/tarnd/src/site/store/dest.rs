@@ -1,4 +1,5 @@
-//! What goes outside: one rule for folders and trees of an object store. Only what tarn has put there for the same owner is replaced.
+//! Deliveries outside: one rule for folders and trees of an object store. Only data that tarn has put there for the same owner is
+//! replaced.
 
 use super::{UserStore, copying};
 use crate::work::{ConfinedPath, TaskEndpoint, to_request_error};
@@ -13,7 +14,7 @@ use tarn_types::event::{Failure, FailureKind};
 use tarn_types::object::is_object;
 use tarn_types::part::Verify;
 
-/// What a job whose delivery is refused waits for.
+/// The remedy that a job needs when its delivery is refused.
 const REMEDY: &str = "let the job's data be delivered again";
 
 fn exists(why: DestinationError) -> RequestError {
@@ -21,7 +22,7 @@ fn exists(why: DestinationError) -> RequestError {
 }
 
 impl UserStore {
-    /// Whether what belongs to this owner may be put there, before it is made.
+    /// Whether data of this owner may be put there, before it is made.
     pub(super) fn check_dest(
         &self,
         dest: &Path,
@@ -55,7 +56,7 @@ impl UserStore {
         Ok(real)
     }
 
-    /// Puts trees into an object store, as one. Only what the owner has put there is replaced.
+    /// Puts trees into an object store, as one. Only objects that the owner has put there are replaced.
     pub(super) fn put(
         &self,
         sources: Vec<CopySource>,

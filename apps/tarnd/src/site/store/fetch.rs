@@ -9,12 +9,12 @@ use tarn_proto::site::{Origin, Owner, Part, Proof, WorkResult};
 use tarn_types::hash::Hash;
 use tarn_types::key::DataKey;
 
-/// What is fetched, and from where.
+/// The data that is fetched, and its origin.
 struct FetchSource {
     copied: CopySource,
     /// The name of a single file.
     file: Option<String>,
-    /// What the source outside was when it was read.
+    /// The fingerprint of the source outside when it was read.
     origin: Option<Hash>,
     /// Its key, as another node has it.
     wrapped: Option<Vec<u8>>,
@@ -87,7 +87,7 @@ impl UserStore {
         })
     }
 
-    /// What is there already, if it is what is to be fetched.
+    /// The proof of a part that is there already, if it is the one to be fetched.
     fn reusable(
         &self,
         held: &ConfinedPath,
@@ -95,8 +95,8 @@ impl UserStore {
     ) -> Option<Proof> {
         let (_, there) = self.manifest_in(held, held.name()).ok()?;
         let is_same = proof.is_none_or(|proof| *proof == there);
-        // What an earlier order left in clear, which nobody knew of, is not what is to be sealed. Nor is what is sealed taken for the
-        // source as long as nobody knows of it: its key is of the part, not of what is stored outside, and may be an older one's.
+        // A part that an earlier order left in clear, which nobody knew of, is not the one to be sealed. Nor is a sealed part taken
+        // for the source as long as nobody knows of it: its key is of the part, not of the data outside, and may be an older one's.
         let fits = !seal || there.sealed && proof.is_some();
         (is_same && fits).then_some(there)
     }
@@ -114,7 +114,7 @@ impl UserStore {
                 Ok(FetchSource {
                     copied,
                     file,
-                    // As it was before it was read: what changes meanwhile is another content the next time.
+                    // As it was before it was read: a change meanwhile makes another content the next time.
                     origin: Some(print),
                     wrapped: None,
                 })
@@ -138,14 +138,14 @@ impl UserStore {
         }
     }
 
-    /// Keeps the key of what was fetched, checks it, and gives it its name.
+    /// Keeps the key of the fetched part, checks it, and gives it its name.
     fn finish_fetch(
         &self,
         (held, whole): (&ConfinedPath, &[u8]),
         (part, mut there, proof): (&Part, Proof, Option<&Proof>),
         (own, wrapped): (Option<&DataKey>, Option<&[u8]>),
     ) -> Result<Proof, RequestError> {
-        // Until it has its name: who wraps all keys again comes before, or finds it.
+        // Until it has its name: a work that wraps all keys again comes before, or finds it.
         let keys = self.keys();
         let unwrapped = wrapped
             .map(|wrapped| sealed::unwrapped(&keys, (part, &there), wrapped))

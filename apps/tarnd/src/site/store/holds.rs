@@ -1,4 +1,4 @@
-//! What there is in a user's part of a store, and what is left of half-done work.
+//! The content of a user's part of a store, and leftovers of half-done work.
 
 use super::{HIDDEN, MADE, UserStore};
 use crate::work::{ConfinedPath as Opened, to_request_error};
@@ -10,11 +10,11 @@ use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Gid, Holding, Owner, Part, Proof, StoreContent, WorkResult, is_name};
 use tarn_types::manifest::Manifest;
 
-/// Bytes that are told of what one owner has here, and of all owners that one worker tells of.
+/// Bytes that are reported of one owner here, and of all owners that one worker reports.
 const MOST_OF_OWNER: usize = 4 << 20;
 const MOST: usize = 24 << 20;
 
-/// What is told, and who has more.
+/// The reported holdings, and the owners who have more.
 #[derive(Default)]
 struct HoldingsReport {
     all: Vec<Holding>,
@@ -24,7 +24,7 @@ struct HoldingsReport {
 }
 
 impl HoldingsReport {
-    /// Tells of something, if there is room for it in what is told of its owner. False if nothing more of theirs is told.
+    /// Adds a holding, if its owner's report has space for it. False if no more of theirs is reported.
     fn add(&mut self, owner: Owner, room: &mut usize, holding: Holding) -> bool {
         let weight = holding.weight();
         if weight > *room || self.weight + weight > MOST {
@@ -124,7 +124,7 @@ impl UserStore {
         told: &mut HoldingsReport,
     ) -> Result<bool, RequestError> {
         let top = PathBuf::from(format!("{owner}/d"));
-        // What has no name of a dataset is none.
+        // A folder without the name of a dataset is none.
         let named = |folder: &Path| -> Result<Vec<String>, RequestError> {
             let mut names = self.names(root, folder)?;
             names.retain(|name| is_name(name));
@@ -202,7 +202,7 @@ impl UserStore {
         Ok(names)
     }
 
-    /// Removes what earlier workers have half done.
+    /// Removes half-done work of earlier workers.
     pub(super) fn sweep(&self) {
         for root in self.roots() {
             self.sweep_store(root);
@@ -246,7 +246,7 @@ impl UserStore {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_bytes();
             let is_left = name.starts_with(HIDDEN.as_bytes()) && !name.ends_with(MADE.as_bytes());
-            // A project's other members go on with theirs.
+            // A project's other members continue with theirs.
             let is_own = || {
                 let about = held.stat_of(name);
                 about.is_ok_and(|about| about.is_some_and(|about| about.st_uid == self.user))

@@ -35,7 +35,7 @@ impl UserStore {
         let mut moved = 0;
         let is_done = is_there(&dest)? && self.is_whole(&dest, proof, source.is_some(), control)?;
         match &source {
-            // Who has given it its name may have been killed before that was durable.
+            // The process that has given it its name may have been killed before that was durable.
             _ if is_done => dest.sync()?,
             Some(source) => moved = self.carry((source, &dest), (part, proof), keep, control)?,
             None => {
@@ -45,7 +45,7 @@ impl UserStore {
             }
         }
         if let Some(source) = source.filter(|_| !keep) {
-            // It is whole where it is now. What a rename has brought there is here no more.
+            // It is whole where it is now. After a rename there is nothing here any more.
             if is_there(&source)?
                 && let Err(why) = self.discard(&source)
             {
@@ -57,7 +57,7 @@ impl UserStore {
         Ok(WorkResult::Proven { proof, moved })
     }
 
-    /// Whether a part is there, as an interrupted move has left it. What may be had again from its source, and is not what it must be, goes.
+    /// Whether a part is there, as an interrupted move has left it. A wrong one whose source is there is removed.
     fn is_whole(
         &self,
         held: &ConfinedPath,
@@ -102,7 +102,7 @@ impl UserStore {
         let whole = hidden(dest.name(), &format!("{}.moved", self.user));
         let copied = self.copy_over((source, dest), &whole, about, &manifest, control);
         if copied.is_err() {
-            // What lacks room is not to take it from others.
+            // A failed copy must not take space from others.
             let _ = self.clear(dest, &whole);
         }
         copied
@@ -119,7 +119,7 @@ impl UserStore {
         self.begin(dest, whole)?;
         let inside = |name: &str| dest.path_of(&[whole, b"/", name.as_bytes()].concat());
         let tree = source.path_of(&[source.name(), b"/tree"].concat());
-        // What is sealed goes as it lies.
+        // Sealed data is copied as it is stored.
         let tree = CopySource {
             manifest: Some(manifest.clone()),
             ..CopySource::of(tree)
@@ -132,7 +132,7 @@ impl UserStore {
         let report = report.map_err(|e| to_request_error(&e, &[source, dest]))?;
         let beside = (proof.file.clone(), proof.origin);
         let mut there = self.label(dest, whole, manifest, beside)?;
-        // As long as it has no name here, who wraps all keys anew does not find it.
+        // As long as it has no name here, a work that wraps all keys again does not find it.
         let keys = self.keys();
         if let Some(wrapped) = self.wrapped_of(source)? {
             let key = sealed::unwrapped(&keys, (part, &there), &wrapped)?;

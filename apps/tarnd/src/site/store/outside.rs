@@ -1,4 +1,4 @@
-//! Between a store and what is outside it: sources and places of the user's, and other nodes.
+//! Between a store and the places outside it: sources and destinations of the user's, and other nodes.
 
 use super::sealed::KEY;
 use super::{MAX_MANIFEST, UserStore, not_it};
@@ -28,7 +28,7 @@ use tarn_types::manifest::{EntryKind, Manifest};
 use tarn_types::object::{ObjectUrl, is_object, shown};
 
 impl UserStore {
-    /// What moves data to and from a place outside; where that is an object store, with what the user's files say of it now.
+    /// The mover of data to and from a place outside; for an object store, with the present settings of the user's files.
     pub(super) fn outside_mover(&self, path: &Path) -> Result<Trees, RequestError> {
         let refused = |why: String| {
             let text = format!("`{}` cannot be used: {why}", shown(path));
@@ -75,7 +75,7 @@ impl UserStore {
         let print = print_of(path, &list);
         let source = CopySource {
             as_entry: file.clone(),
-            // A store is asked once.
+            // A store is listed once.
             manifest: is_object(path).then_some(list),
             follow,
             ..CopySource::of(root)
@@ -83,7 +83,7 @@ impl UserStore {
         Ok((source, file, print))
     }
 
-    /// Where a path leads that is a source, or a folder above one.
+    /// The target of a path that is a source, or a folder above one.
     fn resolve(&self, path: &Path, source: &Path) -> Result<PathBuf, RequestError> {
         resolve(path, self.user).map_err(|why| match why {
             Unresolved::Io(e) => unreadable(source, &e),
@@ -94,7 +94,7 @@ impl UserStore {
         })
     }
 
-    /// Where a project's source lies, which is no link.
+    /// The path of a project's source, which is no link.
     fn of_project(&self, path: &Path) -> Result<PathBuf, RequestError> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return self.resolve(path, path);
@@ -111,7 +111,7 @@ impl UserStore {
         Ok(real)
     }
 
-    /// Refuses a source that is not what was read of it.
+    /// Refuses a source that has changed since it was read.
     pub(super) fn check_source(
         &self,
         (path, owner): (&Path, Owner),
@@ -126,7 +126,7 @@ impl UserStore {
         Err(RequestError::new(Code::Changed, text))
     }
 
-    /// A part on another node, as a source of a copy; what it holds is known.
+    /// A part on another node, as a source of a copy; its content is known.
     pub(super) fn remote(
         &self,
         part: &Part,
@@ -170,7 +170,7 @@ impl UserStore {
             let source = match peer {
                 Some(peer) if !proof.sealed => self.remote(part, peer, proof, control)?,
                 far => {
-                    // What is sealed is opened where it lies: it comes for so long.
+                    // Sealed data is opened where it is stored: it is fetched for that time.
                     if let Some(peer) = far {
                         let from = Origin::Peer(peer.clone());
                         self.fetch((part, ""), &from, (Some(proof), true), control)?;
@@ -219,7 +219,7 @@ impl UserStore {
     }
 }
 
-/// The user's worker on another node, as who asks it with the key of the user's data plane.
+/// The user's worker on another node, for requests with the key of the user's data plane.
 pub(super) fn client(
     peer: &WorkerAddress,
     (key, user): (&[u8; KEY_BYTES], u32),
@@ -254,14 +254,14 @@ struct TransientPart<'a>(&'a UserStore, &'a Part);
 impl Drop for TransientPart<'_> {
     fn drop(&mut self) {
         let Self(store, part) = self;
-        // What stays is found by the next inventory.
+        // The next inventory finds a part that stays.
         if let Err(why) = store.remove(&Thing::Part((*part).clone())) {
             tracing::warn!("{part} stays here: {why}");
         }
     }
 }
 
-/// What lies in a part's folder.
+/// The tree of this name in a part's folder.
 fn tree_of(part: &Part, name: &str) -> Tree {
     let folder = part.folder().unwrap_or_default();
     Tree::Replica(folder.join(name).into_os_string().into_vec().into())
@@ -294,7 +294,7 @@ fn print_of(path: &Path, list: &Manifest) -> Hash {
     if !is_object(path) {
         return Hash(print);
     }
-    // The times of what tarn has put there are those of files, which need not tell contents apart; its hashes do.
+    // The times of data that tarn has put there are those of files, which need not tell contents apart; its hashes do.
     let mut hasher = Hasher::new();
     hasher.field(b"tarn objects 1").field(&print.to_le_bytes());
     for entry in &list.entries {
@@ -329,7 +329,7 @@ fn leads_out(why: &RequestError) -> RequestError {
     RequestError::new(why.code, text)
 }
 
-/// The name of a source that is no folder and lies there; what is not there, or cannot be read, is refused with the user's path.
+/// The name of a source that is there and no folder; a missing or unreadable one is refused with the user's path.
 fn single(path: &Path, root: &Path) -> Result<Option<String>, RequestError> {
     if let Some(at) = ObjectUrl::of(path) {
         let at = at.map_err(|why| {

@@ -1,4 +1,4 @@
-//! Where something is: in which of the node's stores, and in that, opened beneath its root.
+//! The place of an object: one of the node's stores, and in that, opened beneath its root.
 
 use super::UserStore;
 use super::sealed::JobFolderKind;
@@ -20,13 +20,13 @@ impl UserStore {
         self.places.iter().map(|(_, root)| root.as_path())
     }
 
-    /// The roots of the stores in which a part lies.
+    /// The roots of the stores that have a part.
     pub(super) fn roots_of(&self, part: &Part) -> Vec<&Path> {
         let has = |root: &&Path| having(std::iter::once(*root), part).is_some();
         self.roots().filter(has).collect()
     }
 
-    /// The root of the fastest store in which a part lies; of one that lies in none, the first.
+    /// The root of the fastest store that has a part; of a part that is in none, the first.
     pub(super) fn where_is(&self, part: &Part) -> &Path {
         having(self.roots(), part).unwrap_or(&self.places[0].1)
     }

@@ -1,4 +1,4 @@
-//! What a user does for a project: its other members read it, and make what is beside it.
+//! A user's work for a project: its other members read the data, and make parts beside it.
 
 use super::UserStore;
 use crate::work::{ConfinedPath, to_request_error};
@@ -14,7 +14,7 @@ use tarn_types::manifest::{EntryKind, Manifest};
 /// Folders above a part that its project's members make: those of its dataset and of its version.
 const ABOVE: usize = 2;
 
-/// The mode of what is a project's: its members read it.
+/// The mode of a project's file: its members read it.
 fn shared(mode: u32, is_folder: bool) -> u32 {
     let is_run = is_folder || mode & 0o100 != 0;
     mode | 0o040 | if is_run { 0o010 } else { 0 }
@@ -29,7 +29,7 @@ impl UserStore {
         for above in folder.ancestors().skip(1).take(ABOVE) {
             let held = self.held(root, &above.join("."), false)?;
             match fchmod(held.folder(), Mode::from_raw_mode(0o2770)) {
-                // Whoever has made it has done it.
+                // The member who has made it has done it.
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(e) => return Err(held.failed("open to the project's members", e)),
             }
@@ -37,7 +37,7 @@ impl UserStore {
         Ok(())
     }
 
-    /// Gives what a member has made to the project, if it is one's.
+    /// Gives data that a member has made to the project, if it is one's.
     pub(super) fn share_made(
         &self,
         held: &ConfinedPath,
@@ -67,12 +67,12 @@ impl UserStore {
         let own = rustix::fs::fstat(&top).map_err(failed)?.st_mode & 0o7777;
         rustix::fs::fchown(&top, None, group).map_err(failed)?;
         fchmod(&top, Mode::from_raw_mode(shared(own, true))).map_err(failed)?;
-        // What is in a folder comes after it: its new mode may be what lets it be opened.
+        // The content of a folder comes after it: the folder's new mode may be what lets it be opened.
         for entry in &mut manifest.entries {
             let (folder, name) = top.holder(&entry.path).map_err(failed)?;
             chownat(&folder, name, None, group, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
             if !matches!(entry.kind, EntryKind::Symlink(_)) {
-                // Who gives a file to a group loses such bits of its mode.
+                // A user who gives a file to a group loses such bits of its mode.
                 entry.mode = shared(entry.mode & 0o1777, entry.is_folder());
                 let mode = Mode::from_raw_mode(entry.mode);
                 chmodat(&folder, name, mode, AtFlags::empty()).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Parts as the controller knows them: what its log says that each holds is compared with what lies here before it is used.
+//! Parts as the controller knows them: the content in its log is compared with the stored one before use.
 
 use super::sealed::JobFolderKind;
 use super::{MADE, UserStore, hidden};
@@ -10,7 +10,7 @@ use tarn_proto::site::{Part, Proof, Slice, SlurmJobId, WorkResult};
 use tarn_types::hash::Hash;
 use tarn_types::manifest::Manifest;
 
-/// A part, and what the controller says that it holds: the hash of its manifest. An older controller says nothing.
+/// A part, and the hash of its manifest from the controller. An older controller sends none.
 pub(super) struct Published {
     pub(super) part: Part,
     hash: Option<Hash>,
@@ -35,7 +35,7 @@ pub(super) fn not_it(held: &ConfinedPath) -> RequestError {
 }
 
 impl UserStore {
-    /// Makes a part of what a job has written; again, after whatever failure.
+    /// Makes a part of a job's output; again, after any failure.
     pub(super) fn publish(
         &self,
         job: SlurmJobId,
@@ -52,8 +52,8 @@ impl UserStore {
         let held = self.part(root, part, true)?;
         if held.stat()?.is_some() {
             let found = self.manifest_in(&held, held.name());
-            // It was made of a folder that is gone then. While that is there, it is something else: what an earlier run of the job has
-            // made, which nobody knew of, or an older part that was put here.
+            // It was made of a folder that is gone then. While that is there, it is something else: output of an earlier run of the
+            // job, which nobody knew of, or an older part that was put here.
             let is_left = match sealed {
                 true => self.is_in_memory(job, part)?,
                 false => self.is_written(job, (part, root))?,
@@ -103,7 +103,7 @@ impl UserStore {
         Ok(WorkResult::Proven { proof, moved: 0 })
     }
 
-    /// Whether what a job has written in a store is still there.
+    /// Whether a job's output in a store is still there.
     fn is_written(
         &self,
         job: SlurmJobId,
@@ -120,7 +120,7 @@ impl UserStore {
         }
     }
 
-    /// A part that is to be what was published. An older one of the same name that was put back whole, with the key that it had, is as valid
+    /// A part that must be the published one. An older one of the same name that was put back whole, with the key that it had, is as valid
     /// as that by itself.
     pub(super) fn published_at(
         &self,
@@ -134,7 +134,7 @@ impl UserStore {
         }
     }
 
-    /// Reads a part again. What it is goes back: an older one that was put back is whole, too.
+    /// Reads a part again, and returns its proof: an older one that was put back is whole, too.
     pub(super) fn check(
         &self,
         (part, root): (&Part, &Path),

@@ -1,5 +1,5 @@
 //! Parts of encrypted datasets: sealed on the tier with their keys beside them, in clear in a job's memory. docs/internals/site.md, "Encryption
-//! between jobs". A part's manifest is of its files as they lie; its key is bound to that, so both are what was published, or nothing.
+//! between jobs". A part's manifest is of its files as stored; its key is bound to that, so both are the published ones, or nothing.
 
 use super::super::keys::WrappingKeys;
 use super::{
@@ -24,9 +24,9 @@ pub(super) const KEY: &str = "key";
 /// A folder of a job, in the store or in its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobFolderKind {
-    /// What it writes.
+    /// The data that it writes.
     Written,
-    /// What it reads.
+    /// The data that it reads.
     Read,
     /// Its partitions.
     Lent,
@@ -42,7 +42,7 @@ impl JobFolderKind {
     }
 }
 
-/// What a wrapped key is bound to: a part, and the hash of its manifest.
+/// The context that a wrapped key is bound to: a part, and the hash of its manifest.
 struct Bound {
     /// The owner's number; the keys that wrap it tell users' from projects'.
     uid: u32,
@@ -160,7 +160,7 @@ impl UserStore {
         self.keys.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key of a part that is here; `None` if it lies in the clear.
+    /// The key of a part that is here; `None` if it is stored in the clear.
     pub(super) fn key_of(
         &self,
         held: &ConfinedPath,
@@ -242,7 +242,7 @@ impl UserStore {
         Ok(())
     }
 
-    /// Overwrites a part's key, without which the rest of it is noise; and what was to take its place.
+    /// Overwrites a part's key, without which the rest of it is noise; and the key that was to take its place.
     pub(super) fn forget_key(&self, held: &ConfinedPath) {
         for name in [KEY.to_owned(), format!("{KEY}.new")] {
             let path = held.path_of(&[held.name(), b"/", name.as_bytes()].concat());
@@ -255,7 +255,7 @@ impl UserStore {
         }
     }
 
-    /// Parts that are here, as what a copy in clear is made of. Those that are sealed are compared with their manifests before.
+    /// Parts that are here, as sources of a copy in clear. Those that are sealed are compared with their manifests before.
     pub(super) fn opened(
         &self,
         parts: &[Published],
@@ -287,7 +287,7 @@ impl UserStore {
             same.map_err(|e| to_request_error(&e, &[held]))?;
         }
         Ok(CopySource {
-            // A sealed part's is of its files as they lie.
+            // A sealed part's is of its files as stored.
             manifest: Some(manifest).filter(|_| sealed.is_none()),
             sealed,
             ..CopySource::of(root)
@@ -302,7 +302,7 @@ impl UserStore {
         control: &Control,
     ) -> Result<(), RequestError> {
         let (sources, all) = self.opened(parts, control)?;
-        // What is opened into memory was sealed: without its key it is nobody knows what.
+        // Data opened into memory was sealed: without its key nobody knows what it is.
         if let Some((_, one)) = sources.iter().zip(parts).find(|(s, _)| s.sealed.is_none()) {
             let text = format!("the key of {} is gone: it cannot be opened", one.part);
             return Err(RequestError::new(Code::Corrupt, text));
@@ -318,7 +318,7 @@ impl UserStore {
         copied.map(drop).map_err(|e| to_request_error(&e, &known))
     }
 
-    /// What a job writes in its memory, of which a part is made.
+    /// The folder that a job writes in its memory, of which a part is made.
     pub(super) fn written_in_memory(
         &self,
         job: SlurmJobId,
@@ -335,7 +335,7 @@ impl UserStore {
         }
     }
 
-    /// Makes a part of what a job has written in its memory. The folder is gone then.
+    /// Makes a part of a job's output in its memory. The folder is gone then.
     pub(super) fn publish_sealed(
         &self,
         from: &ConfinedPath,

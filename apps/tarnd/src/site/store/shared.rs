@@ -1,4 +1,4 @@
-//! Partitions that lie over the nodes of a job: the pieces here for the job's tasks and those of its other nodes.
+//! Partitions that are spread over the nodes of a job: the pieces here for the job's tasks and those of its other nodes.
 
 use super::UserStore;
 use super::outside::client;
@@ -16,11 +16,11 @@ use tarn_proto::site::{SlurmJobId, WorkResult, WorkerAddress};
 /// The socket for tasks, in the folder of the first of a job's partitions that are spread (docs/internals/site.md, "What a job sees").
 const SOCKET: &str = "tarnd";
 
-/// What of a job's partitions is lent here. Dropped in this order.
+/// The exports of a job's partitions here. Dropped in this order.
 pub(super) struct JobPieceExports {
     _lending: PieceExport,
     followers: Arc<FollowerWorkers>,
-    /// The folders: what is opened is beneath them, whatever their names lead to meanwhile.
+    /// The folders: files are opened beneath them, whatever their names lead to meanwhile.
     _folders: Vec<ConfinedPath>,
 }
 
@@ -116,7 +116,7 @@ impl UserStore {
         Ok(serving)
     }
 
-    /// Where the others are that have pieces. Of who is not told of, what was told before holds.
+    /// The addresses of the other nodes that have pieces. A node that is not named keeps its earlier one.
     pub(super) fn join(
         &self,
         job: SlurmJobId,

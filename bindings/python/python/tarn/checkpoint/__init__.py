@@ -21,7 +21,7 @@ None 1.3 1.5
 Notes
 -----
 An array keeps its memory: it can be used after its object is destroyed and after the checkpoints
-are closed. Other threads run while one is in `commit` or `restart`. What they write to objects
+are closed. Other threads run while one is in `commit` or `restart`. Their writes to objects
 during `commit` may or may not be in the version; during `restart` they must not use objects. A
 second call of the same checkpoints meanwhile raises `BusyError`. A forked child cannot use its
 parent's checkpoints.

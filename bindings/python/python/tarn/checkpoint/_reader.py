@@ -36,7 +36,7 @@ class Reader:
     version : Version
         Which it is.
     level : Level
-        What it survives.
+        The losses that it survives.
     of : int
         How many ranks wrote it.
     ranks : list of int
@@ -116,7 +116,7 @@ class Reader:
         key : str
             The object.
         rank : int
-            Whose part of it.
+            The rank whose part of it is mapped.
         dtype : dtype
             Its type, which checkpoints do not keep.
         shape : int or iterable of int, optional

@@ -170,7 +170,7 @@ class Checkpoints:
         Raises
         ------
         Error
-            What is staged cannot be de-staged: it stays in memory for the next start.
+            A staged version cannot be de-staged: it stays in memory for the next start.
 
         Examples
         --------
@@ -445,7 +445,7 @@ class Checkpoints:
         Warns
         -----
         DegradedWarning
-            The version has fewer copies than were asked for.
+            The version has fewer copies than the options demand.
 
         Examples
         --------
@@ -471,7 +471,7 @@ class Checkpoints:
         Parameters
         ----------
         version : tuple of int
-            What `commit` has returned.
+            The version that `commit` has returned.
         level : int
             The `Level`.
         timeout : float, optional
@@ -537,7 +537,7 @@ class Checkpoints:
         ]
 
     def stats(self) -> Stats:
-        """What this rank did since it began: counts, bytes and nanoseconds.
+        """The work of this rank since it began: counts, bytes and nanoseconds.
 
         Examples
         --------

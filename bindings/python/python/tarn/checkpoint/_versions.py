@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 
 class DegradedWarning(UserWarning):
-    """A version has fewer copies than were asked for."""
+    """A version has fewer copies than the options demand."""
 
 
 class Level(enum.IntEnum):
-    """What a version survives.
+    """The losses that a version survives.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class VersionInfo(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """What this rank did since it began.
+    """The work of this rank since it began.
 
     Names that end with `_ns` are nanoseconds, with `_bytes` bytes, with `_rate` bytes a second;
     all others are counts. phx_stats(3) explains each. `power_fail` is what the persistent tier

@@ -121,7 +121,7 @@ impl RestartInventory {
         let header = ArenaHeader {
             identity: options.identity ^ u128::from(rank + 1) << 64,
             run: options.run.clone(),
-            // It is what that start had.
+            // The manifest is that start's.
             start: ProgramStart {
                 generation: version.id.generation,
                 identity: version.start,
@@ -159,8 +159,8 @@ impl RestartInventory {
         ))
     }
 
-    /// What the other ranks of a set have of a version, and what they keep of the set, each at its place; and the manifest of what the
-    /// lost rank had.
+    /// The parts of a version of the other ranks of a set, and the parities that they keep, each at its place; and the manifest of
+    /// the lost rank's part.
     fn open_set<'a, T: Vault>(
         &'a self,
         (version, rank, set): (VersionIdentity, u32, &[u32]),
@@ -190,7 +190,7 @@ impl RestartInventory {
             let is_kept = |f: &SurvivingArena| f.versions.iter().any(|v| v.version == version);
             let (version_source, kept) = open(other, &|f| !f.is_part() && is_kept(f))?;
             if manifest.is_none() {
-                // Where that is damaged, the next one has the same.
+                // If that is damaged, the next one has the same.
                 let members = parity::members(&version_source, &kept).unwrap_or_default();
                 let lost = members.into_iter().find(|(r, _)| *r == rank);
                 manifest = lost.map(|(_, m)| m);

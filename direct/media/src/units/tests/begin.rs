@@ -1,4 +1,4 @@
-//! Who begins to use a file while the system still writes what a killed program had given it.
+//! A process begins to use a file while the system still writes data of a killed program.
 
 use crate::units::layout::{GATE, UnitLayout};
 use crate::units::recover::write_all;

@@ -36,7 +36,7 @@ struct Call {
     synced: bool,
 }
 
-/// All that a medium was asked for.
+/// All requests to a medium.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     /// Moments so far.
@@ -51,7 +51,8 @@ impl Log {
         self.now
     }
 
-    /// What a loss of power may leave at a moment: of each unit what is persistent, what was written since, or garbage where something was.
+    /// The content that a loss of power may leave at a moment: of each unit the persistent bytes, later writes, or garbage
+    /// in place of a write.
     pub(super) fn image(
         &self,
         first: &[u8],
@@ -65,14 +66,14 @@ impl Log {
             .iter()
             .filter(|call| call.bytes.is_none() && has_ended(call).is_some());
         let synced = syncs.map(|call| call.began).max().unwrap_or(0);
-        // For each unit what it may be; the first is what is persistent.
+        // The possible contents of each unit; the first is the persistent one.
         let mut versions: BTreeMap<usize, Vec<&[u8]>> = BTreeMap::new();
         let mut written: Vec<_> = self
             .calls
             .iter()
             .filter(|call| call.began <= moment)
             .collect();
-        // What ends later is what is there later.
+        // A write that ends later overwrites earlier ones.
         written.sort_by_key(|call| call.ended.unwrap_or(usize::MAX));
         for call in written {
             let Some((at, bytes)) = &call.bytes else {
@@ -111,7 +112,7 @@ pub(super) struct EmulatedEngine {
     under_way: Vec<(u32, UnitIoCall, usize)>,
 }
 
-// SAFETY: what is under way is the unit I/O's.
+// SAFETY: the calls under way belong to the unit I/O.
 unsafe impl Send for EmulatedEngine {}
 
 impl EmulatedEngine {
@@ -202,7 +203,7 @@ impl UnitIoEngine for EmulatedEngine {
 }
 
 impl Drop for EmulatedEngine {
-    /// What a killed program has under way ends, or was not begun.
+    /// A call that a killed program has under way ends, or was not begun.
     fn drop(&mut self) {
         while !self.under_way.is_empty() {
             let which = self.dice.below(self.under_way.len() as u64) as usize;

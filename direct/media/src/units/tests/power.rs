@@ -1,5 +1,5 @@
-//! What is there after a loss of power, and after who had locks was killed: what was completed as persistent; of the rest, what was
-//! before or later; and of what others had in the same units, all.
+//! The content after a loss of power, and after the holder of locks was killed: all writes completed as persistent; of the rest,
+//! the earlier or the later content; and all that others had in the same units.
 
 use super::emulated::{Dice, EmulatedEngine, Log};
 use crate::units::unit_io::{BUFFER, DEPTH, UnitChange, UnitIo, UnitOperation};
@@ -221,7 +221,7 @@ impl World {
         op.persistent || self.flushes.iter().any(covers)
     }
 
-    /// Looks at each word of what a loss of power at a moment may leave.
+    /// Checks each word that a loss of power at a moment may leave.
     fn check(&self, data: &[u8], moment: usize, torn: bool) {
         for unit in UNITS {
             for word in unit * WORDS..(unit + 1) * WORDS {
@@ -251,7 +251,7 @@ impl World {
             let log = self.log.lock().unwrap();
             log.image(&first, UNIT, moment, &mut self.dice)
         };
-        // The page of marks is whatever the system has written of it.
+        // The page of marks is random: the system may have written any part of it.
         let marks = 32 << 10;
         image[marks..marks + 4096].fill_with(|| self.dice.below(2) as u8);
         let file = file();
@@ -287,7 +287,7 @@ impl Program {
     }
 }
 
-/// Two programs, one of which may be killed and begun again, do what the dice say.
+/// Two programs, one of which may be killed and begun again, act as the dice decide.
 fn emulated_world(seed: u64) -> World {
     let mut world = World::new(seed);
     let mut programs = vec![world.program(), world.program()];
@@ -325,7 +325,7 @@ proptest::proptest! {
     #[test]
     fn what_others_have_is_as_they_left_it_when_a_program_was_killed(seed in 0..u64::MAX) {
         let mut world = emulated_world(seed);
-        // One more change of each unit, so that whatever a dead one has left is dealt with.
+        // One more change of each unit, so that the remains of a dead one are dealt with.
         let mut last = world.program();
         for (ticket, unit) in (0..).zip(UNITS) {
             last.posted.push(None);
@@ -337,7 +337,7 @@ proptest::proptest! {
         proptest::prop_assert_eq!(last.unit_io.ends().len(), UNITS.len());
         let mut data = vec![0; SIZE];
         rustix::io::pread(&world.file, &mut data, FROM as u64).unwrap();
-        // What was completed is there, flushed or not: nobody has lost power.
+        // All completed writes are there, flushed or not: there was no loss of power.
         world.ops.iter_mut().for_each(|op| op.persistent = true);
         world.check(&data, usize::MAX, false);
     }

@@ -1,4 +1,4 @@
-//! Where the system allows no io_uring, or no `O_DIRECT`; where calls fail, and where a program does not look.
+//! Systems that allow no io_uring, or no `O_DIRECT`; calls that fail, and programs that do not look.
 
 use crate::units::engine::{Blocking, UnitIoCall, UnitIoCompletion, UnitIoEngine};
 use crate::units::{UnitStorage, Units, Using};
@@ -126,7 +126,7 @@ fn works(queued: &mut UnitStorage) {
     assert_eq!(end(queued, started), Err(StorageRequestError::Invalid));
 }
 
-/// Has the system refuse some calls to this thread: `call`, if its second argument is as is said, and the third has some bits.
+/// Has the system refuse some calls to this thread: `call`, if its second argument is `second`, and the third has some bits.
 fn refuse(call: libc::c_long, second: Option<libc::c_int>, third: libc::c_int, errno: i32) {
     let statement = |code: u32, jt, jf, k| libc::sock_filter {
         code: code as u16,

@@ -1,4 +1,4 @@
-//! What may be ordered for jobs.
+//! The rules for orders about jobs.
 
 use super::super::space::ItemDistribution;
 use super::SiteRuleViolation;

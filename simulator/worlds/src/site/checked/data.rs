@@ -1,4 +1,4 @@
-//! What may be done with data, and with the nodes that hold it.
+//! The rules for orders about data, and about the nodes that hold it.
 
 use super::super::space::ItemDistribution;
 use super::SiteRuleViolation;

@@ -1,4 +1,4 @@
-//! What happened, as the checker takes it in.
+//! Events, as the checker takes them in.
 
 use super::super::space::ItemDistribution;
 use super::SiteRuleViolation;
@@ -127,7 +127,7 @@ impl SiteAccount {
         Ok(())
     }
 
-    /// What a job wrote out itself does not stay on its nodes.
+    /// An item that a job wrote out itself does not stay on its nodes.
     fn left_memory(&mut self, order: &Move) -> Result<(), SiteRuleViolation> {
         let Some(layout) = order
             .job
@@ -161,7 +161,7 @@ impl SiteAccount {
     fn true_size(&mut self, job: JobId, item: ItemId, bytes: u64) -> Result<(), SiteRuleViolation> {
         let row = self.job(job)?;
         let layout = Self::written(row).filter(|_| row.writes_locally);
-        // Space was taken for what was known; a surprise is nobody's fault.
+        // Space was taken for the known size; a surprise is nobody's fault.
         if let Some(layout) = &layout {
             self.give_back(item, layout)?;
         }
@@ -231,7 +231,7 @@ impl SiteAccount {
         Ok(())
     }
 
-    /// A node lost what its tiers held: layouts of which a part is missing are gone. Which items that were.
+    /// A node lost the data on its tiers: layouts of which a part is missing are gone. Returns their items.
     pub(super) fn forget(&mut self, node: NodeId) -> Result<Vec<ItemId>, SiteRuleViolation> {
         let mut lost = Vec::new();
         for (id, item) in &mut self.items {

@@ -1,13 +1,13 @@
-//! No workflow delays an ordinary job beyond what was promised: by the checker's own account, from the limits of what has
+//! No workflow delays an ordinary job beyond the promise: by the checker's own account, from the limits of the jobs that have
 //! nodes, node by node.
 //!
-//! The ordinary job that has waited longest is promised the begin that it would have if nobody who waits went before it;
+//! The ordinary job that has waited longest is promised the begin that it would have if no waiting job went before it;
 //! when others end before their limits, that becomes sooner.
-//! Whoever came after it and gets nodes first may not put off this begin: a workflow's step no further than the bound
+//! A job that came after it and gets nodes first may not put off this begin: a workflow's step no further than the bound
 //! beyond the promise, an ordinary job not at all. So it begins in time, if nothing comes between that nobody decides:
-//! a node that is not up, a job beyond its limit, one that has failed, data that needs room.
+//! a node that is not up, a job beyond its limit, one that has failed, data that needs space.
 //!
-//! While a workflow that came before it has nodes, nothing is said: when these come free is known to the planner alone, which
+//! While a workflow that came before it has nodes, there is no promise: only the planner knows when these come free, as it
 //! keeps them for the workflow's next steps.
 
 use super::SiteRuleViolation;
@@ -29,7 +29,7 @@ fn is_known(job: &Job) -> bool {
 }
 
 impl SiteAccount {
-    /// Something has happened, or was done: who was promised nothing yet is promised something.
+    /// After an event or an action: updates the promise, or gives one to the next job.
     pub(super) fn promise(&mut self) -> Result<(), SiteRuleViolation> {
         let Some(bound) = self.bound else {
             return Ok(());
@@ -115,7 +115,7 @@ impl SiteAccount {
         self.jobs.values().any(|r| has_nodes(r) && before(r))
     }
 
-    /// A job that is about to get nodes: who has the promise, when it could begin, and how far that may be put off.
+    /// A job that is about to get nodes: the job with the promise, when it could begin, and how far that may be put off.
     pub(super) fn before_allocation(&self, id: JobId) -> Option<(JobId, Time, Time)> {
         let promise = self.promise.filter(|p| p.job != id)?;
         let (row, first) = (self.jobs.get(&id)?, self.jobs.get(&promise.job)?);
@@ -173,7 +173,7 @@ impl SiteAccount {
         Some(ends.min()?.max(self.now + 1))
     }
 
-    /// When a node has what a job asks of it. `None`: never.
+    /// When a node has the resources for a job. `None`: never.
     fn free_at(&self, id: NodeId, job: &Job) -> Option<Time> {
         let (node, kind) = (&self.nodes[id.at()], self.kind(id));
         let suits = job.mode.is_none_or(|m| m == node.mode);
@@ -196,7 +196,7 @@ impl SiteAccount {
             .collect();
         ends.sort_unstable();
         let want = share(job);
-        // From the last end back: as long as it fits beside who ends later.
+        // From the last end back: as long as it fits beside the jobs that end later.
         let mut taken = [0u64; 3];
         for (end, takes) in ends.iter().rev() {
             (0..3).for_each(|i| taken[i] += takes[i]);

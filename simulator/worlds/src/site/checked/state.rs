@@ -1,4 +1,4 @@
-//! What the checker knows: nodes, jobs, items and moves.
+//! The state of the checker: nodes, jobs, items and moves.
 
 use super::super::plumbing;
 use super::super::space::ItemDistribution;
@@ -13,7 +13,7 @@ use tarn_types::site::{
 };
 use tarn_types::units::{Nanos, Time};
 
-/// What a node does.
+/// The state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckedNodeState {
     Up,
@@ -28,7 +28,7 @@ pub(super) enum CheckedNodeState {
 pub(super) struct CheckedNode {
     pub(super) mode: Mode,
     pub(super) power: CheckedNodeState,
-    /// Who has it or a part of it. Jobs that continue in another one's allocation are not listed.
+    /// Jobs that have it or a part of it. Jobs that continue in another one's allocation are not listed.
     pub(super) guests: Vec<JobId>,
     /// Bytes of its tiers that are taken.
     pub(super) taken: u64,
@@ -61,9 +61,9 @@ pub(super) struct JobRow {
     pub(super) planned: Option<JobNodes>,
     /// It continues in its script's allocation.
     pub(super) within: bool,
-    /// It has ended well, though it may run again for what a lost node took.
+    /// It has ended well, though it may run again for data of a lost node.
     pub(super) ended_once: bool,
-    /// What direct moves brought into its memory: item and nodes.
+    /// Items that direct moves brought into its memory, with the nodes.
     pub(super) brought: Vec<(ItemId, JobNodes)>,
     /// It writes to its tiers.
     pub(super) writes_locally: bool,
@@ -78,7 +78,7 @@ pub(super) struct ItemRow {
     pub(super) outside: bool,
     pub(super) producer: Option<JobId>,
     pub(super) readers: Vec<JobId>,
-    /// Where it is there as a whole.
+    /// Its layouts on the tiers, each of the whole item.
     pub(super) layouts: Vec<ItemDistribution>,
 }
 
@@ -90,7 +90,7 @@ pub(super) enum CheckedMemoryEnd {
     To,
 }
 
-/// The job that has waited longest, and what it may rely on.
+/// The job that has waited longest, and its promise.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StartPromise {
     pub(super) job: JobId,
@@ -114,7 +114,7 @@ pub(crate) struct SiteAccount {
     pub(super) lost: BTreeSet<ItemId>,
     /// When the first job of each workflow came.
     pub(super) flows: BTreeMap<FlowId, Time>,
-    /// How far workflows may delay an ordinary job against its promise, if anything was said.
+    /// How far workflows may delay an ordinary job against its promise, if there is a bound.
     pub(super) bound: Option<Nanos>,
     pub(super) promise: Option<StartPromise>,
 }
@@ -245,7 +245,7 @@ impl SiteAccount {
         sub(taken, bytes, "bytes of a node");
     }
 
-    /// What a job writes lies so, where it writes to its tiers.
+    /// The layout of a job's output on its tiers, if it writes there.
     pub(super) fn written(row: &JobRow) -> Option<ItemDistribution> {
         row.nodes
             .as_ref()
@@ -268,7 +268,7 @@ impl SiteAccount {
         Ok(brought.any(|(_, to)| to.contains(&node)) || item.layouts.iter().any(lies))
     }
 
-    /// What lies on the tiers alone is leased to the jobs that count on it: those that are planned on its nodes or have them.
+    /// An item that only the tiers hold is leased to the jobs that count on it: those that are planned on its nodes or have them.
     /// It stays until their programs run (and then because these read it).
     pub(super) fn leased(
         &self,
@@ -341,7 +341,7 @@ impl SiteAccount {
         (item.item.keep && !item.outside).then(|| "it has to be outside in the end".to_owned())
     }
 
-    /// An item that must not be lost lies somewhere.
+    /// An item that must not be lost is still somewhere.
     pub(super) fn still_there(&self, what: &str, id: ItemId) -> Result<(), SiteRuleViolation> {
         let item = self.item(id)?;
         if item.outside || !item.layouts.is_empty() {
@@ -381,7 +381,7 @@ impl SiteAccount {
     }
 }
 
-/// Whether what lies so is, for a job on these nodes, on the so-and-so-manieth of them.
+/// Whether an item in this layout is, for a job on these nodes, on the node with this rank.
 fn serves(l: &ItemDistribution, wanted: Spread, nodes: &[NodeId], rank: usize) -> bool {
     match (l.spread, wanted) {
         (Spread::Whole, _) => l.nodes.contains(&nodes[rank]),

@@ -1,7 +1,7 @@
-//! `data`: jobs go to their data. Online HEFT (Topcuoglu 2002) for what takes parts of nodes: the job with the longest
-//! way to go first, where `max(node free, data there)` is least, waiting for a busy node when that ends sooner than
-//! bringing the data elsewhere (bounded waiting after Zaharia et al., EuroSys 2010). Backfilling for what takes nodes
-//! as a whole, in the order in which workflows and jobs came: a workflow keeps the place of its first step.
+//! `data`: jobs go to their data. Online HEFT (Topcuoglu 2002) for jobs that take parts of nodes: the job with the
+//! longest way to go first, where `max(node free, data there)` is least, waiting for a busy node when that ends sooner
+//! than bringing the data elsewhere (bounded waiting after Zaharia et al., EuroSys 2010). Backfilling for jobs that
+//! take whole nodes, in the order in which workflows and jobs came: a workflow keeps the place of its first step.
 
 use super::super::queue::{Fit, QueuedJob};
 use super::super::view::{Candidate, SchedulerView, Shadow};
@@ -11,16 +11,16 @@ use tarn_types::id::NodeId;
 use tarn_types::site::AllocationReason;
 use tarn_types::units::{SECOND, Time};
 
-/// Nodes that the jobs looked at for one event may ask for together: choosing them is what costs time.
+/// Nodes that the jobs looked at for one event may ask for together: choosing them costs the time.
 const NODES_LOOKED_AT: u32 = 16_384;
 
-/// Nodes that are tried for a job before it is passed over for who was promised a begin.
+/// Nodes that are tried for a job before it is passed over for the job with the promise.
 const TRIED: usize = 8;
 
 /// The rule.
 pub(super) struct DataAwarePolicy;
 
-/// What became of a job that was looked at.
+/// The result for a job that was looked at.
 enum JobTrialResult {
     /// It has its nodes, or knows them.
     Placed,
@@ -50,7 +50,7 @@ impl<D: SchedulerView> SchedulingPolicy<D> for DataAwarePolicy {
             looked_at = looked_at.saturating_add(w.nodes);
             look_at(view, &w, &mut shadow);
         }
-        // Those before it may be so many that who has the promise was not looked at.
+        // Those before it may be so many that the job with the promise was not looked at.
         let behind = |w: &QueuedJob| after.is_some_and(|a| w.key > a.key);
         if let Some(w) = view.promised().filter(behind) {
             look_at(view, &w, &mut shadow);
@@ -119,7 +119,7 @@ fn place<D: SchedulerView>(view: &mut D, w: &QueuedJob, shadow: &Option<Shadow>)
         let Some(native) = native.flatten() else {
             break (best, due);
         };
-        // The node is left to a job that is at home there. Who comes first loses nothing by it but its turn among its like.
+        // The node is left to a job whose data is there. The first loses nothing by it but its turn among its like.
         if best.free_in > 0 {
             return JobTrialResult::Waits(shadow_of(view, &best));
         }
@@ -156,8 +156,8 @@ fn shadow_of<D: SchedulerView>(view: &D, on: &Candidate) -> Shadow {
     }
 }
 
-/// Where a job computes first without delaying the shadow's owner or who has the promise; whether it was promised to have
-/// begun by now, and takes the first free node.
+/// The place where a job computes first without delaying the shadow's owner or the job with the promise; whether it was
+/// promised to have begun by now, and takes the first free node.
 fn best_kept<D: SchedulerView>(
     view: &mut D,
     w: &QueuedJob,

@@ -1,4 +1,4 @@
-//! What batch schedulers do: strict order, whatever fits, and backfilling.
+//! The orders of batch schedulers: strict order, any job that fits, and backfilling.
 
 use super::super::queue::{Fit, QueuedJob};
 use super::super::view::{SchedulerView, Shadow};
@@ -23,8 +23,8 @@ impl<D: SchedulerView> SchedulingPolicy<D> for Fcfs {
     }
 }
 
-/// Whatever fits begins, in the order of the queue (list scheduling). With max_wait, a job that has waited longer is not
-/// overtaken any more.
+/// Any job that fits begins, in the order of the queue (list scheduling). With max_wait, a job that has waited longer
+/// is not overtaken any more.
 pub(super) struct Greedy {
     pub(super) max_wait: Option<Nanos>,
 }
@@ -34,7 +34,7 @@ impl<D: SchedulerView> SchedulingPolicy<D> for Greedy {
         let mut after: Option<QueuedJob> = None;
         for _ in 0..LOOKED_AT {
             let fit = match self.max_wait {
-                // Who does not fit has to be seen too.
+                // Jobs that do not fit have to be seen too.
                 Some(_) => Fit::without_time_limit(u32::MAX, u32::MAX),
                 None => view.free(),
             };
@@ -53,7 +53,8 @@ impl<D: SchedulerView> SchedulingPolicy<D> for Greedy {
     }
 }
 
-/// Backfilling: what does not delay the first in the queue may begin before it (Lifka 1995; Mu'alem and Feitelson 2001).
+/// Backfilling: a job that does not delay the first in the queue may begin before it (Lifka 1995; Mu'alem and Feitelson
+/// 2001).
 pub(super) struct Easy;
 
 impl<D: SchedulerView> SchedulingPolicy<D> for Easy {
@@ -77,7 +78,7 @@ impl<D: SchedulerView> SchedulingPolicy<D> for Easy {
     }
 }
 
-/// Starts what neither runs beyond the shadow's time nor takes nodes that the job waiting for it needs.
+/// Starts jobs that neither run beyond the shadow's time nor take nodes that the job waiting for it needs.
 pub(super) fn backfill<D: SchedulerView>(
     view: &mut D,
     head: &QueuedJob,
@@ -98,8 +99,8 @@ pub(super) fn backfill<D: SchedulerView>(
     }
 }
 
-/// What could begin at all before a shadow. Nodes of other classes do not count against it, so with several classes
-/// each job is looked at.
+/// The jobs that could begin at all before a shadow. Nodes of other classes do not count against it, so with several
+/// classes each job is looked at.
 pub(super) fn fit_before<D: SchedulerView>(view: &D, shadow: &Shadow) -> Fit {
     let free = view.free();
     Fit {

@@ -14,8 +14,8 @@ const WINDOW: usize = 16;
 /// A pipe that takes anything takes this much without blocking (`PIPE_BUF`).
 const AT_ONCE: usize = 4096;
 
-/// Where a stream is read. Its descriptor may be shared with others, and so stays as it is: blocking. It is read only
-/// when there is something.
+/// The reading end of a stream. Its descriptor may be shared with others, so it stays blocking, and is read only when there is
+/// something to read.
 pub(super) struct ExecStreamSource {
     pub(super) stream: u8,
     file: File,
@@ -31,7 +31,7 @@ impl ExecStreamSource {
         }
     }
 
-    /// What to poll for, if more may be sent.
+    /// The poll entry, if more may be sent.
     pub(super) fn poll(&self) -> Option<PollFd<'_>> {
         (self.under_way < WINDOW).then(|| PollFd::new(&self.file, PollFlags::IN))
     }
@@ -52,7 +52,7 @@ impl ExecStreamSource {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // Somebody else was faster.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
-                // A descriptor that cannot be read has nothing to tell.
+                // A descriptor that cannot be read counts as ended.
                 other => break other.unwrap_or(0),
             }
         };
@@ -61,13 +61,13 @@ impl ExecStreamSource {
         Some(chunk)
     }
 
-    /// A chunk has been taken, says another node: it may say so too often.
+    /// Another node reports that it has taken a chunk: it may report too often.
     pub(super) fn taken(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }
 }
 
-/// Where a stream is written.
+/// The writing end of a stream.
 pub(super) struct ExecStreamSink {
     pub(super) stream: u8,
     file: File,
@@ -90,7 +90,7 @@ impl ExecStreamSink {
         }
     }
 
-    /// What to poll for, if something waits to be written.
+    /// The poll entry, if something waits to be written.
     pub(super) fn poll(&self) -> Option<PollFd<'_>> {
         (!self.idle()).then(|| PollFd::new(&self.file, PollFlags::OUT))
     }
@@ -99,7 +99,7 @@ impl ExecStreamSink {
         self.waiting.is_empty()
     }
 
-    /// Something is to be written. What is beyond the window is dropped.
+    /// Queues a chunk. A chunk beyond the window is dropped.
     pub(super) fn push(&mut self, bytes: Vec<u8>) {
         if self.waiting.len() < WINDOW {
             self.waiting.push_back(bytes);

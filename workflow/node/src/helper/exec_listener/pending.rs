@@ -14,15 +14,15 @@ use tarn_sys::fdpass::{self, MAX_FDS};
 const SMALL: usize = 256 << 10;
 /// One that sends such pieces does not stand still.
 const PIECE: usize = 16 << 10;
-/// What a large request may take longer.
+/// The additional time for each MiB of a large request.
 const FOR_A_MIB: Duration = Duration::from_secs(1);
 /// A listener looks more often than this, unless its process does not run.
 const LOOKS: Duration = Duration::from_millis(3 * BACK_OFF.as_millis() as u64);
 
-/// A client, and what of its request has come.
+/// A client, and the part of its request that has come.
 pub(super) struct PendingExecClient {
     pub(super) client: Channel,
-    /// What its first byte brought.
+    /// The descriptors that came with its first byte.
     fds: Option<Vec<OwnedFd>>,
     held: ExecClientLeases,
     /// How long it could have sent its request.
@@ -31,7 +31,7 @@ pub(super) struct PendingExecClient {
     pieces: usize,
     advanced: Duration,
     seen: Instant,
-    /// What it has sent is not read until the budget allows it.
+    /// Its data is not read until the budget allows it.
     is_unread: bool,
 }
 

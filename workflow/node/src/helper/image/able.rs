@@ -19,7 +19,7 @@ use std::time::Duration;
 use tarn_ports::{Control, Mover};
 use tarn_types::event::Imaged;
 
-/// What an image and a restore of one shell may take, together with what else this machine does.
+/// The time for an image and a restore of one shell on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whether images of a step's processes can be taken and restored on this machine, with the `criu` of this environment; or why not.

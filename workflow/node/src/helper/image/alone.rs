@@ -17,14 +17,14 @@ use tarn_ports::{Control, Mover};
 use tarn_sys::{namespace, process};
 use tarn_types::event::{Failure, FailureKind};
 
-/// What its shared memory is called in an image; no dataset can have the name.
+/// The name of its shared memory in an image; no dataset can have it.
 pub(crate) const MEMORY: &str = ".shm";
-/// Where programs look for shared memory.
+/// The folder of shared memory.
 const SHARED: &str = "/dev/shm";
-/// What anybody may use, and only its owner remove.
+/// The mode of a folder in which anybody may write, and only the owner of a file may remove it.
 const OPEN: u32 = 0o1777;
 
-/// Where the files are that such a step sees in `/dev/shm`, where `at` is the folder that was made for it.
+/// The folder with the files that such a step sees in `/dev/shm`; `at` is the folder that was made for it.
 pub(crate) fn memory(at: &Path) -> PathBuf {
     at.join("shm")
 }
@@ -128,8 +128,8 @@ fn has_ended(pid: i32) -> bool {
     state.is_empty() || state.starts_with(['Z', 'X'])
 }
 
-/// Whether a table of TCP sockets (proc(5)) has one that no process holds and that has something to send still. Where two ends of an
-/// accepted connection belong to nobody yet, CRIU says so.
+/// Whether a table of TCP sockets (proc(5)) has one that no process holds and that still has data to send. CRIU itself reports an
+/// accepted connection whose two ends belong to nobody yet.
 fn has_unread(table: &str) -> bool {
     const LISTENS: &str = "0A";
     table.lines().skip(1).any(|line| {
@@ -142,9 +142,9 @@ fn has_unread(table: &str) -> bool {
     })
 }
 
-/// The file that says that the process on trial is connected.
+/// The file that shows that the process on trial is connected.
 pub(super) const CONNECTED: &str = "connected";
-/// What makes `tarn __image` that process.
+/// The argument that makes `tarn __image` that process.
 pub(super) const TRIAL: &str = "connected";
 
 /// Has a connection with itself, on trial, until it is killed.

@@ -33,10 +33,10 @@ pub(crate) struct ImageCopy {
     pub(crate) to: TierRef,
 }
 
-/// In the state folder, which all nodes see: what the newest images of an instance consist of.
+/// The lists of files of the newest images of an instance, in the state folder, which all nodes see.
 pub(crate) struct Lists {
     folder: PathBuf,
-    /// Where the images are taken.
+    /// The folder in which the images are taken.
     images: PathBuf,
 }
 
@@ -201,7 +201,7 @@ impl ImageCopy {
     }
 }
 
-/// Where the content of an image is, of which a peer asks by the name of its instance and its own; `None` if it is none.
+/// The folder with the content of an image that a peer names by its instance and its id; `None` if these are no valid names.
 pub fn content(run: &Path, instance: &str, image: &str) -> Option<PathBuf> {
     let (generation, number) = image.split_once('.')?;
     let id = CheckpointId {

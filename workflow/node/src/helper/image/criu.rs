@@ -8,11 +8,12 @@ use std::process::Command;
 
 /// Names the program where it is not on `PATH`.
 const VARIABLE: &str = "TARN_CRIU";
-/// Where it is that is not on the `PATH` of ordinary users.
+/// Folders to search if `PATH`, as of ordinary users, does not have it.
 const BESIDES: [&str; 2] = ["/usr/local/sbin", "/usr/sbin"];
 /// Files that are open and have no name any more are in the image up to this size, in bytes; CRIU's own bound is 1 MiB.
 const GHOSTS: u64 = 1 << 30;
-/// What it says always where it has no rights over the whole machine, and does no harm; and what only says that it has failed.
+/// Messages that it always prints without rights over the whole machine, which are harmless; and one that only reports its
+/// failure.
 const HARMLESS: [&str; 3] = [
     "Can't setup RLIMIT_NOFILE",
     "net: Unexpected error: -1",
@@ -106,7 +107,7 @@ const CONNECTIONS: &str = "--tcp-established";
 pub(super) const DUMP_LOG: &str = "dump.log";
 pub(super) const RESTORE_LOG: &str = "restore.log";
 
-/// What its log gives as the reason.
+/// The reason in its log.
 pub(super) fn reason(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     reason_in(&String::from_utf8_lossy(&text))

@@ -39,7 +39,7 @@ pub(crate) fn whole(folder: &Path) -> Vec<Checkpoint> {
     .collect()
 }
 
-/// The newest image whose bytes are what was hashed. What is not is removed, and `lost` told why.
+/// The newest image whose bytes match their hashes. A damaged one is removed, and `lost` gets the reason.
 pub(crate) fn choose(
     mover: &dyn Mover,
     folder: &Path,
@@ -106,14 +106,15 @@ pub(crate) fn put_back(
         let at = to.join(&pipe.path);
         let mode = Mode::from_raw_mode(pipe.mode);
         let made = mknodat(CWD, &at, FileType::Fifo, mode, 0);
-        // What the mask of this process has taken away is given.
+        // Gives the mode bits that the mask of this process has taken away.
         made.and_then(|()| chmodat(CWD, &at, mode, AtFlags::empty()))
             .map_err(|e| io_failure("make the pipe", &at, &e.into()))?;
     }
     Ok(())
 }
 
-/// A copy that shares its blocks where the file system can, of all but pipes with names, which are told, and sockets, which CRIU makes.
+/// A copy that shares its blocks where the file system can, without named pipes, which are returned, and sockets, which CRIU
+/// makes.
 pub(super) fn clone(
     mover: &dyn Mover,
     from: &Path,

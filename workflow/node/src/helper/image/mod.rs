@@ -19,11 +19,11 @@ use std::path::PathBuf;
 use tarn_sys::namespace::Clocks;
 use tarn_types::checkpoint::CheckpointId;
 
-/// The versions of [`StepImage`] and of what lies beside it: docs/reference/formats.md. The second is of steps that are alone.
+/// The versions of [`StepImage`] and of the files beside it: docs/reference/formats.md. The second is of steps that are alone.
 const FORMATS: RangeInclusive<u32> = 1..=2;
-/// What an image consists of, and is hashed.
+/// The content of an image, which is hashed.
 const CONTENT: &str = "image";
-/// In that: what CRIU has written, the copies of the step's own folders, and [`StepImage`].
+/// In that: CRIU's files, the copies of the step's own folders, and [`StepImage`].
 const PROCESSES: &str = "processes";
 const OWN: &str = "own";
 const ABOUT: &str = "about.json";
@@ -32,7 +32,7 @@ const MANIFEST: &str = "manifest";
 /// An image that is being taken.
 const TAKING: &str = ".taking";
 
-/// What takes and restores images here.
+/// The program that takes and restores images here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Criu {
     pub(crate) program: PathBuf,
@@ -40,39 +40,39 @@ pub(crate) struct Criu {
     unprivileged: bool,
 }
 
-/// What the helper of a step is to do about images.
+/// The orders about images for the helper of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StepImagePlan {
     pub(crate) criu: Criu,
     /// Nanoseconds from the end of one to the begin of the next.
     pub(crate) every: u64,
-    /// Where they are, as the step sees it.
+    /// The folder of the images, as the step sees it.
     pub(crate) folder: PathBuf,
     /// The attempt, which is an image's generation.
     pub(crate) attempt: u32,
-    /// The step's own folders: what they are called in an image, and where it sees them.
+    /// The step's own folders: the name in an image, and the path that the step sees.
     pub(crate) own: Vec<(String, PathBuf)>,
     /// Whether an image must outlive the machine.
     pub(crate) sync: bool,
-    /// What the step resumes from.
+    /// The image that the step resumes from.
     pub(crate) from: Option<StepImage>,
     /// Of a step that is alone: an empty folder, where memory of its own is mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) alone: Option<PathBuf>,
 }
 
-/// What must be known of an image to restore it.
+/// The facts that restoring an image needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StepImage {
     format: u32,
     pub(crate) id: CheckpointId,
     /// The step's first process.
     root: i32,
-    /// What it printed to.
+    /// The pipe to which it printed.
     pipe: String,
     /// After this process id so many are free that CRIU's own processes are in nobody's way.
     free: i32,
-    /// What the clocks said to its processes, nanoseconds.
+    /// The clocks of its processes, in nanoseconds.
     monotonic: i64,
     boottime: i64,
     /// Of a step that is alone: by which addresses its processes reach each other.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-/// What CRIU takes itself in a restore, by far.
+/// More ids than CRIU itself takes in a restore, by far.
 const FREE_IDS: i32 = 512;
 /// Below this the kernel gives no ids a second time (`RESERVED_PIDS`).
 const RESERVED: i32 = 300;

@@ -15,7 +15,7 @@ use tarn_sys::{namespace, process};
 use tarn_types::checkpoint::CheckpointId;
 use tarn_types::event::Imaged;
 
-/// What a process that prints there finds in `/proc/<pid>/fd`.
+/// The link of this end in `/proc/<pid>/fd`, as a process that prints there has it.
 pub(crate) fn pipe_name(end: impl AsFd) -> io::Result<String> {
     Ok(format!("pipe:[{}]", rustix::fs::fstat(end)?.st_ino))
 }
@@ -55,7 +55,7 @@ impl<'a> Imaging<'a> {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// Begins to take one if it is time; what has become of it, if that has failed at once.
+    /// Begins to take one if it is time; the result, if that has failed at once.
     pub(crate) fn look(&mut self) -> Option<Imaged> {
         if !self.due()?.is_zero() {
             return None;
@@ -82,14 +82,14 @@ impl<'a> Imaging<'a> {
         command.arg(IMAGE_ARGUMENT);
         command.env(ORDER, serde_json::to_string(&take)?);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        // What ends the step gently is for its processes: these are to let go of them first.
+        // A signal that ends the step gently is for its processes: the taker must let go of them first.
         let mut child = process::ignoring(&mut command, Signal::TERM).spawn()?;
         let said = child.stdout.take();
         self.taker = said.map(|said| (Pid::from_child(&child), said));
         Ok(())
     }
 
-    /// What has become of the image that this process was to take, and whether the step must not continue after that.
+    /// The result for the image that this process was to take, and whether the step must not continue after that.
     pub(crate) fn ended(&mut self, pid: Pid, end: ProcessEnd) -> Option<(Imaged, bool)> {
         let (_, mut said) = self.taker.take_if(|(taker, _)| *taker == pid)?;
         self.wait();
@@ -126,7 +126,7 @@ pub(crate) enum Restored {
 }
 
 impl Restoring {
-    /// Begins it; what its processes print goes there.
+    /// Begins it; the output of its processes goes there.
     pub(crate) fn begin(
         plan: &StepImagePlan,
         image: &StepImage,
@@ -157,7 +157,7 @@ impl Restoring {
         })
     }
 
-    /// What the end of a process says of it, if anything.
+    /// The result of the restore, once CRIU has ended.
     pub(crate) fn ended(&mut self, pid: Pid, end: ProcessEnd) -> Option<Restored> {
         if pid == self.root {
             self.early = Some(end);

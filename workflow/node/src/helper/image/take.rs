@@ -23,7 +23,7 @@ use tarn_types::units::Bytes;
 
 /// The first argument that makes the tarn binary take an image.
 pub const IMAGE_ARGUMENT: &str = "__image";
-/// What it is to do, for it and for what CRIU calls.
+/// The variable with its orders, for it and for the program that CRIU calls.
 pub(super) const ORDER: &str = "TARN_IMAGE";
 /// CRIU's word for how far it is.
 const ACTION: &str = "CRTOOLS_SCRIPT_ACTION";
@@ -75,7 +75,7 @@ pub fn main(mover: &dyn Mover) -> ExitCode {
     let mut torn = false;
     let taken = take_one(&take, mover, began, &mut torn);
     let what = taken.unwrap_or_else(|f| Imaged::NotTaken { why: f.message });
-    // What is left of one that was not taken.
+    // Removes an image that was not taken.
     let _ = mover.remove(&take.taking());
     match serde_json::to_string(&what) {
         Ok(text) => println!("{text}"),
@@ -84,7 +84,7 @@ pub fn main(mover: &dyn Mover) -> ExitCode {
     ExitCode::from(if torn { TORN } else { 0 })
 }
 
-/// What a taker ends with when CRIU was killed while it may have held the processes.
+/// The exit code of a taker when CRIU was killed while it may have held the processes.
 const TORN: u8 = 3;
 
 /// Whether the step's connections may be held by somebody who is not there any more.
@@ -241,7 +241,7 @@ fn free_tier_space(take: &Take, mover: &dyn Mover) -> Result<u64, Failure> {
     })
 }
 
-/// Bytes of a process that its image must hold: what is no file's. Of memory that several share each has its part.
+/// Bytes of a process that its image must hold: those of no file. Of memory that several share each has its part.
 fn in_memory(pid: Pid) -> u64 {
     let read = |name: &str| {
         let path = format!("/proc/{}/{name}", pid.as_raw_nonzero());

@@ -9,8 +9,8 @@ use tarn_types::part::Verify;
 /// Below a node's folder: why it was not filled.
 const WHY: &str = "filling";
 
-/// Makes the datasets and copies into each what it begins with, compared with its manifest and read again. What failed is
-/// told by [`failure`].
+/// Makes the datasets and copies into each its first content, compared with its manifest and read again. [`failure`] gives the
+/// error.
 pub(crate) fn fill(plan: &NamespacePlan, mover: &dyn Mover) -> bool {
     let filled = try_fill(plan, mover);
     if let Err(failure) = &filled {

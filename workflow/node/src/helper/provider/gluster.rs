@@ -1,4 +1,4 @@
-//! GlusterFS for a step: a brick and a client on each of its nodes, told by files what they are. docs/internals/shared-namespace.md.
+//! GlusterFS for a step: a brick and a client on each of its nodes, configured by files. docs/internals/shared-namespace.md.
 
 use super::{NamespacePlan, Provider, ProviderAddress, volfile};
 use crate::capability::CapabilityError;
@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(5);
 const PORTS: u32 = 5;
 /// Of what it has logged, bytes that an error shows.
 const SAID: usize = 600;
-/// What a brick logs once its port is its own; and what it logs when it is not.
+/// The log message of a brick whose port is its own; and of one whose port is not.
 const LISTENS: &str = "listening on port";
 const TAKEN: &str = "Address already in use";
 
@@ -112,7 +112,7 @@ impl<'a> Gluster<'a> {
         self.plan.folder.join(name)
     }
 
-    /// What failed, and what the program has said of it.
+    /// The error, with the end of the program's log.
     fn failed(&self, what: &str, log: &str) -> io::Error {
         io::Error::other(format!(
             "GlusterFS on node `{}`: {what}; its log ends with: {}",
@@ -176,7 +176,7 @@ impl<'a> Gluster<'a> {
         self.brick = Some(pid);
         let begun = Instant::now();
         let log = self.at("brick.log");
-        // Its own word: who else listens on that port is not asked.
+        // Its own log counts: another process may listen on that port.
         let listens =
             || std::fs::read(&log).is_ok_and(|l| String::from_utf8_lossy(&l).contains(LISTENS));
         while !listens() {
@@ -204,7 +204,7 @@ impl<'a> Gluster<'a> {
         Ok(Some(provider_address))
     }
 
-    /// Said before the client tries it by itself, for minutes and without a word.
+    /// Checked before the client tries it by itself, for minutes and without a message.
     fn reaches(&self, provider_address: &ProviderAddress) -> io::Result<()> {
         let cannot = |e: &dyn std::fmt::Display| {
             io::Error::other(format!(
@@ -259,7 +259,7 @@ impl Provider for Gluster<'_> {
         private(&self.at("client.vol"), &text)?;
         private(&self.at("client.log"), "")?;
         let at = self.plan.mount();
-        // Names and sizes are asked for each time where other nodes change them; else for so many seconds they are known.
+        // Names and sizes are looked up each time where other nodes change them; else for so many seconds they are known.
         let options = match self.plan.at {
             None => [
                 "--entry-timeout=0",
@@ -312,7 +312,7 @@ impl Provider for Gluster<'_> {
 }
 
 /// Starts a program with these of the rights that the user has in the step's own user namespace: exec takes them unless they are
-/// passed on. What is started later has them no more.
+/// passed on. Programs that start later do not have them.
 fn with<T>(rights: CapabilitySet, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     if rustix::process::geteuid().is_root() {
         return start();

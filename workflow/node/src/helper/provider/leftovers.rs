@@ -9,17 +9,17 @@ use std::path::Path;
 
 /// Before the names of its attributes (workflow/node/brick).
 const OWN: &[u8] = b"user.tarn.";
-/// On a file without content that says on which other brick the file of this name is.
+/// On a file without content that names the other brick on which the file of this name is.
 const ELSEWHERE: &CStr = c"user.tarn.glusterfs.dht.linkto";
 /// The mode of such a file.
 const STICKY: u32 = 0o1000;
-/// Bytes of the names of a file's attributes: what the kernel allows.
+/// Bytes of the names of a file's attributes: the kernel's limit.
 const NAMES: usize = 64 << 10;
 
 /// Removes it: files that stand for others, and attributes of its own. Follows no link. Nothing may write there any more.
 ///
 /// # Errors
-/// What cannot be read or removed; then the folder must not be taken for the dataset.
+/// When something cannot be read or removed; then the folder must not be taken for the dataset.
 pub(crate) fn tidy(folder: &Path) -> io::Result<()> {
     let mut names = vec![0; NAMES];
     let mut folders = vec![folder.to_owned()];
@@ -84,7 +84,7 @@ fn strip(path: &Path, names: &mut [u8]) -> io::Result<()> {
     Ok(opened(path, remove)??)
 }
 
-/// Attributes of a file are its user's to read and change only as long as the mode says so: where it does not, it does meanwhile.
+/// Attributes of a file are its user's to read and change only if the mode allows it: otherwise the mode is changed meanwhile.
 fn opened<T>(path: &Path, act: impl Fn() -> Result<T, Errno>) -> io::Result<Result<T, Errno>> {
     let done = act();
     if !matches!(done, Err(Errno::ACCESS | Errno::PERM)) {

@@ -7,10 +7,10 @@ use std::path::Path;
 /// Seconds until a brick that does not answer is given up: a program that waits for it gets an error.
 const PING: u32 = 10;
 
-/// Of a brick: who has the password may use it, and nobody else.
+/// Of a brick: a client with the password may use it, and nobody else.
 ///
-/// No `write-behind` and no other cache stands in these files: what a program has written is in the brick's folder when its call
-/// returns, so nothing is lost when the client ends.
+/// There is no `write-behind` and no other cache in these files: bytes that a program has written are in the brick's folder when
+/// its call returns, so nothing is lost when the client ends.
 pub(super) fn brick(
     folder: &Path,
     provider_address: &ProviderAddress,
@@ -77,8 +77,8 @@ pub(super) fn client(provider_addresses: &[ProviderAddress]) -> Result<String, W
         // There is nothing to choose.
         return Ok(out);
     }
-    // By the name also when the tiers are nearly full: what may be there is the ledger's to say, and with the default of
-    // a tenth all files would go to one node.
+    // By the name also when the tiers are nearly full: the ledger decides what may be there, and with the default of a tenth all
+    // files would go to one node.
     let always = [("min-free-disk", "0%"), ("min-free-inodes", "0%")];
     volume(&mut out, ("shared", "cluster/distribute"), &always, &names);
     Ok(out)

@@ -15,17 +15,17 @@ const SHARED_PART: u64 = 16;
 pub struct StandIn {
     /// The tier's name.
     pub tier: String,
-    /// Where it should be.
+    /// The path that it should have.
     pub wanted: PathBuf,
-    /// What stands in for it.
+    /// The path of its stand-in.
     pub root: PathBuf,
-    /// What is the matter with it.
+    /// The reason.
     pub why: io::Error,
 }
 
-/// Replaces each tier that cannot be made or written here, though not for being full: by memory, and where that cannot be
-/// used either by a folder in `folder`, this node's own on a file system that all nodes see. What stands in for a tier has
-/// no size, or one that is known to fit. A tier for which nothing stands in stays as it is. Nothing is made by looking.
+/// Replaces each tier that cannot be made or written here, though not for being full: by memory, and if that cannot be used
+/// either by a folder in `folder`, this node's own on a file system that all nodes see. A stand-in has no size, or one that is
+/// known to fit. A tier for which nothing stands in stays as it is. Nothing is made by looking.
 pub fn stand_in(tiers: &mut [TierSpec], folder: &Path) -> Vec<StandIn> {
     let mut all = Vec::new();
     for tier in tiers {
@@ -97,7 +97,7 @@ mod tests {
             root: root.into(),
             size: Some(1 << 20),
         };
-        // A file can be no folder, whoever asks.
+        // A file can be no folder, not even for root.
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
         let gone = format!("gone{}", std::process::id());
@@ -125,7 +125,7 @@ mod tests {
                 ))
         );
         assert!(!only.root.exists(), "nothing is made by looking");
-        // What is wrong with memory is the folder's name: a file is in the way.
+        // Memory cannot be used because a file has the folder's name.
         std::fs::write(&only.root, "").unwrap();
         let mut tiers = [spec(&gone, &file.join("tier"))];
         let again = stand_in(&mut tiers, dir.path());

@@ -14,7 +14,7 @@ pub enum DestinationError {
     LinkToNoFolder {
         /// The destination.
         dest: PathBuf,
-        /// Where the link leads.
+        /// The folder to which the link leads.
         real: PathBuf,
     },
     /// It is a link to nothing.
@@ -25,7 +25,7 @@ pub enum DestinationError {
     BrokenLink {
         /// The destination.
         dest: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// It holds something of somebody else's.
@@ -35,7 +35,7 @@ pub enum DestinationError {
     HoldsForeign {
         /// Which destination.
         what: String,
-        /// What it holds.
+        /// Its foreign content.
         why: ForeignContentError,
     },
     /// An object store does not take it.
@@ -45,7 +45,7 @@ pub enum DestinationError {
         dest: PathBuf,
         /// Its dataset.
         dataset: String,
-        /// What the store said.
+        /// The store's reason.
         why: String,
     },
     /// Nothing can be exchanged with it.
@@ -59,18 +59,18 @@ pub enum DestinationError {
         dest: PathBuf,
         /// Its dataset.
         dataset: String,
-        /// What is in the way.
+        /// The reason.
         why: String,
     },
 }
 
-/// What is in a destination and may not be replaced.
+/// The content of a destination that may not be replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignContentError {
     /// Something that is no folder.
     #[error("it is no folder")]
     NoFolder,
-    /// Nobody can tell.
+    /// Its content is not known.
     #[error("{0}")]
     NotListed(String),
     /// A path that tarn did not write, or that was changed since.

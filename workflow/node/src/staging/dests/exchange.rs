@@ -16,7 +16,7 @@ fn unknown(e: Errno) -> bool {
     matches!(e, Errno::INVAL | Errno::NOSYS | Errno::NOTSUP)
 }
 
-/// Where a tree waits while two are exchanged by plain renames.
+/// The path at which a tree waits while two are exchanged by plain renames.
 pub(super) fn aside(ready: &Path) -> PathBuf {
     let mut name = ready.as_os_str().to_os_string();
     name.push(".aside");
@@ -90,7 +90,7 @@ pub(super) fn dispose(
         recorded.iter().filter_map(|m| m.find(&e.path)).any(alike)
     };
     for entry in listed.entries.iter().filter(|e| e.is_folder() && ours(e)) {
-        // Whoever made it read-only made it so for others; a folder that cannot be changed is named below.
+        // A folder was made read-only for others, not for tarn; one that cannot be changed is named below.
         let open = std::fs::Permissions::from_mode(0o700);
         let _ = std::fs::set_permissions(path_of(tree, entry), open);
     }

@@ -73,7 +73,7 @@ fn is_same(entry: &Entry, once: &Entry, root: &Path, mover: &dyn Mover) -> bool 
             let found = found.and_then(|m| m.entries.into_iter().next());
             found.as_ref().and_then(hash_of) == Some(before)
         }
-        // Never read so far: its mode says nothing of its content.
+        // Never read so far: its mode shows nothing of its content.
         (_, None) => entry.mtime == once.mtime,
     }
 }

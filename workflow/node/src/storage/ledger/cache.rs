@@ -1,8 +1,8 @@
-//! Cached data: what no step of a run reads any more and stays on its tier while nobody needs the space.
+//! Cached data: replicas that no step of a run reads any more, and that stay on their tier while nobody needs the space.
 //!
-//! Each such replica has a mark beside it, an empty file `cached/<bytes>.<key>` in its node's folder. What has a mark may be
-//! removed: by its run while that lives, after that by any run that needs space on the tier, under the page's lock. The next run
-//! of its workflow first takes all marks away: from then on nobody else removes what it finds.
+//! Each such replica has a mark beside it, an empty file `cached/<bytes>.<key>` in its node's folder. A replica with a mark may
+//! be removed: by its run while that lives, after that by any run that needs space on the tier, under the page's lock. The next
+//! run of its workflow first takes all marks away: from then on nobody else removes the replicas that it finds.
 //!
 //! Bytes of marks are from their names, those of ended runs from the page: whatever somebody wrote, so that sums of them saturate.
 
@@ -19,14 +19,14 @@ use tarn_types::id::TierRef;
 use tarn_types::layout::TierDir;
 use tarn_types::part::{PartRef, StoreKey};
 
-/// What this run has cached.
+/// The cached data of this run.
 #[derive(Debug, Default)]
 pub(super) struct CachedParts {
-    /// What may be removed, the oldest first.
+    /// Replicas that may be removed, the oldest first.
     candidates: VecDeque<(TierRef, PartRef, StoreKey)>,
-    /// The marks of what has not gone yet, with the bytes of it.
+    /// The marks of replicas that have not gone yet, with their bytes.
     marks: BTreeMap<(TierRef, StoreKey), (PathBuf, u64)>,
-    /// What was removed without the engine's order.
+    /// Replicas that were removed without the engine's order.
     dropped: BTreeSet<(TierRef, StoreKey)>,
 }
 
@@ -172,7 +172,7 @@ fn reclaim(root: &Path, own: &str, bytes: u64, mover: &dyn Mover) -> io::Result<
         if claim.workspace == own || claim.cached == 0 || claim.alive() {
             continue;
         }
-        // What has no mark is none's to remove, whatever was said of it.
+        // Nobody may remove a replica without a mark, whatever the claim says.
         let (gone, marked) = freed.get(&claim.workspace).copied().unwrap_or_default();
         claim.used = claim.used.saturating_sub(gone);
         claim.cached = marked;
@@ -200,8 +200,8 @@ impl Ledgers {
             .map_or_else(|_| T::default(), |mut c| f(&mut c))
     }
 
-    /// From now on a replica of this run, in this folder, is cached. All that is cached on its tier may take `share` bytes: what others
-    /// have cached goes first. Whether it could be marked.
+    /// From now on a replica of this run, in this folder, is cached. All that is cached on its tier may take `share` bytes:
+    /// cached data of others goes first. Whether it could be marked.
     pub(crate) fn cache(
         &self,
         (tier_ref, part, key): (TierRef, PartRef, &StoreKey),
@@ -281,7 +281,8 @@ impl Ledgers {
         bytes
     }
 
-    /// Cached replicas of this run on tiers where another run waits for space. They are not cached any more: who asks removes them.
+    /// Cached replicas of this run on tiers where another run waits for space. They are not cached any more: the caller removes
+    /// them.
     pub(crate) fn wanted_by_others(&self) -> Vec<(TierRef, PartRef, StoreKey)> {
         let wait = |a: &TierAccount| a.state.lock().is_ok_and(|m| m.others_wait);
         let accounts: Vec<bool> = self.accounts.iter().map(wait).collect();
@@ -303,8 +304,8 @@ impl Ledgers {
         })
     }
 
-    /// The oldest cached replica of this run that is in the way of `bytes` more on a tier, if some is. It is not cached any more: who
-    /// asks removes it.
+    /// The oldest cached replica of this run that is in the way of `bytes` more on a tier, if some is. It is not cached any more:
+    /// the caller removes it.
     pub(crate) fn in_the_way_of(
         &self,
         tier_ref: TierRef,

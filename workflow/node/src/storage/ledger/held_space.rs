@@ -3,7 +3,7 @@
 /// No tier is so large. A claim beyond it is refused, so that no sum of claims and replicas overflows.
 const MAX_BYTES: u64 = u64::MAX / 4;
 
-/// What is claimed is released once, or becomes what is used. Neither goes below zero.
+/// Claimed bytes are released once, or become used bytes. Neither goes below zero.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HeldSpace {
     used: u64,

@@ -1,9 +1,9 @@
 //! Replicas that earlier runs have left on the tiers and this run has not taken over (yet): the engine does not know of them.
 //!
-//! What nobody asks to keep makes way as soon as its space is claimed; should the engine want to take it over after
-//! that, it is told that it is gone. What is to be kept and may still be taken over counts from the moment it is in the
-//! way of something: not before, or the very step that it spares could find no place. What is to be kept and cannot be
-//! taken over counts from the start.
+//! A replica that nobody wants to keep makes way as soon as its space is claimed; if the engine takes it over after that, an
+//! event reports that it is gone. One that is to be kept and may still be taken over counts from the moment it is in the way of
+//! something: not before, or the very step that it spares could find no place. One that is to be kept and cannot be taken over
+//! counts from the start.
 
 use super::{Ledgers, TierAccount};
 use crate::storage::store::warn;
@@ -19,7 +19,7 @@ use tarn_types::units::Bytes;
 #[derive(Debug)]
 pub(super) struct Leftover {
     path: PathBuf,
-    /// Somebody asks to keep it.
+    /// It is to be kept.
     kept: bool,
 }
 
@@ -76,7 +76,7 @@ impl Ledgers {
         self.kept(|s| self.account_of(s) == Some(account))
     }
 
-    /// The same, as far as the engine is told of it.
+    /// The same, as far as the engine knows it.
     pub(super) fn counted_at(&self, account: usize) -> u64 {
         match self.accounts[account].counts_kept.load(Ordering::Relaxed) {
             true => self.kept_at(account),
@@ -105,7 +105,7 @@ impl Ledgers {
     }
 
     /// Whether what is kept is in the way of `bytes` more on a tier, and the engine does not know it yet. From now on
-    /// it does: by the returned news. Said once: after that, the engine's account decides.
+    /// it does: by the returned capacities. Only once: after that, the engine's account decides.
     pub(crate) fn kept_in_the_way(
         &self,
         tier_ref: TierRef,
@@ -128,7 +128,7 @@ impl Ledgers {
         lacks
     }
 
-    /// Removes what nobody asks to keep until `bytes` more fit onto a tier, as far as that goes.
+    /// Removes replicas that nobody wants to keep until `bytes` more fit onto a tier, as far as that goes.
     pub(crate) fn make_way(&self, tier_ref: TierRef, bytes: u64, mover: &dyn Mover) {
         let Some(at) = self.account_of(tier_ref) else {
             return;
@@ -143,7 +143,7 @@ impl Ledgers {
             Err(_) => return,
         };
         let account = &self.accounts[at];
-        // What others hold may have changed since the last look.
+        // The space of others may have changed since the last look.
         if spare.is_empty() || account.refresh().is_err() {
             return;
         }
@@ -154,7 +154,7 @@ impl Ledgers {
         }
     }
 
-    /// Removes a replica that nobody has taken over and nobody asks to keep.
+    /// Removes a replica that nobody has taken over and nobody wants to keep.
     pub(crate) fn discard(&self, tier_ref: TierRef, key: &StoreKey, mover: &dyn Mover) {
         let id = (tier_ref, key.clone());
         // Held all the time: nobody takes over what is half removed.

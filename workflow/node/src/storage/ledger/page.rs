@@ -1,4 +1,4 @@
-//! The file `ledger` at a tier's root: what every workspace claims of the tier. Read by all, written under a lock.
+//! The file `ledger` at a tier's root: the claims of every workspace on the tier. Read by all, written under a lock.
 //!
 //! Each number in it is whatever somebody wrote: sums and differences of them saturate.
 
@@ -16,14 +16,14 @@ pub(super) struct TierClaims {
     pub(super) entries: Vec<WorkspaceClaim>,
 }
 
-/// What one workspace claims of a tier.
+/// The claim of one workspace on a tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WorkspaceClaim {
     pub(super) workspace: String,
     pub(super) pid: i32,
     /// Start time of the process in ticks since boot, which tells it from a later one of the same id.
     pub(super) start: u64,
-    /// What the run takes the tier's size for.
+    /// The size of the tier, as the run takes it.
     pub(super) limit: u64,
     pub(super) used: u64,
     pub(super) reserved: u64,
@@ -72,7 +72,7 @@ impl WorkspaceClaim {
         of.is_some_and(|(of, _)| of == workspace)
     }
 
-    /// The order of seniority: who started first, and of two at once the lower process id.
+    /// The order of seniority: the run that started first, and of two at once the lower process id.
     pub(super) fn seniority(&self) -> (u64, i32) {
         (self.start, self.pid)
     }
@@ -120,8 +120,8 @@ fn claims(root: &Path) -> Vec<WorkspaceClaim> {
     TierClaims::read(root).unwrap_or_default().entries
 }
 
-/// Bytes of the tier at `root` that other workspaces' runs use or have reserved, for planning before a run. What goes when it is
-/// needed is none of them. What this process exports is none of them: it is no part of its tier meanwhile.
+/// Bytes of the tier at `root` that other workspaces' runs use or have reserved, for planning before a run. Bytes that go when
+/// they are needed do not count. Exports of this process do not count either: they are no part of its tier meanwhile.
 pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
     let all = claims(root);
     let own = rustix::process::getpid().as_raw_nonzero().get();

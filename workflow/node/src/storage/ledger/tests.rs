@@ -58,7 +58,7 @@ fn two_runs_never_exceed_one_tier() {
     assert!(b.reserve(TIER, 400, &|| true).is_ok());
     let refused = b.reserve(TIER, 600, &|| true).unwrap_err();
     assert_eq!(refused.kind, FailureKind::Cancelled);
-    // What is committed turns from reserved to used, and is never both.
+    // Bytes that have arrived turn from reserved to used, and are never both.
     held.arrived(&StoreKey("k".into()), 700);
     assert_eq!(held_by_others(root.path(), "b"), 1500);
     drop(held);
@@ -82,7 +82,7 @@ fn a_claim_grows_into_what_the_others_leave() {
     one.grow(520).unwrap();
     assert_eq!(two.grow(520), Err(620));
     two.grow(380).unwrap();
-    // What has arrived is not claimed as well, and another node's tier is its own.
+    // Bytes that have arrived are not claimed as well, and another node's tier is its own.
     one.arrived(&StoreKey("new".into()), 500);
     let node = NodeId(1);
     let elsewhere = a.reserve(TierRef { node, ..TIER }, 0, &|| false);
@@ -91,7 +91,7 @@ fn a_claim_grows_into_what_the_others_leave() {
     drop(one);
     two.grow(400).unwrap();
     assert_eq!(two.grow(401), Err(600));
-    // What is no room of this run's counts, where the tier's size is with it and where it is without.
+    // Bytes that are not this run's count, whether the tier's size includes them or not.
     a.found(TierRef { node, ..TIER }, &StoreKey("kept".into()), 300);
     let mut three = a.reserve(TierRef { node, ..TIER }, 0, &|| false).unwrap();
     assert_eq!(three.grow(701), Err(300));
@@ -278,9 +278,9 @@ fn what_ended_runs_have_cached_goes_oldest_first_and_no_more_than_is_wanted() {
         let since = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(n as u64);
         mark.set_modified(since).unwrap();
     }
-    // What was killed while it removed this one has taken no mark away.
+    // The process that removed this one was killed before it took the mark away.
     std::fs::write(node.join("cached/70.c"), "").unwrap();
-    // Somebody asked to keep this one.
+    // This one is to be kept.
     std::fs::create_dir_all(node.join("parts/kept")).unwrap();
     let claim = WorkspaceClaim {
         workspace: "gone".into(),

@@ -90,7 +90,7 @@ impl Pair {
         self.follower.as_mut().expect("the follower")
     }
 
-    /// Carries messages until the leader says how the attempt has ended.
+    /// Carries messages until the leader reports how the attempt has ended.
     pub(super) fn ended(&mut self) -> (AttemptOutcome, Usage) {
         self.until(|pair| {
             let event = pair.leader().local.poll()?.1;
@@ -130,7 +130,7 @@ impl Pair {
         }
     }
 
-    /// The two nodes do not hear of each other any more.
+    /// The two nodes get no messages of each other any more.
     pub(super) fn part(&mut self) {
         self.cut.store(true, Ordering::SeqCst);
         self.leader().local.lose_node(NodeId(1));
