@@ -503,13 +503,16 @@ pub unsafe extern "C" fn dsa_unregister(from: *mut dsa_queue, region: u32) -> c_
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dsa_submit(from: *mut dsa_queue) -> u32 {
-    // SAFETY: as the header says. Nothing in it panics: rings and regions are looked at as anything that C may have written to them.
-    // Another thread that is in a call begins what there is.
-    match from.is_null() {
-        true => 0,
-        // SAFETY: as above.
-        false => unsafe { claim(from) }.map_or(0, |mut queue| queue.submit()),
+    if from.is_null() {
+        return 0;
     }
+    let mut begun = 0;
+    let _ = guard(|| {
+        // SAFETY: as the header says. Another thread that is in a call begins what there is.
+        begun = unsafe { claim(from) }.map_or(0, |mut queue| queue.submit());
+        Ok(())
+    });
+    begun
 }
 
 // SAFETY: as above.

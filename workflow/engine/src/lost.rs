@@ -194,9 +194,11 @@ impl EngineState {
         let made = self.made_by(id);
         let back = made.iter().flat_map(|name| self.returned_of(*name));
         let back: Vec<_> = back.collect();
-        for at in back {
-            if let Some(returned_replica) = self.returned.remove(at.0, at.1) {
-                self.adopt(at.0, at.1, &returned_replica);
+        for (name, spot) in back {
+            let key = self.data.part(name).map(|p| p.info.key.clone());
+            let found = key.and_then(|key| self.returned.remove(name, spot, &key));
+            if let Some(returned_replica) = found {
+                self.adopt(name, spot, &returned_replica);
             }
         }
         self.complete(id, InstanceProgress::Done);

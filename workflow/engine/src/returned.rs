@@ -13,27 +13,34 @@ pub(crate) struct ReturnedReplica {
     pub(crate) leaving: bool,
 }
 
-/// Returned replicas by their parts and their places.
+/// Returned replicas by their parts, places and keys: a part that was made more than once can have two in one place.
 #[derive(Debug, Default)]
 pub(crate) struct ReturnedReplicas {
-    all: BTreeMap<(PartRef, TierRef), ReturnedReplica>,
+    all: BTreeMap<(PartRef, TierRef, StoreKey), ReturnedReplica>,
     /// Some of them have not been looked at.
     unsorted: bool,
 }
 
 impl ReturnedReplicas {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&(PartRef, TierRef), &ReturnedReplica)> {
-        self.all.iter()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PartRef, TierRef, &ReturnedReplica)> {
+        self.all
+            .iter()
+            .map(|((name, spot, _), r)| (*name, *spot, r))
     }
 
     pub(crate) fn insert(&mut self, name: PartRef, spot: TierRef, replica: ReturnedReplica) {
-        let before = self.all.insert((name, spot), replica);
+        let before = self.all.insert((name, spot, replica.key.clone()), replica);
         debug_assert!(before.is_none(), "{name} returned twice to {spot:?}");
         self.unsorted = true;
     }
 
-    pub(crate) fn remove(&mut self, name: PartRef, spot: TierRef) -> Option<ReturnedReplica> {
-        self.all.remove(&(name, spot))
+    pub(crate) fn remove(
+        &mut self,
+        name: PartRef,
+        spot: TierRef,
+        key: &StoreKey,
+    ) -> Option<ReturnedReplica> {
+        self.all.remove(&(name, spot, key.clone()))
     }
 
     pub(crate) fn clear(&mut self) {
@@ -51,19 +58,20 @@ impl ReturnedReplicas {
         name: PartRef,
         key: Option<&StoreKey>,
     ) -> impl Iterator<Item = TierRef> {
-        let spot = |n| TierRef {
-            node: NodeId(n),
-            tier: TierId(n),
+        let first = TierRef {
+            node: NodeId(0),
+            tier: TierId(0),
         };
-        let all = self.all.range((name, spot(0))..=(name, spot(u32::MAX)));
-        all.filter(move |(_, r)| Some(&r.key) == key && !r.leaving)
-            .map(|((_, spot), _)| *spot)
+        let all = self.all.range((name, first, StoreKey(String::new()))..);
+        all.take_while(move |((part, ..), _)| *part == name)
+            .filter(move |(_, r)| Some(&r.key) == key && !r.leaving)
+            .map(|((_, spot, _), _)| *spot)
     }
 
     /// The eviction of one begins. False where none with this key stays there.
     pub(crate) fn begin_eviction(&mut self, name: PartRef, key: &StoreKey, spot: TierRef) -> bool {
-        let replica = self.all.get_mut(&(name, spot));
-        let Some(replica) = replica.filter(|r| r.key == *key && !r.leaving) else {
+        let replica = self.all.get_mut(&(name, spot, key.clone()));
+        let Some(replica) = replica.filter(|r| !r.leaving) else {
             return false;
         };
         replica.leaving = true;
@@ -72,13 +80,56 @@ impl ReturnedReplicas {
 
     /// The eviction of one has ended: the bytes that it took. `None` where none was being evicted there.
     pub(crate) fn end_eviction(&mut self, name: PartRef, spot: TierRef) -> Option<u64> {
-        self.all.get(&(name, spot)).filter(|r| r.leaving)?;
-        Some(self.all.remove(&(name, spot))?.stored)
+        let from = self.all.range((name, spot, StoreKey(String::new()))..);
+        let mut here = from.take_while(|((part, at, _), _)| (*part, *at) == (name, spot));
+        let (leaving, _) = here.find(|(_, r)| r.leaving)?;
+        let leaving = leaving.clone();
+        Some(self.all.remove(&leaving)?.stored)
     }
 
     /// A node is lost, and all that had returned to it. How many of these were being evicted.
     pub(crate) fn lose_node(&mut self, node: NodeId) -> u64 {
-        let lost = self.all.extract_if(.., |(_, spot), _| spot.node == node);
+        let lost = self.all.extract_if(.., |(_, spot, _), _| spot.node == node);
         lost.filter(|(_, r)| r.leaving).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tarn_types::id::{DataId, TierId};
+
+    #[test]
+    fn a_part_that_was_made_twice_has_two_replicas_in_one_place() {
+        let name = PartRef {
+            data: DataId(0),
+            version: 1,
+            origin: 0,
+            seq: 0,
+        };
+        let spot = TierRef {
+            node: NodeId(1),
+            tier: TierId(0),
+        };
+        let key = |text: &str| StoreKey(text.into());
+        let mut returned = ReturnedReplicas::default();
+        for (text, stored) in [("first", 10), ("second", 20)] {
+            let replica = ReturnedReplica {
+                key: key(text),
+                stored,
+                leaving: false,
+            };
+            returned.insert(name, spot, replica);
+        }
+        assert_eq!(returned.iter().count(), 2);
+        assert_eq!(returned.staying(name, Some(&key("second"))).count(), 1);
+        assert_eq!(returned.end_eviction(name, spot), None);
+        assert!(returned.begin_eviction(name, &key("second"), spot));
+        assert!(!returned.begin_eviction(name, &key("second"), spot));
+        assert_eq!(returned.end_eviction(name, spot), Some(20));
+        assert_eq!(
+            returned.remove(name, spot, &key("first")).unwrap().stored,
+            10
+        );
     }
 }

@@ -37,7 +37,10 @@ impl NbdkitFolder {
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => {
                     let _lock = lock(&path);
-                    return Ok(Self { path, _lock });
+                    // Before it was locked, a start in another PID namespace may have taken it for a leftover.
+                    if path.is_dir() {
+                        return Ok(Self { path, _lock });
+                    }
                 }
                 Err(e) if e.kind() == ErrorKind::AlreadyExists && number < MAX_FOLDERS => {
                     number += 1;
@@ -81,7 +84,7 @@ fn usual_parent() -> PathBuf {
 /// None where the file system has no locks of folders: there nothing is ever taken for a leftover.
 fn lock(path: &Path) -> Option<OwnedFd> {
     let folder = open(path, FOLDER, Mode::empty()).ok()?;
-    flock(&folder, FlockOperation::NonBlockingLockExclusive).ok()?;
+    flock(&folder, FlockOperation::LockExclusive).ok()?;
     Some(folder)
 }
 

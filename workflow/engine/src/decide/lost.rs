@@ -49,8 +49,8 @@ impl Decide<'_> {
             return;
         }
         let mut producers: BTreeMap<InstanceId, DataId> = BTreeMap::new();
-        for ((name, _), _) in self.state.returned.iter() {
-            if let Some(id) = self.state.producer(*name) {
+        for (name, ..) in self.state.returned.iter() {
+            if let Some(id) = self.state.producer(name) {
                 producers.entry(id).or_insert(name.data);
             }
         }
@@ -68,11 +68,11 @@ impl Decide<'_> {
             let about = Subject::Instance(id);
             self.emit(Do::Note { about }, why);
         }
-        let unwanted = self.state.returned.iter().filter(|(_, s)| !s.leaving);
-        let unwanted = unwanted.map(|((part, spot), s)| Do::Evict {
-            part: *part,
+        let unwanted = self.state.returned.iter().filter(|(.., s)| !s.leaving);
+        let unwanted = unwanted.map(|(part, spot, s)| Do::Evict {
+            part,
             key: s.key.clone(),
-            at: Place::Node(*spot),
+            at: Place::Node(spot),
         });
         for what in unwanted.collect::<Vec<_>>() {
             self.emit(what, Reason::GivenUp);

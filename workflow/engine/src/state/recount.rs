@@ -30,8 +30,8 @@ impl EngineState {
                 }
             }
         }
-        for ((_, spot), replica) in self.returned.iter() {
-            *counted.entry(*spot).or_default() += replica.stored;
+        for (_, spot, replica) in self.returned.iter() {
+            *counted.entry(spot).or_default() += replica.stored;
         }
         for (n, node) in (0..).zip(&self.start.cluster.nodes) {
             for t in (0..).map(TierId).take(node.tiers.len()) {

@@ -235,6 +235,9 @@ impl TierAccount {
     }
 
     /// Looks at the page, and writes this run's claim to it, or what it was `before` if `allow` disagrees.
+    ///
+    /// # Errors
+    /// The page cannot be read or written. The change stays in the account then.
     fn publish(
         &self,
         mine: &mut Mine,
@@ -264,8 +267,15 @@ impl TierAccount {
         mine.published = page.entries.iter().find(own).cloned();
         // Claims are compared in one order: a look must not rewrite the file.
         page.entries.sort_by(|a, b| a.workspace.cmp(&b.workspace));
-        if page != found {
-            page.write(&self.root)?;
+        if page != found
+            && let Err(e) = page.write(&self.root)
+        {
+            // The page has an older claim: the next change writes it, however small.
+            mine.published = None;
+            // A change that is taken back already is no error: on an error the caller takes it back.
+            if allowed {
+                return Err(e);
+            }
         }
         Ok(allowed)
     }

@@ -315,3 +315,35 @@ fn what_ended_runs_have_cached_goes_oldest_first_and_no_more_than_is_wanted() {
     assert!(!node.join("parts/b").exists() && node.join("parts/kept").exists());
     assert!(!node.join("cached/70.c").exists());
 }
+
+/// Two runs on one tier of 1 MiB.
+fn two_runs(root: &Path) -> (Ledgers, Ledgers) {
+    let open = |run| Ledgers::open(&cluster(root, 1, 1 << 20), &OwnedNodes::All, run).unwrap();
+    (open("a"), open("b"))
+}
+
+#[test]
+fn a_refused_claim_is_given_back_once_if_the_page_cannot_be_written() {
+    let root = tempfile::tempdir().unwrap();
+    let (a, b) = two_runs(root.path());
+    let held = a.reserve(TIER, 100, &|| false).unwrap();
+    let _other = b.reserve(TIER, 500_000, &|| false).unwrap();
+    std::fs::create_dir(root.path().join("ledger.tmp")).unwrap();
+    assert!(a.reserve(TIER, 900_000, &|| true).is_err());
+    drop(held);
+    std::fs::remove_dir(root.path().join("ledger.tmp")).unwrap();
+    assert!(a.reserve(TIER, 500_000, &|| true).is_ok());
+}
+
+#[test]
+fn a_claim_that_cannot_grow_keeps_its_size_if_the_page_cannot_be_written() {
+    let root = tempfile::tempdir().unwrap();
+    let (a, b) = two_runs(root.path());
+    let mut held = a.reserve(TIER, 100, &|| false).unwrap();
+    let _other = b.reserve(TIER, 500_000, &|| false).unwrap();
+    std::fs::create_dir(root.path().join("ledger.tmp")).unwrap();
+    assert!(held.grow(900_000).is_err());
+    drop(held);
+    std::fs::remove_dir(root.path().join("ledger.tmp")).unwrap();
+    assert!(a.reserve(TIER, 500_000, &|| true).is_ok());
+}
