@@ -369,6 +369,10 @@ pub(crate) const PAGES: &[Page] = &[
                 "for x in",
                 Way::Not("FILE stands for recorded workflows that are no part of the repository"),
             ),
+            (
+                "scripts/measure-code",
+                Way::Not("CHECKOUT stands for another state of the repository"),
+            ),
         ],
     ),
     ("docs/internals/scheduling.md", &[("tarn sim", RUN)]),
