@@ -173,13 +173,15 @@ fn every_section_of_the_results_has_its_command() {
     for section in text.split("\n## ").skip(1) {
         let title = section.lines().next().unwrap_or_default();
         let commands = section.lines().filter_map(|l| l.strip_prefix("    "));
-        let ours = |l: &str| l.starts_with("tarn ") || l.starts_with("bench/");
+        let folders = ["bench/", "scripts/"];
+        let in_folder = |l: &str| folders.iter().any(|folder| l.starts_with(folder));
+        let ours = |l: &str| l.starts_with("tarn ") || in_folder(l);
         assert!(
             commands.clone().any(ours),
             "{title}: which command prints it?"
         );
         for program in commands.filter_map(|l| l.split(' ').next()) {
-            let exists = !program.starts_with("bench/") || tree::root().join(program).exists();
+            let exists = !in_folder(program) || tree::root().join(program).exists();
             assert!(exists, "{title}: there is no {program}");
         }
         count += 1;
