@@ -10,5 +10,5 @@ cargo fmt --all --check
 cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 cargo test --workspace --locked --quiet --lib --bins
 cargo test --workspace --locked --quiet --test style --test layers --test documents --test glossary
-RUSTDOCFLAGS='-D rustdoc::broken_intra_doc_links' cargo doc --no-deps --document-private-items --workspace --locked --quiet
+RUSTDOCFLAGS='-D rustdoc::broken_intra_doc_links -A rustdoc::private_intra_doc_links' cargo doc --no-deps --document-private-items --workspace --locked --quiet
 echo "check.sh: all passed in $((SECONDS - started)) s; \`make test\` runs the rest" >&2

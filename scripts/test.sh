@@ -139,7 +139,7 @@ cargo_tests() {
 
 # Links of comments to types that are called otherwise by now.
 links_in_comments() {
-    RUSTDOCFLAGS='-D rustdoc::broken_intra_doc_links' cargo doc --no-deps --document-private-items --workspace --locked --quiet
+    RUSTDOCFLAGS='-D rustdoc::broken_intra_doc_links -A rustdoc::private_intra_doc_links' cargo doc --no-deps --document-private-items --workspace --locked --quiet
 }
 
 # clusters_on SUITE NAME...: of each test program with this name, or of `PROGRAM:FILTER` the tests that this names, on another Debian; the
