@@ -7,7 +7,6 @@
 //! first.
 
 mod attempt;
-mod capability;
 mod fds;
 mod helper;
 mod host;
@@ -20,7 +19,6 @@ mod topology;
 mod world;
 
 pub use attempt::launchers::RANK_ARGUMENT;
-pub use capability::CapabilityError;
 pub use helper::command::with_shells;
 pub use helper::launch::GRACE;
 pub use helper::namespaces::{Namespaces, probe_multi_node, probe_shared};
@@ -31,8 +29,9 @@ pub use host::machine::MAX_MOVING;
 pub use host::tiers::{TiersError, apart};
 pub use host::{machine, sight};
 pub use remote_tiers::sweep::{sweep, sweep_drained};
+pub use tarn_ports::CapabilityError;
 // As tarnd calls them.
-pub use remote_tiers::{attached as borrowed, exported as lent};
+pub use remote_tiers::{attached, exported};
 pub use staging::dests::{
     Destination, DestinationError, ForeignContentError, Intent, check_destination,
     destination_holds, destination_intact, destination_lacks, probe_destination, real_folder,

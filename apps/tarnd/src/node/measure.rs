@@ -44,7 +44,7 @@ pub(super) fn measure(
     let remembered = remembered(state, node)?;
     for tier in &tiers {
         // Space of it that is still taken counts.
-        tarn_node::lent::settle_idle(&tier.root);
+        tarn_node::exported::settle_idle(&tier.root);
     }
     let asked = tiers.clone();
     for instead in machine::stand_in(&mut tiers, &remembered.0) {

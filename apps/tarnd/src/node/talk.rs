@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_journal::{Holder, LockError, RunLock};
 use tarn_mover::Trees;
+use tarn_node::exported::{self, Terms};
 use tarn_node::keys::Wrapping;
-use tarn_node::lent::{self, Terms};
 use tarn_node::{Config, Local, Namespaces};
 use tarn_ports::{Followers, Meter, NodeWorld, Peers};
 use tarn_proto::node::{
@@ -383,7 +383,7 @@ impl NodeRun {
             }
             NodeRequest::Open(node_config) => self.open(session, news, *node_config),
             NodeRequest::Borrowers { roots, workspace } => {
-                let all = roots.iter().map(|r| lent::borrowers(r, &workspace));
+                let all = roots.iter().map(|r| exported::borrowers(r, &workspace));
                 Ok(NodeReply::Borrowers(all.collect()))
             }
             NodeRequest::Lend {

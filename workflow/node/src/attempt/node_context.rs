@@ -2,7 +2,6 @@
 
 use crate::attempt::jobs::SyntheticJobIds;
 use crate::attempt::writers::Writers;
-use crate::capability::CapabilityError;
 use crate::helper::image::Criu;
 use crate::helper::protocol::StepIsolation;
 use crate::storage::data_context::DataContext;
@@ -11,6 +10,7 @@ use std::ffi::OsString;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
+use tarn_ports::CapabilityError;
 use tarn_ports::{ChangedSince, CheckpointFinder, Followers, MakePartition, Meter};
 use tarn_types::id::NodeId;
 

@@ -1,10 +1,10 @@
 //! The command of a step: its shell, and the file of a script that names its interpreter itself.
 
-use crate::capability::CapabilityError;
 use crate::storage::store::{io_failure, make_folder};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use tarn_ports::CapabilityError;
 use tarn_types::event::Failure;
 use tarn_types::shell::{BASH, Command, PLAIN};
 use tarn_types::workflow::{Step, Workflow};

@@ -1,11 +1,11 @@
 //! Whether this machine lets a step have namespaces: found out by doing it, never by looking at settings.
 
-use crate::capability::CapabilityError;
 use crate::helper::command::plain_shell;
 use crate::helper::launch::{CommandOutcome, HelperLaunch, HelperProcess, StepStopper, execute};
 use crate::helper::protocol::{BindMount, ProcessEnd, Spec, StepIsolation, StepMountPoints};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
+use tarn_ports::CapabilityError;
 
 /// Folders of probes of one process id in one place: under way on other nodes, or left by those that were killed.
 const MAX_PROBES: u32 = 10_000;

@@ -4,7 +4,6 @@
 //! whose other end has gone hangs whoever uses it; here that is for a bounded time: the client gives a brick up that does not answer
 //! (`ping-timeout`), and a client that does not answer is killed, which ends every call that waits for it.
 
-use crate::capability::CapabilityError;
 use crate::helper::provider::gluster::{Gluster, able_to_mount};
 use crate::helper::provider::{NamespacePlan, Provider, ProviderAddress};
 use crate::host::machine::{self, MachineError, PROBE_SHARE, TierSpec, instead, lacks};
@@ -19,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tarn_ports::CapabilityError;
 use tarn_sys::namespace;
 use tarn_types::cluster::BORROWED;
 use tarn_types::layout::StateDir;

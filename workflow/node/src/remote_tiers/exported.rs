@@ -4,7 +4,6 @@
 //! On the tier it is `lent/<workspace>/<borrower>`: `brick` is the tier of the node that attaches it, everything else is for the time of the export.
 
 use crate::attempt::writers::MemoryTierWriter;
-use crate::capability::CapabilityError;
 use crate::helper::launch::{
     HelperLaunch, HelperProcess, LaunchError, Launcher, StepStopper, StopUrgency,
 };
@@ -24,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
+use tarn_ports::CapabilityError;
 use tarn_sys::memory::in_memory;
 use tarn_types::layout::{LENT, TierDir};
 

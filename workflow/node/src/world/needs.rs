@@ -1,11 +1,11 @@
 //! Steps of a run may need more of this machine than programs and space: one namespace over nodes, images of processes.
 
 use super::Config;
-use crate::capability::CapabilityError;
 use crate::helper::image::Criu;
 use crate::helper::image::able::try_images;
 use crate::helper::namespaces::{Namespaces, isolation, probe_shared};
 use crate::helper::protocol::StepIsolation;
+use tarn_ports::CapabilityError;
 use tarn_types::nodes::OwnedNodes;
 use tarn_types::workflow::CheckpointMethod::Image;
 use tarn_types::workflow::{Distribution, Workflow};

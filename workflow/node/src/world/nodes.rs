@@ -1,7 +1,6 @@
 //! The requests of `tarn run` to a local world before and after it is driven.
 
 use super::Local;
-use crate::capability::CapabilityError;
 use crate::staging::inventory::{self, Stays};
 use crate::staging::pool::DataJob;
 use crate::storage::drained::{is_there, remove_drained};
@@ -11,6 +10,7 @@ use crate::storage::store::{io_failure, make_folder, warn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use tarn_ports::CapabilityError;
 use tarn_ports::{Mover, MoverError, NodeWorld, Progress, WorldError};
 use tarn_types::cluster::{Node, Tier};
 use tarn_types::event::{Failure, PriorInstance};

@@ -3,7 +3,6 @@
 use super::alone::{CONNECTED, MEMORY, TRIAL, memory};
 use super::take::IMAGE_ARGUMENT;
 use super::{CONTENT, Criu, OWN, StepImage, StepImagePlan, choose, criu};
-use crate::capability::CapabilityError;
 use crate::helper::command::plain_shell;
 use crate::helper::launch::{
     CommandOutcome, HelperLaunch, HelperProcess, StepStopper, StopUrgency, execute,
@@ -16,6 +15,7 @@ use std::iter::once;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tarn_ports::CapabilityError;
 use tarn_ports::{Control, Mover};
 use tarn_types::event::Imaged;
 

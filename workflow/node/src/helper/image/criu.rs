@@ -1,10 +1,10 @@
 //! CRIU, as it is called.
 
 use super::{Criu, StepImagePlan};
-use crate::capability::CapabilityError;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tarn_ports::CapabilityError;
 
 /// Names the program where it is not on `PATH`.
 const VARIABLE: &str = "TARN_CRIU";

@@ -1,7 +1,6 @@
 //! GlusterFS for a step: a brick and a client on each of its nodes, configured by files. docs/internals/shared-namespace.md.
 
 use super::{NamespacePlan, Provider, ProviderAddress, volfile};
-use crate::capability::CapabilityError;
 use crate::storage::store::tail;
 use rustix::process::{Pid, Signal};
 use rustix::thread::CapabilitySet;
@@ -12,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tarn_ports::CapabilityError;
 use tarn_sys::process::die_with_parent;
 
 /// For a brick to listen, and for the namespace to appear. It takes some ten milliseconds where nothing else is done.
