@@ -126,7 +126,7 @@ struct phx_properties {
     uint8_t precopy;      /* 0: where it pays; 1: never; 2: always */
     uint8_t dma;          /* 1: devices write into it: it is never copied ahead */
     uint8_t persistence;  /* enum phx_level: the level of a version when its commit returns; from PHX_DURABLE on nothing is staged */
-    uint32_t versions;    /* how many are kept, at most 13; 0: one */
+    uint32_t versions;    /* how many are kept beside the newest, at most 13; 0: one */
     int32_t shape;        /* enum phx_shape_kind */
     uint32_t dimensions;  /* of a block */
     uint64_t row;         /* bytes of a row of an irregular object */
@@ -167,7 +167,7 @@ struct phx_stats {
     uint64_t persistent_rate;   /* bytes a second, as measured */
     uint64_t memory_rate;       /* bytes a second, as measured */
     uint64_t degraded;          /* commits with fewer copies than asked for */
-    uint64_t damaged_chunks;    /* found at restart */
+    uint64_t damaged_chunks;    /* found while de-staging, and damaged versions that a restart passed over */
     uint64_t restored_bytes;
     uint64_t restore_ns;
     uint64_t replicated;        /* versions of which this rank keeps what it is to keep for others */

@@ -50,6 +50,9 @@ printf 'name = "words"\n[[step]]\nname = "count"\nrun = "true"\n' > words.toml
 tarn run words.toml
 "#;
 
+/// Open MPI starts programs for root, and more of them than the machine has processors.
+const MPI: &str = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1\n";
+
 /// Two nodes, as far as dataspaces are concerned; this one is n1.
 const TWO_NODES: &str = r#"
 printf 'key = "%064d"\n[nodes.n1]\naddress = "127.0.0.1:7411"\n[nodes.n2]\naddress = "127.0.0.1:7412"\n' 1 > peers.toml
@@ -174,12 +177,32 @@ pub(crate) const PAGES: &[Page] = &[
     (
         "docs/guide/checkpoints.md",
         &[
+            ("make install", RUN),
             (
                 "cc heat.c",
                 Way::Run(Run {
                     needs: &["cc", "pkg-config"],
                     saves: Some(("c", "heat.c")),
                     then: "./heat | grep -qx 'from step 100'; tarn ckpt ls | grep -q '1.10 durable'",
+                    ..PLAIN
+                }),
+            ),
+            (
+                "mpicc heat-mpi.c",
+                Way::Run(Run {
+                    needs: &["cc", "pkg-config", "mpicc", "mpirun"],
+                    saves: Some(("c", "heat-mpi.c")),
+                    given: &[MPI],
+                    then: "mpirun -n 2 ./heat-mpi | grep -qx 'rank 1 from step 100'",
+                    ..PLAIN
+                }),
+            ),
+            (
+                "gfortran",
+                Way::Run(Run {
+                    needs: &["cc", "pkg-config", "gfortran"],
+                    saves: Some(("fortran", "heat.f90")),
+                    then: "./heat-fortran | grep -qx 'from step 100'",
                     ..PLAIN
                 }),
             ),
@@ -235,6 +258,10 @@ pub(crate) const PAGES: &[Page] = &[
         &[
             ("mkdir -p /etc/tarn", INSTALLING),
             ("enable --now tarnd-controller", INSTALLING),
+            (
+                "firewall-cmd",
+                Way::Not("it needs firewalld; the cluster of the test has no firewall"),
+            ),
             ("tarn slurm install\n", INSTALLING),
             ("--check", INSTALLING),
             ("tarn submit", INSTALLING),
