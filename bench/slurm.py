@@ -8,7 +8,7 @@ import sys
 import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.append(os.path.join(TOP, "bench", "experiments"))
+sys.path.append(os.path.join(TOP, "research", "experiments"))
 from experiment import run
 
 CLUSTER = os.path.join(TOP, "tests", "cluster", "slurm-cluster")
@@ -28,8 +28,8 @@ def cluster(folder, nodes, memory, tier, options=()):
     try:
         if holder.stdout.readline() != "ready\n":
             # The file may go with its folder.
-            with open(log.name, encoding="utf-8", errors="replace") as said:
-                sys.exit(f"{said.read()[-4000:].strip()}\nno cluster came up: {' '.join(command[:4])}")
+            with open(log.name, encoding="utf-8", errors="replace") as log_file:
+                sys.exit(f"{log_file.read()[-4000:].strip()}\nno cluster came up: {' '.join(command[:4])}")
         yield lambda script: done([CLUSTER, "exec", "--dir", folder, "--", "bash", "-c", script])
     finally:
         holder.stdin.close()
@@ -47,11 +47,11 @@ class Site:
             self.root(command, name)
         self.root("setsid /shared/bin/tarnd --controller --state /shared/controller < /dev/null > /shared/controller.log 2>&1 &")
         for _ in range(600):
-            said = subprocess.run(self.words("alice", "/shared/bin/tarn slurm status"), capture_output=True, text=True, check=False).stdout
-            if said.count(" up ") == nodes:
+            status = subprocess.run(self.words("alice", "/shared/bin/tarn slurm status"), capture_output=True, text=True, check=False).stdout
+            if status.count(" up ") == nodes:
                 return
             time.sleep(0.1)
-        sys.exit(f"not all nodes take orders:\n{said}")
+        sys.exit(f"not all nodes take orders:\n{status}")
 
     def words(self, user, script, node=None):
         """How a script is run in the cluster."""

@@ -13,7 +13,7 @@ from unittest import mock
 import dsa
 import experiment
 import ior
-from experiment import FAILS, HOLDS, MIB, TOP, UNCLEAR, asked, claim, every, exact, factors, point, some, spread, times
+from experiment import FAILS, HOLDS, MIB, TOP, UNCLEAR, check_bounds, claim, every, exact, factors, point, some, spread, times
 
 FOLDER = os.path.join(TOP, "research", "experiments")
 PAGES = os.path.join(TOP, "research", "evidence")
@@ -69,28 +69,28 @@ class Verdicts(unittest.TestCase):
     """One rule for all claims."""
 
     def test_all_repetitions_must_support_it(self):
-        self.assertEqual(asked([1.1, 1.5, 1.3], least=1), HOLDS)
-        self.assertEqual(asked([0.9, 1.5, 1.3], least=1), UNCLEAR)
-        self.assertEqual(asked([0.9, 0.8], least=1), FAILS)
-        self.assertEqual(asked([0.9, 0.8], most=1), HOLDS)
-        self.assertEqual(asked([0.9, 1.1], most=1), UNCLEAR)
-        self.assertEqual(asked([1.2, 1.1], most=1), FAILS)
-        self.assertEqual(asked([0.9, 1.1], least=0.8, most=1.25), HOLDS)
-        self.assertEqual(asked([0.9, 1.3], least=0.8, most=1.25), UNCLEAR)
-        self.assertEqual(asked([1.3, 1.4], least=0.8, most=1.25), FAILS)
+        self.assertEqual(check_bounds([1.1, 1.5, 1.3], least=1), HOLDS)
+        self.assertEqual(check_bounds([0.9, 1.5, 1.3], least=1), UNCLEAR)
+        self.assertEqual(check_bounds([0.9, 0.8], least=1), FAILS)
+        self.assertEqual(check_bounds([0.9, 0.8], most=1), HOLDS)
+        self.assertEqual(check_bounds([0.9, 1.1], most=1), UNCLEAR)
+        self.assertEqual(check_bounds([1.2, 1.1], most=1), FAILS)
+        self.assertEqual(check_bounds([0.9, 1.1], least=0.8, most=1.25), HOLDS)
+        self.assertEqual(check_bounds([0.9, 1.3], least=0.8, most=1.25), UNCLEAR)
+        self.assertEqual(check_bounds([1.3, 1.4], least=0.8, most=1.25), FAILS)
 
     def test_one_round_alone_needs_a_factor_of_two(self):
-        self.assertEqual([asked([x], least=1) for x in (2, 1.99, 1, 0.51, 0.49)], [HOLDS, UNCLEAR, UNCLEAR, UNCLEAR, FAILS])
-        self.assertEqual([asked([x], most=1) for x in (0.5, 0.51, 1.99, 2.01)], [HOLDS, UNCLEAR, UNCLEAR, FAILS])
-        self.assertEqual(asked([1], least=0.8, most=1.25), UNCLEAR)
+        self.assertEqual([check_bounds([x], least=1) for x in (2, 1.99, 1, 0.51, 0.49)], [HOLDS, UNCLEAR, UNCLEAR, UNCLEAR, FAILS])
+        self.assertEqual([check_bounds([x], most=1) for x in (0.5, 0.51, 1.99, 2.01)], [HOLDS, UNCLEAR, UNCLEAR, FAILS])
+        self.assertEqual(check_bounds([1], least=0.8, most=1.25), UNCLEAR)
 
     def test_two_things_are_compared_by_all_their_repetitions(self):
         self.assertEqual(times([4, 6], [1, 2]), [2, 6])
         self.assertEqual(times([4], [2]), [2])
         # Pair by pair the one is larger each time; its spread still overlaps.
-        self.assertEqual(asked(times([2, 4], [1, 3]), least=1), UNCLEAR)
-        self.assertEqual(asked(times([4, 5], [1, 3]), least=1), HOLDS)
-        self.assertEqual(asked(times([1, 2], [3, 4]), least=1), FAILS)
+        self.assertEqual(check_bounds(times([2, 4], [1, 3]), least=1), UNCLEAR)
+        self.assertEqual(check_bounds(times([4, 5], [1, 3]), least=1), HOLDS)
+        self.assertEqual(check_bounds(times([1, 2], [3, 4]), least=1), FAILS)
         for more, less in (([1, 2], [1]), ([], [])):
             with self.assertRaises(ValueError):
                 times(more, less)
@@ -99,12 +99,12 @@ class Verdicts(unittest.TestCase):
         self.assertEqual([every(HOLDS, HOLDS), every(HOLDS, UNCLEAR), every(HOLDS, UNCLEAR, FAILS)], [HOLDS, UNCLEAR, FAILS])
         self.assertEqual([some(FAILS, HOLDS), some(FAILS, UNCLEAR), some(FAILS, FAILS)], [HOLDS, UNCLEAR, FAILS])
         self.assertEqual([exact(True), exact(False)], [HOLDS, FAILS])
-        for nothing in (every, some, lambda: asked([1])):
+        for nothing in (every, some, lambda: check_bounds([1])):
             with self.assertRaises(ValueError):
                 nothing()
 
     def test_a_claim_takes_a_verdict_of_the_rule_only(self):
-        self.assertEqual(claim("c", "p", "h", asked([3], least=1))["verdict"], HOLDS)
+        self.assertEqual(claim("c", "p", "h", check_bounds([3], least=1))["verdict"], HOLDS)
         for other in (True, False, None, "maybe"):
             with self.assertRaises(ValueError):
                 claim("c", "p", "h", other)
@@ -188,15 +188,15 @@ class Needs(unittest.TestCase):
             ({"shm": 65}, "needs 65 MiB in /dev/shm, 64 are free"),
             ({"disk": ("/scratch", 129)}, "needs 129 MiB on the disk of /scratch, 128 are free"),
         )
-        with mock.patch.object(experiment, "free_memory", lambda: 300), mock.patch.object(experiment.shutil, "disk_usage", disk), mock.patch.object(experiment, "say") as said:
+        with mock.patch.object(experiment, "free_memory", lambda: 300), mock.patch.object(experiment.shutil, "disk_usage", disk), mock.patch.object(experiment, "report_progress") as report_progress:
             for words, lacks in cases:
                 with self.assertRaises(SystemExit) as ended:
                     experiment.need(**words)
                 self.assertEqual(ended.exception.code, 3)
-                self.assertIn(lacks, said.call_args[0][0])
-            said.reset_mock()
+                self.assertIn(lacks, report_progress.call_args[0][0])
+            report_progress.reset_mock()
             experiment.need(memory=300, shm=64, disk=("/scratch", 128))
-            said.assert_not_called()
+            report_progress.assert_not_called()
 
 
 class Parsers(unittest.TestCase):
@@ -234,8 +234,8 @@ class Parsers(unittest.TestCase):
         table3 = module("jackson-table3")
         found = ior.Ior.__new__(ior.Ior)
         found.installed, found.program, found.version = "/usr/bin/ior", "/usr/bin/ior", None
-        said = "".join(f"TURN {turn} posix {pattern}\n{IOR_4}" for turn in range(3) for pattern in ("fpp", "shared"))
-        rates = table3.rates(said, found, 16 * MIB)
+        output = "".join(f"TURN {turn} posix {pattern}\n{IOR_4}" for turn in range(3) for pattern in ("fpp", "shared"))
+        rates = table3.rates(output, found, 16 * MIB)
         self.assertEqual(sorted(rates), [("posix", pattern, what) for pattern in ("fpp", "shared") for what in ("read", "write")])
         # The first warms up.
         self.assertEqual(len(rates[("posix", "fpp", "write")]), 2)
@@ -256,8 +256,8 @@ class Parsers(unittest.TestCase):
                 self.assertIn(wanted, played)
 
     def test_fio_and_dd(self):
-        said = 'fio: a note\n{"jobs": [{"read": {"bw_bytes": 0}, "write": {"bw_bytes": 2500000000}}]}'
-        self.assertEqual(dsa.fio_rate(said, "write"), 2.5)
+        output = 'fio: a note\n{"jobs": [{"read": {"bw_bytes": 0}, "write": {"bw_bytes": 2500000000}}]}'
+        self.assertEqual(dsa.fio_rate(output, "write"), 2.5)
         self.assertAlmostEqual(dsa.dd_rate("256+0 records in\n256+0 records out\n268435456 bytes (268 MB, 256 MiB) copied, 0.134217728 s, 2.0 GB/s\n"), 2.0)
         self.assertAlmostEqual(dsa.dd_rate("1000000 bytes (1.0 MB, 977 KiB) copied, 1e-3 s, 1.0 GB/s"), 1.0)
 
@@ -309,6 +309,20 @@ class Pages(unittest.TestCase):
             self.assertEqual(sorted(words), ["minutes", "needs", "source", "title"])
         for key, most in (("quick", QUICK), ("full", FULL)):
             self.assertLessEqual(sum(words["minutes"][key] for words in all_of_them), most, key)
+
+
+class Benchmarks(unittest.TestCase):
+    """The programs in bench/, which make the figures of results.md, find what they import."""
+
+    def test_each_starts(self):
+        folder = os.path.join(TOP, "bench")
+        names = [name for name in sorted(os.listdir(folder)) if name.endswith(".py")]
+        self.assertGreater(len(names), 5)
+        for name in names:
+            with self.subTest(name):
+                command = [sys.executable, os.path.join(folder, name), "--help"]
+                ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+                self.assertEqual(ended.returncode, 0, ended.stderr)
 
 
 def module(name):
