@@ -62,8 +62,8 @@ class Bench:
         text = WORKFLOW.format(bytes=self.bytes, nodes=others + 1)
         self.alice(f"rm -rf b && mkdir b && cat > b/workflow.toml << 'END'\n{text}END")
         run = f"tarn run --tier scm=/scm/alice:{self.tier}MiB workflow.toml"
-        said = self.alice(f"cd b && salloc -Q --exclusive -N{others + 1} --mem={self.tier + 1000} bash -c '{run}' 2>&1 && ls $PWD/.tarn/runs/*/events.log")
-        log = said.split()[-1]
+        output = self.alice(f"cd b && salloc -Q --exclusive -N{others + 1} --mem={self.tier + 1000} bash -c '{run}' 2>&1 && ls $PWD/.tarn/runs/*/events.log")
+        log = output.split()[-1]
         taken, copies = seconds(log.replace("/shared", self.shared, 1))
         if copies != others:
             sys.exit(f"broadcast.py: {copies} copies were made for {others} nodes")

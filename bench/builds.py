@@ -37,8 +37,8 @@ def output(command, **options):
 
 def figures(tarn, *options):
     """The results of `tarn bench`: the value of each, where more is faster."""
-    said = output([tarn, "bench", *options, "--json"])
-    return {result["name"]: (result["value"], result["unit"]) for result in json.loads(said)["results"]}
+    printed = output([tarn, "bench", *options, "--json"])
+    return {result["name"]: (result["value"], result["unit"]) for result in json.loads(printed)["results"]}
 
 
 def whole_run(tarn, files, size):
@@ -64,7 +64,7 @@ def main():
     parser.add_argument("old", help="the tarn of the build before")
     parser.add_argument("new", help="the tarn of the build after, with the tarnd that belongs to each beside it")
     parser.add_argument("--rounds", type=int, default=9)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     cases = [
         lambda tarn: figures(tarn, "stage", "--dir", "/dev/shm", "--case", "small", "--rounds", "1"),
         lambda tarn: whole_run(tarn, 5000, 16 << 10),
@@ -72,14 +72,14 @@ def main():
         lambda tarn: figures(tarn, "ckpt", "--case", "commit", "--mib", "512", "--rounds", "1"),
     ]
     rounds = {}
-    for number in range(asked.rounds):
+    for number in range(arguments.rounds):
         for case in cases:
-            pair = [asked.old, asked.new]
+            pair = [arguments.old, arguments.new]
             order = pair if number % 2 == 0 else pair[::-1]
             got = {tarn: case(os.path.realpath(tarn)) for tarn in order}
-            for name in got[asked.new]:
-                rounds.setdefault(name, []).append((got[asked.old][name], got[asked.new][name]))
-        print(f"round {number + 1} of {asked.rounds}", file=sys.stderr)
+            for name in got[arguments.new]:
+                rounds.setdefault(name, []).append((got[arguments.old][name], got[arguments.new][name]))
+        print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
     results = []
     for name, pairs in rounds.items():
         ratios = sorted(new[0] / old[0] for old, new in pairs)

@@ -24,13 +24,13 @@ def calibrated(tarn, work, options):
     timed([tarn, "run", f"{work}/workflow.toml", *options])
     recorded = [tarn, "sim", "--state", f"{work}/.tarn"]
     timed([*recorded, "--replay", "montage-1"])
-    told = subprocess.run([*recorded, "--calibrate", "montage-1", "--json"], capture_output=True, text=True, check=True)
-    return json.loads(told.stdout)
+    completed = subprocess.run([*recorded, "--calibrate", "montage-1", "--json"], capture_output=True, text=True, check=True)
+    return json.loads(completed.stdout)
 
 
-def show(name, told):
+def show(name, calibration):
     """The differences of one run, in percent."""
-    policy = told["policies"][0]
+    policy = calibration["policies"][0]
     rows = [(s["step"], s["run"]) for s in policy["steps"]] + list(policy["bytes"].items())
     differences = ((row, pair["difference_percent"]) for row, pair in rows)
     text = ", ".join(f"{row} {d:+.1f}" for row, d in differences if d is not None)

@@ -66,8 +66,8 @@ class Bench:
         os.sync()
         done([STORE, "fresh", os.path.join(self.work, "store")])
         with cluster(os.path.join(self.work, "cluster"), 2, NODE, TIER) as alice:
-            said = alice(f"cp -r /shared/example foam && cd foam && {script}")
-        return int(re.search(r"^seconds (\d+)$", said, re.MULTILINE).group(1)) / 1e9
+            output = alice(f"cp -r /shared/example foam && cd foam && {script}")
+        return int(re.search(r"^seconds (\d+)$", output, re.MULTILINE).group(1)) / 1e9
 
     def plain(self, transport=""):
         """OpenFOAM alone, on a tmpfs."""

@@ -38,7 +38,7 @@ STEPS = {
 }
 
 
-def told(name, value, unit, against, goal):
+def report_result(name, value, unit, against, goal):
     """A result, which is shown as well."""
     print(f"{name}: {value:.3f} {unit} ({against}: {goal:.3f})", file=sys.stderr)
     return {"name": name, "value": value, "unit": unit, "against": {"name": against, "value": goal}}
@@ -102,8 +102,8 @@ def costs(site, turns, jobs):
     site.alice("scancel -u alice")
     plain, lines = (statistics.median(taken[name]) for name in ("plain", "lines"))
     results = [
-        told("sbatch with lines", lines, "ms", "sbatch without lines", plain),
-        told("what lines add to sbatch", lines - plain, "ms", "goal", 5),
+        report_result("sbatch with lines", lines, "ms", "sbatch without lines", plain),
+        report_result("what lines add to sbatch", lines - plain, "ms", "goal", 5),
     ]
     slowest = {}
     for name in ("plain", "lines"):
@@ -122,8 +122,8 @@ def costs(site, turns, jobs):
         slowest[name] = max(answers)
         print(f"  {name}: {jobs} jobs in {span:.1f} s; sinfo {len(answers)} times, median {statistics.median(answers):.1f} ms, slowest {max(answers):.1f} ms", file=sys.stderr)
         site.alice("scancel -u alice")
-    results.append(told(f"slowest sinfo while {jobs} jobs with lines are submitted", slowest["lines"], "ms", "without lines", slowest["plain"]))
-    results.append(told("the same", slowest["lines"], "ms", "goal", 100))
+    results.append(report_result(f"slowest sinfo while {jobs} jobs with lines are submitted", slowest["lines"], "ms", "without lines", slowest["plain"]))
+    results.append(report_result("the same", slowest["lines"], "ms", "goal", 100))
     return results
 
 
@@ -209,9 +209,9 @@ def moved_bytes(site, folder, moved, mib):
             print(f"  {way}, {'tarn' if tarn else 'plain'}: {counted[tarn][0]:.2f} MiB read, {counted[tarn][1]:.2f} MiB written; intermediates there: {there}", file=sys.stderr)
             if tarn and there:
                 sys.exit("intermediates are on the external store")
-        results.append(told(f"read at the store, {way}", counted[True][0], "MiB", "without tarn", counted[False][0]))
-        results.append(told(f"written at the store, {way}", counted[True][1], "MiB", "without tarn", counted[False][1]))
-    results.append(told("the workflow's source and result", mib + 1.0, "MiB", "its intermediates", 2.0 * mib))
+        results.append(report_result(f"read at the store, {way}", counted[True][0], "MiB", "without tarn", counted[False][0]))
+        results.append(report_result(f"written at the store, {way}", counted[True][1], "MiB", "without tarn", counted[False][1]))
+    results.append(report_result("the workflow's source and result", mib + 1.0, "MiB", "its intermediates", 2.0 * mib))
     return results
 
 
@@ -254,7 +254,7 @@ def staging(site, folder, rounds, mib):
             if turn > 0:
                 taken.append(mib * MIB / 1e6 / seconds)
     plain, encrypted = (statistics.median(rates[encrypt]) for encrypt in ("false", "true"))
-    return [told(f"staged encrypted, {mib} MiB", encrypted, "MB/s", "in clear", plain)]
+    return [report_result(f"staged encrypted, {mib} MiB", encrypted, "MB/s", "in clear", plain)]
 
 
 def main():

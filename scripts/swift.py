@@ -110,9 +110,9 @@ def prepare(folder, address, page):
 
 def answers(address, port):
     try:
-        asked = http.client.HTTPConnection(address, port, timeout=5)
-        asked.request("GET", "/")
-        asked.getresponse().read()
+        connection = http.client.HTTPConnection(address, port, timeout=5)
+        connection.request("GET", "/")
+        connection.getresponse().read()
         return True
     except OSError:
         return False

@@ -12,8 +12,8 @@ NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
 
 def main():
     cargo = os.environ.get("CARGO", "cargo")
-    said = subprocess.run([cargo, "metadata", "--format-version=1", "--locked"], check=True, stdout=subprocess.PIPE)
-    metadata = json.loads(said.stdout)
+    cargo_metadata = subprocess.run([cargo, "metadata", "--format-version=1", "--locked"], check=True, stdout=subprocess.PIPE)
+    metadata = json.loads(cargo_metadata.stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     wanted = [package for package in packages if packages[package]["name"] in OURS]

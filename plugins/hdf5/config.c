@@ -105,7 +105,7 @@ enum key {
     SHARE_KEY,
     NOTIFY_KEY,
     WAIT,
-    PATIENCE,
+    TIMEOUT,
     POPULATE_KEY
 };
 
@@ -124,7 +124,7 @@ static const struct {
     [SHARE_KEY] = {"share", "no or writers"},
     [NOTIFY_KEY] = {"notify", "close, flush or never"},
     [WAIT] = {"wait", "newer, or a number of changes"},
-    [PATIENCE] = {"patience", "a time such as 500ms, 10s or 5m"},
+    [TIMEOUT] = {"timeout", "a time such as 500ms, 10s or 5m"},
     [POPULATE_KEY] = {"populate", "yes or no"},
 };
 
@@ -166,8 +166,8 @@ static bool set(struct config *config, enum key key, char *value) {
     case WAIT:
         config->newer = strcmp(value, "newer") == 0;
         return config->newer || (number(value, &config->changes, &rest) && !*rest && config->changes);
-    case PATIENCE:
-        return duration(value, &config->patience);
+    case TIMEOUT:
+        return duration(value, &config->timeout);
     case POPULATE_KEY:
         return chosen(value, POPULATE, &config->populated);
     }
@@ -184,6 +184,8 @@ bool config_read(struct config *config, struct why *why) {
         if (!value)
             return refuse(why, "HDF5_DRIVER_CONFIG: `%s` is not KEY=VALUE", item);
         *value++ = '\0';
+        if (strcmp(item, "patience") == 0) /* its former name */
+            item = "timeout";
         size_t key = 0;
         while (key < sizeof KEYS / sizeof *KEYS && strcmp(item, KEYS[key].name) != 0)
             key++;
@@ -191,7 +193,7 @@ bool config_read(struct config *config, struct why *why) {
             return refuse(
                 why,
                 "HDF5_DRIVER_CONFIG: there is no key `%s`; there are folder, base, partition, partitions, "
-                "block, size, level, volatile, keep, share, notify, wait, patience and populate",
+                "block, size, level, volatile, keep, share, notify, wait, timeout and populate",
                 item);
         if (given[key])
             return refuse(why, "HDF5_DRIVER_CONFIG: `%s` is there twice", item);
@@ -206,7 +208,7 @@ bool config_read(struct config *config, struct why *why) {
         return refuse(why, "HDF5_DRIVER_CONFIG: base= is for a folder=");
     if (given[BLOCK] && config->count < 2)
         return refuse(why, "HDF5_DRIVER_CONFIG: block= is for several partitions=");
-    if (given[WAIT] && !given[PATIENCE])
-        config->patience = 60 * SECOND;
+    if (given[WAIT] && !given[TIMEOUT])
+        config->timeout = 60 * SECOND;
     return true;
 }

@@ -29,12 +29,12 @@ struct config {
     const char *folder;
     const char *base; /* the program's folder that it stands for */
     const char *partitions[CONFIG_PARTITIONS];
-    size_t count;      /* 0: the folder and the file's name say which */
-    uint64_t block;    /* bytes in one of several before it is the next one's turn */
-    uint64_t size;     /* bytes of a partition that is made */
-    uint64_t patience; /* ns that an open waits */
-    uint64_t changes;  /* an open waits until there were so many */
-    bool newer;        /* or more than at this program's last open */
+    size_t count;     /* 0: the folder and the file's name say which */
+    uint64_t block;   /* bytes in one of several before it is the next one's turn */
+    uint64_t size;    /* bytes of a partition that is made */
+    uint64_t timeout; /* ns that an open waits */
+    uint64_t changes; /* an open waits until there were so many */
+    bool newer;       /* or more than at this program's last open */
     bool persistent, accepts_volatile, removed, writers, populated;
     enum notify notify;
 };

@@ -32,10 +32,10 @@ static uint64_t sum(const unsigned char *bytes, int length) {
 uint64_t header_place(uint64_t number) { return number % 2 ? 0 : SECOND; }
 
 void header_write(const struct header *header, unsigned char *copy) {
-    struct copy said = {.version = VERSION, .header = *header};
-    memcpy(said.magic, MAGIC, sizeof MAGIC);
+    struct copy content = {.version = VERSION, .header = *header};
+    memcpy(content.magic, MAGIC, sizeof MAGIC);
     memset(copy, 0, HEADER_COPY);
-    memcpy(copy, &said, sizeof said);
+    memcpy(copy, &content, sizeof content);
     uint64_t crc = sum(copy, SUM);
     memcpy(copy + SUM, &crc, sizeof crc);
 }

@@ -102,8 +102,8 @@ bool order_write(struct order *order, struct store *store, uint64_t base, uint64
     const struct piece superblock = {base, SUPERBLOCK, NULL};
     /* Addresses from here on are beyond the reach of the present superblock. */
     uint64_t new = base + SUPERBLOCK;
-    if (store->said > new && (!store->cut || store->begun))
-        new = store->said;
+    if (store->recorded_eof > new && (!store->cut || store->begun))
+        new = store->recorded_eof;
     size_t from = behind(order, new);
     if (from < order->count && order->pieces[from].address < new)
         from++;

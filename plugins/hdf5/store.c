@@ -141,7 +141,7 @@ static bool look(struct store *store, struct why *why) {
             store->names[0], header.index + 1, header.count, (unsigned long long)header.block);
     memcpy(store->identity, header.identity, sizeof store->identity);
     store->number = header.number;
-    store->said = header.eof;
+    store->recorded_eof = header.eof;
     store->eof = store->cut && !store->begun ? 0 : header.eof;
     if (store->eof <= store->room)
         return true;
@@ -193,22 +193,22 @@ static bool persist(struct store *store, struct why *why) {
 }
 
 /* The header says that the file has so many bytes. */
-static bool say(struct store *store, uint64_t eof, struct why *why) {
+static bool record_eof(struct store *store, uint64_t eof, struct why *why) {
     for (size_t i = 1; !store->number && i < store->count; i++)
         if (!write_header(store, i, 0, why))
             return false;
     if (!write_header(store, 0, eof, why))
         return false;
     store->number++;
-    store->said = eof;
+    store->recorded_eof = eof;
     return true;
 }
 
 /* The old content of a file that is begun again is gone with the first write: nobody finds half of both. */
 static bool begin_anew(struct store *store, struct why *why) {
-    bool gone = !store->cut || store->begun || !store->said;
+    bool gone = !store->cut || store->begun || !store->recorded_eof;
     store->begun = true;
-    return gone || say(store, 0, why);
+    return gone || record_eof(store, 0, why);
 }
 
 /* HDF5 refuses a file that has less than its superblock says. One that is killed, or loses power, between
@@ -217,9 +217,9 @@ static bool begin_anew(struct store *store, struct why *why) {
 bool store_announce(struct store *store, uint64_t bytes, struct why *why) {
     if (!begin_anew(store, why) || (bytes > store->eof && !store_resize(store, bytes, why)))
         return false;
-    if (store->number && store->said >= store->eof)
+    if (store->number && store->recorded_eof >= store->eof)
         return true;
-    return say(store, store->eof, why) && persist(store, why);
+    return record_eof(store, store->eof, why) && persist(store, why);
 }
 
 bool store_flush(struct store *store, struct why *why) {
@@ -228,9 +228,9 @@ bool store_flush(struct store *store, struct why *why) {
     if (!persist(store, why))
         return false;
     store->touched = false;
-    if (store->eof == store->said && store->number)
+    if (store->eof == store->recorded_eof && store->number)
         return true;
-    return say(store, store->eof, why) && persist(store, why);
+    return record_eof(store, store->eof, why) && persist(store, why);
 }
 
 bool store_notify(struct store *store, struct why *why) {
@@ -287,8 +287,8 @@ static uint64_t now(void) {
 }
 
 /* Whether there is time for another look; then after a pause. */
-static bool again(uint64_t since, uint64_t patience) {
-    if (now() - since >= patience)
+static bool again(uint64_t since, uint64_t timeout) {
+    if (now() - since >= timeout)
         return false;
     nanosleep(&(struct timespec){.tv_nsec = PAUSE}, NULL);
     return true;
@@ -318,11 +318,11 @@ static bool await(struct store *store, uint64_t since, struct why *why) {
             see(store->names[0], changes);
             return true;
         }
-    } while (again(since, store->config->patience));
+    } while (again(since, store->config->timeout));
     return refuse(
         why,
         "%s was changed %llu times, and change %llu was waited for: see what its writer does, or give more "
-        "patience=",
+        "timeout=",
         store->names[0], (unsigned long long)changes, (unsigned long long)wanted);
 }
 
@@ -408,7 +408,7 @@ static int make_all(const struct store *store) {
 static bool get(struct store *store, unsigned mode, uint64_t since, struct why *why) {
     int code = open_all(store);
     while (code == TARN_ENOTFOUND && !(mode & STORE_MADE) && waits(store->config) &&
-           again(since, store->config->patience))
+           again(since, store->config->timeout))
         code = open_all(store);
     if (code == TARN_ENOTFOUND && mode & STORE_MADE) {
         code = make_all(store);
@@ -478,7 +478,7 @@ static void tidy(const struct store *store) {
         if (store->config->removed && store->used)
             dsa_delete(store->names[i]);
         else if (store->grown)
-            dsa_resize(store->names[i], each(store, store->said));
+            dsa_resize(store->names[i], each(store, store->recorded_eof));
     if (store->config->removed && store->used)
         names_leave(store->config, store->names[0]);
 }
@@ -518,12 +518,12 @@ bool store_lock(struct store *store, bool write, struct why *why) {
     enum dsa_lock_kind kind = write && !store->config->writers ? DSA_ALONE : DSA_SHARED;
     uint64_t since = now();
     int code;
-    while ((code = dsa_lock(store->partition, kind)) == TARN_EBUSY && again(since, store->config->patience))
+    while ((code = dsa_lock(store->partition, kind)) == TARN_EBUSY && again(since, store->config->timeout))
         ;
     if (code == TARN_EBUSY)
         return refuse_as(
             why, EAGAIN,
-            "%s is open elsewhere%s: close it there, or give patience= to wait for that, or several writers "
+            "%s is open elsewhere%s: close it there, or give timeout= to wait for that, or several writers "
             "share=writers",
             store->names[0], kind == DSA_ALONE ? "" : " to be written");
     if (code != TARN_OK)

@@ -21,12 +21,12 @@ struct store {
     size_t count;
     struct dsa_partition *partition;
     struct dsa_queue *queue;
-    uint32_t memory, region; /* all of the program's, and all of the partition */
-    uint64_t start;          /* where the file begins in the partition */
-    uint64_t room;           /* bytes that are there for it */
-    uint64_t eof;            /* bytes that it has */
-    uint64_t clean;          /* behind this the partition is known to hold zeros */
-    uint64_t number, said;   /* of the header's newest copy, and the bytes that it says */
+    uint32_t memory, region;       /* all of the program's, and all of the partition */
+    uint64_t start;                /* where the file begins in the partition */
+    uint64_t room;                 /* bytes that are there for it */
+    uint64_t eof;                  /* bytes that it has */
+    uint64_t clean;                /* behind this the partition is known to hold zeros */
+    uint64_t number, recorded_eof; /* of the header's newest copy, and the bytes that it says */
     uint64_t identity[2];
     bool writable;
     bool cut;     /* it is begun again, whatever the header says */

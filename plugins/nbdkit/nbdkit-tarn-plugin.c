@@ -19,7 +19,7 @@ enum {
     ALIGNED = 4096         /* a page: a smaller one costs as much */
 };
 /* After so many nanoseconds nothing is known of a request any more. */
-#define PATIENCE (600 * UINT64_C(1000000000))
+#define TIMEOUT (600 * UINT64_C(1000000000))
 
 /* The options of the command line. */
 static const char *names[MAX_PARTITIONS];
@@ -289,7 +289,7 @@ static struct worker *worker_of(const struct connection *connection) {
 static int done(struct worker *worker, uint32_t count) {
     int failed = TARN_OK;
     dsa_submit(worker->queue);
-    if (dsa_cq_ready(worker->queue) < count && dsa_wait(worker->queue, count, PATIENCE) != TARN_OK) {
+    if (dsa_cq_ready(worker->queue) < count && dsa_wait(worker->queue, count, TIMEOUT) != TARN_OK) {
         /* The buffers are still in use, and nbdkit would give them to others. */
         nbdkit_error("a request has not ended: %s; clients lose their connections", tarn_last_error());
         abort();

@@ -21,13 +21,13 @@ local function ask(...)
     if not pipe then
         return slurm.ERROR, "tarn: " .. tarn .. " cannot be started"
     end
-    local said = pipe:read("*a") or ""
+    local output = pipe:read("*a") or ""
     pipe:close()
-    local text, status = said:match("^(.-)%s*status (%d+)%s*$")
+    local text, status = output:match("^(.-)%s*status (%d+)%s*$")
     if status == "0" then
         return slurm.SUCCESS, text
     end
-    text = text and text ~= "" and text or ("`tarn slurm` failed: " .. said)
+    text = text and text ~= "" and text or ("`tarn slurm` failed: " .. output)
     slurm.log_info("tarn: %s", text)
     return slurm.ERROR, text
 end

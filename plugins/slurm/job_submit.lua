@@ -7,27 +7,27 @@ local tarn = os.getenv("TARN") or "tarn"
 local dram, larger = nil, nil
 
 -- The options that the plug-in reports: {START="1", PRIOR="17", ...}, or nothing.
-local function options(job)
-    local said
+local function read_options(job)
+    local options
     for i = 0, (job.spank_job_env_size or 0) - 1 do
         local name, value = string.match(job.spank_job_env[i] or "", "^TARN_WORKFLOW_([A-Z_]+)=(.*)$")
         if name then
-            said = said or {}
-            said[name] = value
+            options = options or {}
+            options[name] = value
         end
     end
-    return said
+    return options
 end
 
 -- Why the options make no sense together.
-local function mistake(job, said)
+local function mistake(job, options)
     if not job.script or job.script == "" then
         return "--workflow-... are options of jobs that have a script (sbatch): a job of salloc or srun cannot be held until others are there"
-    elseif said.START and said.PRIOR then
+    elseif options.START and options.PRIOR then
         return "--workflow-start begins a workflow, --workflow-prior-dependency continues one: give one of them"
-    elseif not said.START and not said.PRIOR then
+    elseif not options.START and not options.PRIOR then
         return "--workflow-end and --workflow-same-nodes need --workflow-prior-dependency=JOBID, which names the workflow of the job"
-    elseif said.PRIOR and not said.PRIOR:match("^%d+_?%d*$") then
+    elseif options.PRIOR and not options.PRIOR:match("^%d+_?%d*$") then
         return "--workflow-prior-dependency is the number of a job"
     end
 end
@@ -36,12 +36,12 @@ local function joined(old, separator, new)
     return (old and old ~= "") and (old .. separator .. new) or new
 end
 
-local function chain(job, uid, said)
-    local words = said.START and { "start" } or { "prior=" .. said.PRIOR:match("^%d+") }
-    if said.END then
+local function chain(job, uid, options)
+    local words = options.START and { "start" } or { "prior=" .. options.PRIOR:match("^%d+") }
+    if options.END then
         words[#words + 1] = "end"
     end
-    if said.SAME_NODES then
+    if options.SAME_NODES then
         words[#words + 1] = "same-nodes"
     end
     local text = table.concat(words, " ")
@@ -50,17 +50,17 @@ local function chain(job, uid, said)
     job.script = (first or job.script .. "\n") .. "#TARN-WORKFLOW " .. text .. "\n" .. (rest or "")
     -- A user who follows the chain finds it here.
     job.admin_comment = joined(job.admin_comment, " ", "[tarn " .. text .. "]")
-    if said.PRIOR then
-        job.dependency = joined(job.dependency, ",", "afterok:" .. said.PRIOR .. ",afterburstbuffer:" .. said.PRIOR)
-    elseif not said.END then
+    if options.PRIOR then
+        job.dependency = joined(job.dependency, ",", "afterok:" .. options.PRIOR .. ",afterburstbuffer:" .. options.PRIOR)
+    elseif not options.END then
         -- Held until the end is named.
         job.priority = 0
     end
-    if said.PRIOR and said.END then
+    if options.PRIOR and options.END then
         -- Slurm cannot be asked from here: somebody else waits until the job has a number.
         local program = tarn:gsub("'", "'\\''")
         local command = "setsid '%s' slurm whole %s --user %d > /dev/null 2>&1 < /dev/null &"
-        os.execute(command:format(program, said.PRIOR:match("^%d+"), uid))
+        os.execute(command:format(program, options.PRIOR:match("^%d+"), uid))
     end
 end
 
@@ -80,16 +80,16 @@ end
 
 function slurm_job_submit(job, _, uid)
     memory(job)
-    local said = options(job)
-    if not said then
+    local options = read_options(job)
+    if not options then
         return slurm.SUCCESS
     end
-    local why = mistake(job, said)
+    local why = mistake(job, options)
     if why then
         slurm.log_user("tarn: %s", why)
         return slurm.ERROR
     end
-    chain(job, uid, said)
+    chain(job, uid, options)
     return slurm.SUCCESS
 end
 

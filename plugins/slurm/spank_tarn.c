@@ -25,19 +25,19 @@ enum { JOB_ID = 24 };
 
 enum { START, PRIOR, END, SAME_NODES, OPTIONS };
 
-static int asked(int which, const char *argument, int remote);
+static int take_option(int which, const char *argument, int remote);
 
 static struct spank_option options[OPTIONS] = {
-    {"workflow-start", NULL, "this job begins a workflow of tarn's", 0, START, asked},
+    {"workflow-start", NULL, "this job begins a workflow of tarn's", 0, START, take_option},
     {"workflow-prior-dependency", "JOBID", "it continues the workflow of this job, and starts after it", 1,
-     PRIOR, asked},
+     PRIOR, take_option},
     {"workflow-end", NULL, "it is the workflow's last job: the workflow is whole, and may start", 0, END,
-     asked},
-    {"workflow-same-nodes", NULL, "it runs on the nodes of the job before it", 0, SAME_NODES, asked},
+     take_option},
+    {"workflow-same-nodes", NULL, "it runs on the nodes of the job before it", 0, SAME_NODES, take_option},
 };
 /* The variables that job_submit finds in job_desc.spank_job_env. */
-static const char *const told[OPTIONS] = {"TARN_WORKFLOW_START", "TARN_WORKFLOW_PRIOR", "TARN_WORKFLOW_END",
-                                          "TARN_WORKFLOW_SAME_NODES"};
+static const char *const variables[OPTIONS] = {"TARN_WORKFLOW_START", "TARN_WORKFLOW_PRIOR",
+                                               "TARN_WORKFLOW_END", "TARN_WORKFLOW_SAME_NODES"};
 /* The options' values; empty where one was not given. */
 static char values[OPTIONS][JOB_ID];
 
@@ -53,7 +53,7 @@ static bool is_job_id(const char *text) {
     return text[first] == '_' && second > 0 && !text[first + 1 + second];
 }
 
-static int asked(int which, const char *argument, int remote) {
+static int take_option(int which, const char *argument, int remote) {
     if (remote) /* slurmctld has heard of it when the job was submitted */
         return ESPANK_SUCCESS;
     if (which != PRIOR)
@@ -116,7 +116,7 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **words) {
     if (!is_command())
         return ESPANK_SUCCESS;
     for (int i = 0; i < OPTIONS; i++)
-        if (*values[i] && spank_job_control_setenv(spank, told[i], values[i], 1) != ESPANK_SUCCESS) {
+        if (*values[i] && spank_job_control_setenv(spank, variables[i], values[i], 1) != ESPANK_SUCCESS) {
             slurm_error("tarn: --%s cannot be passed on to slurmctld", options[i].name);
             return -1;
         }

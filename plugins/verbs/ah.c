@@ -39,12 +39,12 @@ PUBLIC int ibv_init_ah_from_wc(struct ibv_context *verbs, uint8_t port, struct i
         errno = EINVAL;
         return -1;
     }
-    uint32_t told = be32toh(grh->version_tclass_flow);
+    uint32_t tclass_flow = be32toh(grh->version_tclass_flow);
     attr->is_global = 1;
     attr->grh = (struct ibv_global_route){.dgid = grh->sgid,
-                                          .flow_label = told & 0xfffff,
+                                          .flow_label = tclass_flow & 0xfffff,
                                           .hop_limit = 0xff,
-                                          .traffic_class = told >> 20 & 0xff};
+                                          .traffic_class = tclass_flow >> 20 & 0xff};
     return 0;
 }
 

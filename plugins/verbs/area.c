@@ -42,8 +42,8 @@ static uint64_t started(pid_t pid) {
 }
 
 static uint64_t pid_namespace(void) {
-    struct stat told;
-    return stat("/proc/self/ns/pid", &told) == 0 ? told.st_ino : 0;
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
 /* The folder, which is this user's alone. */
@@ -59,10 +59,10 @@ static int folder_open(void) {
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
         return -1;
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    struct stat told;
+    struct stat status;
     if (folder < 0)
         return -1;
-    if (fstat(folder, &told) != 0 || told.st_uid != geteuid() || told.st_mode & 077) {
+    if (fstat(folder, &status) != 0 || status.st_uid != geteuid() || status.st_mode & 077) {
         fprintf(stderr, "tarn verbs: %s is not a folder of this user alone (mode 0700): no RDMA device\n",
                 path);
         close(folder);
@@ -95,12 +95,12 @@ static void sweep(int folder) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
         snprintf(path, sizeof path, "%s/area", entry->d_name);
-        struct stat told;
+        struct stat status;
         int lock = openat(folder, path, OPEN_FLAGS);
         if (lock < 0)
             unlinkat(folder, entry->d_name, AT_REMOVEDIR);
         /* If another has taken it away meanwhile, the name may be that of a living one. */
-        else if (flock(lock, LOCK_EX | LOCK_NB) == 0 && fstat(lock, &told) == 0 && told.st_nlink > 0)
+        else if (flock(lock, LOCK_EX | LOCK_NB) == 0 && fstat(lock, &status) == 0 && status.st_nlink > 0)
             folder_remove(folder, entry->d_name);
         if (lock >= 0)
             close(lock);
@@ -282,13 +282,13 @@ void queue_area_drop(struct context *context, uint32_t place, struct queue_area 
 }
 
 /* Whether its lock could be had: nobody had it at that time. */
-static bool datagrams_quiet(const struct queue_pair *qp, uint64_t patience) {
+static bool datagrams_quiet(const struct queue_pair *qp, uint64_t timeout) {
     struct flock lock = {.l_type = F_WRLCK, .l_start = UD_LOCKS + (off_t)qp->place, .l_len = 1};
     int fd = context_of(qp->verbs.context)->lock;
     uint64_t since = now();
     while (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
         uint64_t waited = now() - since;
-        if (waited >= patience)
+        if (waited >= timeout)
             return false;
         if (waited > SPIN)
             nanosleep(&(struct timespec){.tv_nsec = SPIN}, NULL);
@@ -305,16 +305,16 @@ static bool is_linked(const struct queue_pair *qp) {
     return fcntl(context_of(qp->verbs.context)->lock, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-bool queue_area_quiet(const struct queue_pair *qp, uint64_t patience) {
+bool queue_area_quiet(const struct queue_pair *qp, uint64_t timeout) {
     if (is_datagram(qp))
-        return datagrams_quiet(qp, patience);
+        return datagrams_quiet(qp, timeout);
     uint32_t seen = atomic_load(&qp->area->busy);
     uint64_t since = now();
     struct peer *peer = NULL;
     bool quiet = !(seen & 1), looked = false;
     while (!quiet) {
         uint64_t waited = now() - since;
-        bool late = waited >= patience;
+        bool late = waited >= timeout;
         if (!looked && (late || waited > SPIN)) {
             peer = peer_connect(context_of(qp->verbs.context), qp->area->dest_qpn);
             looked = true;
@@ -355,11 +355,12 @@ void peer_drop(struct peer *peer) {
 
 /* Maps a file of a peer's that has at least so many bytes; *bytes is its size. */
 static void *peer_map(int folder, const char *name, size_t least, size_t *bytes, int *kept) {
-    struct stat told;
+    struct stat status;
     void *memory = NULL;
     int fd = openat(folder, name, OPEN_FLAGS);
-    if (fd >= 0 && fstat(fd, &told) == 0 && told.st_uid == geteuid() && (uint64_t)told.st_size >= least) {
-        *bytes = (size_t)told.st_size;
+    if (fd >= 0 && fstat(fd, &status) == 0 && status.st_uid == geteuid() &&
+        (uint64_t)status.st_size >= least) {
+        *bytes = (size_t)status.st_size;
         memory = map(fd, *bytes);
     }
     if (memory && kept)

@@ -55,20 +55,20 @@ static bool fires(struct shared_cq *shared, bool solicited) {
 }
 
 /* A pipe that is full has been readable for long. */
-static void tell(int pipe, struct shared_cq *shared) {
+static void write_event(int pipe, struct shared_cq *shared) {
     uint32_t id = atomic_load(&shared->id);
     if (write(pipe, &id, sizeof id) < 0)
         return;
 }
 
-void cq_tell(struct ibv_cq *verbs, bool solicited) {
+void cq_notify(struct ibv_cq *verbs, bool solicited) {
     struct completion_queue *cq = cq_of(verbs);
     struct shared_cq *shared = &context_of(verbs->context)->area->cqs[cq->index];
     if (verbs->channel && fires(shared, solicited))
-        tell(container_of(verbs->channel, struct channel, verbs)->writer, shared);
+        write_event(container_of(verbs->channel, struct channel, verbs)->writer, shared);
 }
 
-void peer_tell(struct peer *peer, bool solicited) {
+void peer_notify(struct peer *peer, bool solicited) {
     struct shared_cq *shared = &peer->area->cqs[peer->queue->recv_cq % MAX_CQS];
     uint32_t channel = atomic_load(&shared->channel);
     if (channel == 0 || channel > MAX_CHANNELS || !fires(shared, solicited))
@@ -82,7 +82,7 @@ void peer_tell(struct peer *peer, bool solicited) {
         peer->channel = channel;
     }
     if (peer->pipe >= 0)
-        tell(peer->pipe, shared);
+        write_event(peer->pipe, shared);
 }
 
 bool cq_join(struct completion_queue *cq, struct queue_pair *qp) {
@@ -228,7 +228,7 @@ PUBLIC int ibv_destroy_cq(struct ibv_cq *verbs) {
         verbs->channel->refcnt--;
     pthread_mutex_unlock(&context->mutex);
     pthread_mutex_lock(&verbs->mutex);
-    while (verbs->comp_events_completed != cq->told)
+    while (verbs->comp_events_completed != cq->events)
         pthread_cond_wait(&verbs->cond, &verbs->mutex);
     pthread_mutex_unlock(&verbs->mutex);
     free(cq);
@@ -236,14 +236,14 @@ PUBLIC int ibv_destroy_cq(struct ibv_cq *verbs) {
 }
 
 /* The queue of an event, if it is still there. */
-static struct completion_queue *told(struct ibv_comp_channel *channel, uint32_t id) {
+static struct completion_queue *queue_of_event(struct ibv_comp_channel *channel, uint32_t id) {
     struct context *context = context_of(channel->context);
     pthread_mutex_lock(&context->mutex);
     struct completion_queue *cq = context->cqs[id % MAX_CQS];
     if (cq && (cq->id != id || cq->verbs.channel != channel))
         cq = NULL;
     if (cq)
-        cq->told++;
+        cq->events++;
     pthread_mutex_unlock(&context->mutex);
     return cq;
 }
@@ -256,7 +256,7 @@ PUBLIC int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **ve
     do {
         if (read(channel->fd, &id, sizeof id) != sizeof id)
             return -1;
-    } while (!(cq = told(channel, id)));
+    } while (!(cq = queue_of_event(channel, id)));
     *verbs = &cq->verbs;
     *cq_context = cq->verbs.cq_context;
     return 0;

@@ -162,7 +162,7 @@ static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port
 PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *device) {
     if (device != tarn_device)
         PASS("IBVERBS_1.1", ibv_open_device, device);
-    static bool told;
+    static bool has_fork_handler;
     struct context *context = forked ? NULL : calloc(1, sizeof *context);
     if (!context) {
         errno = forked ? EPERM : ENOMEM;
@@ -190,9 +190,9 @@ PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *device) {
     pthread_mutex_init(&verbs->mutex, NULL);
     pthread_mutex_init(&context->mutex, NULL);
     pthread_mutex_lock(&mutex);
-    if (!told)
+    if (!has_fork_handler)
         pthread_atfork(NULL, NULL, after_fork);
-    told = true;
+    has_fork_handler = true;
     context->next = contexts;
     contexts = context;
     pthread_mutex_unlock(&mutex);

@@ -64,7 +64,7 @@ struct completion_queue {
     struct ibv_cq verbs;
     uint32_t index;
     uint32_t id;
-    uint32_t told; /* events that the program got */
+    uint32_t events; /* events that the program got */
     pthread_mutex_t lock;
     /* Each queue pair once, whether it sends, receives, or both by this queue. */
     struct queue_pair *users[MAX_QPS];
@@ -254,7 +254,7 @@ PRIVATE void srq_area_drop(struct context *context, uint32_t place, struct srq_a
 PRIVATE void queue_area_drop(struct context *context, uint32_t place, struct queue_area *area, size_t bytes);
 /* Whether no peer is in the middle of something with this queue pair's memory; after so many ns in any case.
  */
-PRIVATE bool queue_area_quiet(const struct queue_pair *qp, uint64_t patience);
+PRIVATE bool queue_area_quiet(const struct queue_pair *qp, uint64_t timeout);
 /* ns that a peer may be so: it was stopped if it is longer. */
 #define QUIET ((uint64_t)30 * 1000000000)
 PRIVATE struct peer *peer_connect(const struct context *context, uint32_t qpn);
@@ -324,9 +324,9 @@ PRIVATE void srq_leave(struct queue_pair *qp);
 PRIVATE int poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc);
 PRIVATE int req_notify_cq(struct ibv_cq *cq, int solicited_only);
 /* Tells whoever waits for completions of this queue of this process. */
-PRIVATE void cq_tell(struct ibv_cq *cq, bool solicited);
+PRIVATE void cq_notify(struct ibv_cq *cq, bool solicited);
 /* The same for the queue that receives at the other end. */
-PRIVATE void peer_tell(struct peer *peer, bool solicited);
+PRIVATE void peer_notify(struct peer *peer, bool solicited);
 PRIVATE bool cq_join(struct completion_queue *cq, struct queue_pair *qp);
 PRIVATE void cq_leave(struct completion_queue *cq, struct queue_pair *qp);
 

@@ -31,7 +31,7 @@ int post_recv(struct ibv_qp *verbs, struct ibv_recv_wr *wr, struct ibv_recv_wr *
     if (code != 0)
         *bad = wr;
     if (qp->broken)
-        cq_tell(verbs->recv_cq, true);
+        cq_notify(verbs->recv_cq, true);
     return code;
 }
 

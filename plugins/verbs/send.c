@@ -6,7 +6,7 @@ static struct work *work_at(struct queue_pair *qp, uint32_t number) {
     return &qp->works[number & qp->send_mask];
 }
 
-static bool is_told(const struct queue_pair *qp, const struct work *work) {
+static bool is_reported(const struct queue_pair *qp, const struct work *work) {
     return qp->init.sq_sig_all || work->flags & IBV_SEND_SIGNALED || work->status != IBV_WC_SUCCESS;
 }
 
@@ -14,14 +14,14 @@ void qp_break(struct queue_pair *qp) {
     if (atomic_exchange(&qp->broken, true))
         return;
     atomic_store(&qp->area->state, IBV_QPS_ERR);
-    cq_tell(qp->verbs.send_cq, true);
+    cq_notify(qp->verbs.send_cq, true);
     if (qp->verbs.recv_cq != qp->verbs.send_cq)
-        cq_tell(qp->verbs.recv_cq, true);
+        cq_notify(qp->verbs.recv_cq, true);
 }
 
 /* Counts ended requests, in order: whether somebody is to be notified. */
 static bool count_ended(struct queue_pair *qp) {
-    bool told = false;
+    bool reported = false;
     for (; qp->ended != qp->begun && work_at(qp, qp->ended)->ended; qp->ended++) {
         struct work *work = work_at(qp, qp->ended);
         /* Of what follows a failure it is not known whether it was done. */
@@ -29,9 +29,9 @@ static bool count_ended(struct queue_pair *qp) {
             work->status = IBV_WC_WR_FLUSH_ERR;
         if (work->status != IBV_WC_SUCCESS)
             qp_break(qp);
-        told |= is_told(qp, work);
+        reported |= is_reported(qp, work);
     }
-    return told;
+    return reported;
 }
 
 /* Whether a peer that is not ready has had as long as the program gives it; times are those of InfiniBand's
@@ -89,16 +89,16 @@ static bool begin(struct queue_pair *qp) {
 }
 
 void send_advance(struct queue_pair *qp) {
-    bool told = false;
+    bool reported = false;
     do {
-        told |= count_ended(qp);
+        reported |= count_ended(qp);
         while (qp->begun != qp->posted && begin(qp))
-            told |= count_ended(qp);
+            reported |= count_ended(qp);
     } while (qp->storage && storage_ops()->take(qp));
-    told |= count_ended(qp);
+    reported |= count_ended(qp);
     qp->pending = qp->ended != qp->posted;
-    if (told)
-        cq_tell(qp->verbs.send_cq, qp->broken);
+    if (reported)
+        cq_notify(qp->verbs.send_cq, qp->broken);
 }
 
 int send_take(struct queue_pair *qp, int count, struct ibv_wc *wc) {
@@ -117,7 +117,7 @@ int send_take(struct queue_pair *qp, int count, struct ibv_wc *wc) {
         send_advance(qp);
     for (; taken < count && qp->reaped != qp->ended; qp->reaped++) {
         const struct work *work = work_at(qp, qp->reaped);
-        if (!is_told(qp, work))
+        if (!is_reported(qp, work))
             continue;
         wc[taken++] = (struct ibv_wc){.wr_id = work->wr_id,
                                       .status = work->status,

@@ -105,9 +105,9 @@ static int listen_at(const char *path) {
     strcpy(address.sun_path, path);
     int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0),
         probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct stat told;
+    struct stat status;
     /* Another kind of file refuses connections as a socket does that nobody listens at. */
-    if (lstat(path, &told) == 0 && !S_ISSOCK(told.st_mode))
+    if (lstat(path, &status) == 0 && !S_ISSOCK(status.st_mode))
         fail("%s is there and is no socket, so it is left as it is: name another path", path);
     /* Of one that was killed; another's that lives stays. */
     if (connect(probe, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED)
@@ -120,7 +120,7 @@ static int listen_at(const char *path) {
     return listener;
 }
 
-static bool say(const struct client *client, const char *format, ...) {
+static bool send_reply(const struct client *client, const char *format, ...) {
     char line[512];
     va_list args;
     va_start(args, format);
@@ -143,10 +143,10 @@ static bool connect_to(struct client *client, uint16_t lid, uint32_t qpn, uint32
         .send_cq = peer.cq, .recv_cq = peer.cq, .qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = PORT, .qp_access_flags = peer.access};
     if (client->qp)
-        return say(client, "error connected already\n");
+        return send_reply(client, "error connected already\n");
     client->qp = ibv_create_qp(peer.pd, &init);
     if (!client->qp)
-        return say(client, "error no queue pair: %s\n", strerror(errno));
+        return send_reply(client, "error no queue pair: %s\n", strerror(errno));
     int code = ibv_modify_qp(client->qp, &attr,
                              IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     attr = (struct ibv_qp_attr){
@@ -159,17 +159,17 @@ static bool connect_to(struct client *client, uint16_t lid, uint32_t qpn, uint32
         .ah_attr = {.is_global = 1, .dlid = lid, .port_num = PORT, .grh = {.hop_limit = 1}},
     };
     if (!read_gid(gid, &attr.ah_attr.grh.dgid))
-        return say(client, "error a gid has 32 hexadecimal digits\n");
+        return send_reply(client, "error a gid has 32 hexadecimal digits\n");
     if (code == 0)
         code = ibv_modify_qp(client->qp, &attr,
                              IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
     if (code != 0)
-        return say(client, "error no such queue pair can be: %s\n", strerror(code));
+        return send_reply(client, "error no such queue pair can be: %s\n", strerror(code));
     char own[33];
     for (int i = 0; i < 16; i++)
         sprintf(own + 2 * i, "%02x", peer.gid.raw[i]);
-    return say(client, "ok %u %u 0 %s\n", peer.port.lid, client->qp->qp_num, own);
+    return send_reply(client, "ok %u %u 0 %s\n", peer.port.lid, client->qp->qp_num, own);
 }
 
 /* Whether the client is to stay. */
@@ -179,11 +179,11 @@ static bool answer(struct client *client, const char *line) {
     if (sscanf(line, "connect %u %u %u %32s", &lid, &qpn, &psn, gid) == 4 && strlen(gid) == 32)
         return connect_to(client, (uint16_t)lid, qpn, psn, gid);
     if (strncmp(line, "region ", 7) != 0)
-        return say(client, "error say: connect LID QPN PSN GID, or: region PARTITION\n");
+        return send_reply(client, "error say: connect LID QPN PSN GID, or: region PARTITION\n");
     for (int i = 0; i < peer.count; i++)
         if (strcmp(peer.names[i], line + 7) == 0)
-            return say(client, "ok 0 %u %zu\n", peer.regions[i]->rkey, peer.regions[i]->length);
-    return say(client, "error no such partition is served\n");
+            return send_reply(client, "ok 0 %u %zu\n", peer.regions[i]->rkey, peer.regions[i]->length);
+    return send_reply(client, "error no such partition is served\n");
 }
 
 static void accept_one(int listener) {
@@ -255,13 +255,13 @@ static int run(int listener, int signals, pid_t program) {
             fds[2 + i] = (struct pollfd){peer.clients[i].socket, POLLIN, 0};
         if (poll(fds, (nfds_t)(2 + count), -1) < 0)
             continue;
-        struct signalfd_siginfo told;
-        if (fds[0].revents && read(signals, &told, sizeof told) == sizeof told) {
+        struct signalfd_siginfo info;
+        if (fds[0].revents && read(signals, &info, sizeof info) == sizeof info) {
             int status;
-            if (told.ssi_signo != SIGCHLD && program == 0)
+            if (info.ssi_signo != SIGCHLD && program == 0)
                 return 0;
-            if (told.ssi_signo != SIGCHLD)
-                kill(program, (int)told.ssi_signo);
+            if (info.ssi_signo != SIGCHLD)
+                kill(program, (int)info.ssi_signo);
             else if (waitpid(program, &status, WNOHANG) == program)
                 return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
         }

@@ -83,12 +83,12 @@ static enum step fault(struct queue_pair *qp, struct work *work, enum ibv_wc_sta
     if (!is_reliable(qp))
         return end(work, status);
     atomic_store(&qp->peer->queue->fault, 1);
-    peer_tell(qp->peer, true);
+    peer_notify(qp->peer, true);
     return end(work, status);
 }
 
 /* How what comes to nothing at the peer ends: without a word where the queue pair is not reliable. */
-static enum step unheard(const struct queue_pair *qp, struct work *work, enum step step) {
+static enum step end_undelivered(const struct queue_pair *qp, struct work *work, enum step step) {
     if (is_reliable(qp) || step == STEP_BUSY || (step == STEP_ENDED && work->status == IBV_WC_LOC_PROT_ERR))
         return step;
     work->vendor_err = 0;
@@ -159,7 +159,7 @@ static enum step fill_next(struct queue_pair *qp, struct work *work, struct piec
     struct slot *slot = &ring->slots[done & (peer->entries - 1)];
     uint32_t count = *(volatile uint32_t *)&slot->num_sge;
     struct pieces there = {.count = count <= MAX_SGE ? count : MAX_SGE};
-    enum ibv_wc_status status = IBV_WC_SUCCESS, told = IBV_WC_SUCCESS;
+    enum ibv_wc_status status = IBV_WC_SUCCESS, peer_status = IBV_WC_SUCCESS;
     uint64_t room = 0, length = work->length + (is_datagram(qp) ? HEAD : 0);
     for (size_t i = 0; message && i < there.count; i++) {
         struct ibv_sge sge = *(volatile struct ibv_sge *)&slot->sge[i];
@@ -167,7 +167,7 @@ static enum step fill_next(struct queue_pair *qp, struct work *work, struct piec
         if (!mr_allows(peer->area, sge.lkey, pd, IBV_ACCESS_LOCAL_WRITE, sge.addr, sge.length, &mr) ||
             mr.partition) {
             status = IBV_WC_REM_OP_ERR;
-            told = IBV_WC_LOC_PROT_ERR;
+            peer_status = IBV_WC_LOC_PROT_ERR;
             break;
         }
         there.list[i] = (struct iovec){(void *)(uintptr_t)(mr.address + (sge.addr - mr.start)), sge.length};
@@ -175,7 +175,7 @@ static enum step fill_next(struct queue_pair *qp, struct work *work, struct piec
     }
     if (message && status == IBV_WC_SUCCESS && room < length) {
         status = IBV_WC_REM_INV_REQ_ERR;
-        told = IBV_WC_LOC_LEN_ERR;
+        peer_status = IBV_WC_LOC_LEN_ERR;
     } else if (message && status == IBV_WC_SUCCESS) {
         switch (copy(peer, here, &there, length, true, &work->vendor_err)) {
         case SIDE_NONE:
@@ -184,7 +184,7 @@ static enum step fill_next(struct queue_pair *qp, struct work *work, struct piec
             return end(work, IBV_WC_LOC_PROT_ERR);
         case SIDE_THERE:
             status = IBV_WC_REM_OP_ERR;
-            told = IBV_WC_LOC_PROT_ERR;
+            peer_status = IBV_WC_LOC_PROT_ERR;
             break;
         case SIDE_PEER:
             return end(work, IBV_WC_RETRY_EXC_ERR);
@@ -194,7 +194,7 @@ static enum step fill_next(struct queue_pair *qp, struct work *work, struct piec
     if (status != IBV_WC_SUCCESS && !is_reliable(qp))
         return end(work, status);
     bool imm = work->opcode == IBV_WR_SEND_WITH_IMM || work->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-    slot->status = told;
+    slot->status = peer_status;
     slot->opcode = message ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM;
     slot->byte_len = (uint32_t)length;
     slot->imm_data = work->imm_data;
@@ -203,7 +203,7 @@ static enum step fill_next(struct queue_pair *qp, struct work *work, struct piec
     slot->src_qp = qp->verbs.qp_num;
     slot->sl = is_datagram(qp) ? work->to.sl : qp->attr.ah_attr.sl;
     atomic_store(&ring->done, done + 1);
-    peer_tell(peer, status != IBV_WC_SUCCESS || work->flags & IBV_SEND_SOLICITED);
+    peer_notify(peer, status != IBV_WC_SUCCESS || work->flags & IBV_SEND_SOLICITED);
     return status == IBV_WC_SUCCESS ? end(work, status) : fault(qp, work, status);
 }
 
@@ -309,7 +309,7 @@ static enum step one_sided(struct queue_pair *qp, struct work *work, struct piec
 }
 
 /* Whether the peer's queue pair takes this of this one. */
-static bool hears(const struct queue_pair *qp, const struct work *work) {
+static bool accepts(const struct queue_pair *qp, const struct work *work) {
     const struct queue_area *queue = qp->peer->queue;
     uint32_t state = atomic_load(&queue->state);
     return (state == IBV_QPS_RTR || state == IBV_QPS_RTS) && queue->type == qp->verbs.qp_type &&
@@ -319,7 +319,7 @@ static bool hears(const struct queue_pair *qp, const struct work *work) {
 
 static enum step with_peer(struct queue_pair *qp, struct work *work, struct pieces *here) {
     struct queue_area *queue = qp->peer->queue;
-    if (!hears(qp, work))
+    if (!accepts(qp, work))
         return STEP_LATER;
     if (work->opcode == IBV_WR_SEND || work->opcode == IBV_WR_SEND_WITH_IMM)
         return deliver(qp, work, here, true);
@@ -410,14 +410,14 @@ enum step wire_do(struct queue_pair *qp, struct work *work) {
     else if (!qp->peer && qp->reachable)
         qp->peer = connected(qp, qp->attr.dest_qp_num);
     if (!qp->peer)
-        return unheard(qp, work, STEP_LATER);
+        return end_undelivered(qp, work, STEP_LATER);
     bool lives = peer_lives(qp->peer);
-    if (!is_reliable(qp) && (!lives || !hears(qp, work))) {
+    if (!is_reliable(qp) && (!lives || !accepts(qp, work))) {
         /* Another may have the number next time. */
         disconnect(qp);
         lives = false;
     }
     if (!lives)
-        return unheard(qp, work, end(work, IBV_WC_RETRY_EXC_ERR));
-    return unheard(qp, work, at_peer(qp, work, &here));
+        return end_undelivered(qp, work, end(work, IBV_WC_RETRY_EXC_ERR));
+    return end_undelivered(qp, work, at_peer(qp, work, &here));
 }

@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 
-from experiment import TOP, asked, claim, every, exact, factors, main, missing, need, run, say, spread, times
+from experiment import TOP, check_bounds, claim, every, exact, factors, main, missing, need, run, report_progress, spread, times
 from store import NEEDS, emulated, fresh, need_store, store
 
 ABOUT = {
@@ -89,7 +89,7 @@ def measure(bench):
         path = workflow(bench, outside, frames)
         for turn in range(rounds):
             for way, words in ways.items():
-                say(f"{turn + 1}/{rounds} {words}")
+                report_progress(f"{turn + 1}/{rounds} {words}")
                 taken, result = once(bench, path, outside, way, turn, frames)
                 seconds[way].append(taken)
                 if not os.path.exists(kept):
@@ -119,7 +119,7 @@ def measure(bench):
                 "an analysis that runs where the simulation left its output is faster than over the external store",
                 "the papers' case",
                 f"{factors(beside['plain'])} a plain shell on the store, {factors(beside['through'])} stage-through, at {MBIT} Mbit/s",
-                every(*[asked(values, least=1) for values in beside.values()]),
+                every(*[check_bounds(values, least=1) for values in beside.values()]),
             ),
         ],
     }

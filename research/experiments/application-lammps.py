@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from experiment import TOP, asked, claim, exact, factors, main, need, say, spread, times
+from experiment import TOP, check_bounds, claim, exact, factors, main, need, report_progress, spread, times
 from store import NEEDS, emulated, need_store, store
 
 ABOUT = {
@@ -102,10 +102,10 @@ def once(bench, where, steps, killed):
         child = subprocess.Popen(words, env=environment, cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if killed:
             kill(files)
-        _, said = child.communicate()
+        _, stderr = child.communicate()
         seconds = time.monotonic() - began
         if child.returncode != 0:
-            raise SystemExit(f"{words[0]} failed ({child.returncode}): {said.strip()[-2000:]}")
+            raise SystemExit(f"{words[0]} failed ({child.returncode}): {stderr.strip()[-2000:]}")
         with open(os.path.join(result, "log.lammps"), encoding="utf-8") as file:
             return seconds, file.read()
     finally:
@@ -122,7 +122,7 @@ def measure(bench):
     with store(bench.folder, MBIT, LATENCY) as outside:
         for turn in range(rounds):
             for (where, killed), seconds in ways.items():
-                say(f"{turn + 1}/{rounds} {where}{', killed' if killed else ''}")
+                report_progress(f"{turn + 1}/{rounds} {where}{', killed' if killed else ''}")
                 taken, log = once(bench, outside if where == "store" else None, steps, killed)
                 seconds.append(taken)
                 outputs[(where, killed, turn)] = thermo(log)
@@ -172,7 +172,7 @@ def measure(bench):
                 "restart files on the node cost less than on the external store",
                 "in words",
                 f"{factors(beside, 2)} the time, tarn's own included",
-                asked(beside, least=1),
+                check_bounds(beside, least=1),
             ),
         ],
     }

@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 
-from experiment import TOP, asked, claim, every, exact, factors, main, need, run, say, spread, times
+from experiment import TOP, check_bounds, claim, every, exact, factors, main, need, run, report_progress, spread, times
 from store import NEEDS, emulated, fresh, need_store, store
 
 sys.path.insert(1, os.path.join(TOP, "bench"))
@@ -82,7 +82,7 @@ def measure(bench):
         work = prepare(bench, outside, grid, size)
         for turn in range(rounds):
             for way, words in ways.items():
-                say(f"{turn + 1}/{rounds} {words}")
+                report_progress(f"{turn + 1}/{rounds} {words}")
                 taken, mosaic = once(bench, work, outside, way, turn)
                 seconds[way].append(taken)
                 sums.add(mosaic)
@@ -108,7 +108,7 @@ def measure(bench):
                 "a workflow that keeps what it makes on the nodes is faster than over the external store",
                 "the papers' case",
                 f"{factors(beside['plain'])} a plain shell on the store, {factors(beside['through'])} stage-through, at {MBIT} Mbit/s",
-                every(*[asked(values, least=1) for values in beside.values()]),
+                every(*[check_bounds(values, least=1) for values in beside.values()]),
             ),
         ],
     }

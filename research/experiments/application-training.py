@@ -8,7 +8,7 @@ import time
 
 import cluster
 import store
-from experiment import TOP, asked, claim, exact, factors, main, missing, need, run, say, spread, times
+from experiment import TOP, check_bounds, claim, exact, factors, main, missing, need, run, report_progress, spread, times
 
 ABOUT = {
     "title": "Application: PyTorch training that goes on from a buddy's memory",
@@ -19,7 +19,7 @@ ABOUT = {
 MBIT, LATENCY = 200, 1000
 EVERY, WIDTH = 5, 1024
 # Of the slurm-cluster, in seconds.
-PATIENCE = 180
+TIMEOUT = 180
 WAYS = {
     "none": ("no checkpoints", "none", EVERY),
     "file": (f"torch.save to the external store every {EVERY} steps", "file", EVERY),
@@ -75,11 +75,11 @@ def read(path):
 
 def ended(log):
     """What the first rank says at last: the version and the step it began with, seconds until then, loss, and seconds of training."""
-    said = read(log)
-    began = re.search(r"^from (\S+), step (\d+), ([\d.]+) s$", said, re.MULTILINE)
-    last = re.search(r"^done, step \d+, loss (\S+), ([\d.]+) s$", said, re.MULTILINE)
+    log_text = read(log)
+    began = re.search(r"^from (\S+), step (\d+), ([\d.]+) s$", log_text, re.MULTILINE)
+    last = re.search(r"^done, step \d+, loss (\S+), ([\d.]+) s$", log_text, re.MULTILINE)
     if not began or not last:
-        raise SystemExit(f"the training did not end:\n{said[-4000:]}")
+        raise SystemExit(f"the training did not end:\n{log_text[-4000:]}")
     return {"step": int(began[2]), "restart": float(began[3]), "loss": last[1], "seconds": float(last[2])}
 
 
@@ -98,7 +98,7 @@ def killed(fixture, way, steps, turn):
     before = time.monotonic()
     reached = 0
     while reached < steps // 2:
-        if time.monotonic() - before > PATIENCE:
+        if time.monotonic() - before > TIMEOUT:
             raise SystemExit(f"the training does not come to step {steps // 2}:\n{read(log)[-4000:]}")
         reached = max((int(n) for n in re.findall(r"^step (\d+),", read(log), re.MULTILINE)), default=0)
         time.sleep(0.02)
@@ -134,11 +134,11 @@ def measure(bench):
             fixture = Fixture(bench, alice, shared, outside)
             for turn in range(rounds):
                 for way, words in ways.items():
-                    say(f"{turn + 1}/{rounds} {words}")
+                    report_progress(f"{turn + 1}/{rounds} {words}")
                     left[way].append(alone(fixture, way, steps, turn))
             for turn in range(kills):
                 for way, runs in lost.items():
-                    say(f"{turn + 1}/{kills} a node is lost, {ways[way]}")
+                    report_progress(f"{turn + 1}/{kills} a node is lost, {ways[way]}")
                     runs.append(killed(fixture, way, steps, turn))
     seconds = {way: [r["seconds"] for r in runs] for way, runs in left.items()}
     costs = {way: [(a / b - 1) * 100 for a, b in zip(seconds[way], seconds["none"])] for way in ways if "none" in ways and way != "none"}
@@ -179,7 +179,7 @@ def measure(bench):
                 "checkpoints in another node's memory cost less than files on the external store",
                 "in words",
                 f"a training with files takes {factors(beside, 2)} as long{more} (by the training's own clock)",
-                asked(beside, least=1),
+                check_bounds(beside, least=1),
             ),
         ],
     }

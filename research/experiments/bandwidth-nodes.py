@@ -7,7 +7,7 @@ import re
 import shutil
 
 import cluster
-from experiment import EMULATED, MIB, SIMULATED, UNCLEAR, asked, claim, every, exact, factors, main, missing, need, point, run, say, spread, times
+from experiment import EMULATED, MIB, SIMULATED, UNCLEAR, check_bounds, claim, every, exact, factors, main, missing, need, point, run, report_progress, spread, times
 
 ABOUT = {
     "title": "Bandwidth of all tiers together as nodes are added",
@@ -67,8 +67,8 @@ def simulated(bench, nodes):
     for name, text in (("cluster", CLUSTER.format(nodes=nodes)), ("workload", "".join(texts))):
         with open(os.path.join(folder, f"{name}.toml"), "w", encoding="ascii") as file:
             file.write(text)
-    said = bench.json("sim", "--cluster", f"{folder}/cluster.toml", "--workload", f"{folder}/workload.toml", "--policy", ",".join(POLICIES.values()))
-    return {where: 2 * nodes * SIZE / 1e9 / ran["makespan_s"] for where, ran in zip(POLICIES, said["runs"])}
+    simulation = bench.json("sim", "--cluster", f"{folder}/cluster.toml", "--workload", f"{folder}/workload.toml", "--policy", ",".join(POLICIES.values()))
+    return {where: 2 * nodes * SIZE / 1e9 / ran["makespan_s"] for where, ran in zip(POLICIES, simulation["runs"])}
 
 
 def workflow(where, folder, nodes, size, cores):
@@ -129,7 +129,7 @@ def through_slurm(bench, counts, size, rounds):
     with cluster.slurm(bench, max(counts), tier + 1500, tier) as (alice, shared):
         for turn in range(rounds):
             for nodes in counts:
-                say(f"{turn + 1}/{rounds}: {nodes} nodes of Slurm")
+                report_progress(f"{turn + 1}/{rounds}: {nodes} nodes of Slurm")
                 # Each has its own folder, where its state lies, and tiers on which nothing lies.
                 folder = os.path.join(shared, f"run-{turn}-{nodes}")
                 os.mkdir(folder)
@@ -153,7 +153,7 @@ def measure(bench):
     for turn in range(rounds):
         for nodes in counts:
             for where in POLICIES:
-                say(f"{turn + 1}/{rounds}: {nodes} nodes, {where}")
+                report_progress(f"{turn + 1}/{rounds}: {nodes} nodes, {where}")
                 real.setdefault((where, nodes), []).append(executed(bench, where, nodes, size if where == "tiers" else size // bench.choose(2, 1)))
     reason = cluster.cannot(bench)
     slurm = through_slurm(bench, counts, size, rounds) if reason is None else {}
@@ -211,7 +211,7 @@ def measure(bench):
                 "in real runs, the bandwidth of the nodes' tiers grows with their number, to 0.8 of ideal or more",
                 "linearly",
                 ", ".join(f"{way} {factors(values)}" for way, values in grown.items()) + f" with {most} nodes, whose tiers are held to a rate (by tarn)",
-                every(*[asked(values, least=0.8 * most) for values in grown.values()], *([] if slurm else [UNCLEAR])),
+                every(*[check_bounds(values, least=0.8 * most) for values in grown.values()], *([] if slurm else [UNCLEAR])),
                 [EMULATED],
             ),
             claim(

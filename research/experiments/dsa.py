@@ -51,9 +51,9 @@ def block(bench, mib):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def fio_rate(said, what):
+def fio_rate(output, what):
     """GB/s of a phase in fio's JSON, which may have notes before it."""
-    return json.loads(said[said.index("{") :])["jobs"][0][what]["bw_bytes"] / 1e9
+    return json.loads(output[output.index("{") :])["jobs"][0][what]["bw_bytes"] / 1e9
 
 
 def devices(uris, what, size, jobs, mib, seconds=0.5, warm=0):
@@ -65,10 +65,10 @@ def devices(uris, what, size, jobs, mib, seconds=0.5, warm=0):
     running = [subprocess.Popen([*words, f"--uri={uri}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for uri in uris]
     rates = []
     for child in running:
-        said, error = child.communicate()
+        output, error = child.communicate()
         if child.returncode != 0:
-            raise SystemExit(f"fio failed: {(error or said).strip()[-2000:]}")
-        rates.append(fio_rate(said, what))
+            raise SystemExit(f"fio failed: {(error or output).strip()[-2000:]}")
+        rates.append(fio_rate(output, what))
     return rates
 
 
@@ -151,9 +151,9 @@ def dd(device, what, mib):
     return dd_rate(run(["bash", "-c", 'dd "$@" 2>&1', "dd", *ends, "bs=1M", f"count={mib}"], env={**os.environ, "LC_ALL": "C"}))
 
 
-def dd_rate(said):
+def dd_rate(output):
     """GB/s in what dd says at its end."""
-    bytes_, seconds = re.search(r"(\d+) bytes .* copied, ([0-9.e-]+) s", said).groups()
+    bytes_, seconds = re.search(r"(\d+) bytes .* copied, ([0-9.e-]+) s", output).groups()
     return int(bytes_) / 1e9 / float(seconds)
 
 
@@ -165,7 +165,7 @@ def files(ior, api, pattern, size, ranks, mib, parent="/dev/shm"):
     try:
         environment = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"}
         words = ior.words(api, pattern, size, blocks, f"{folder}/f")
-        said = run(["mpirun", "--oversubscribe", "--bind-to", "none", *root(), "-np", ranks, *words], env=environment)
+        output = run(["mpirun", "--oversubscribe", "--bind-to", "none", *root(), "-np", ranks, *words], env=environment)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return {what: ranks * blocks * size / 1e9 / taken for what, taken in ior.seconds(said).items()}
+    return {what: ranks * blocks * size / 1e9 / taken for what, taken in ior.seconds(output).items()}

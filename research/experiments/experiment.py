@@ -40,14 +40,14 @@ class Bench:
         return {r["name"]: (r["value"], r.get("against", {}).get("value")) for r in results}
 
 
-def say(text):
+def report_progress(text):
     """Tells who waits what goes on."""
     print(text, file=sys.stderr, flush=True)
 
 
 def missing(text):
     """Ends, as the experiment cannot run here."""
-    say(text)
+    report_progress(text)
     sys.exit(3)
 
 
@@ -55,12 +55,12 @@ def run(command, **options):
     """What a command prints; it must succeed, and what it says is told when it does not."""
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, **options)
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
+        output = (done.stderr or done.stdout).strip()
         for full in map(os.strerror, FULL):
-            if full in said:
-                missing(f"{said[-4000:]}\n{no_room(' '.join(map(str, command[:4])), full)}")
-        last = said.splitlines()[-1] if said else f"it ended with {done.returncode}"
-        sys.exit(f"{said[-4000:]}\n{' '.join(map(str, command[:4]))} failed: {last}")
+            if full in output:
+                missing(f"{output[-4000:]}\n{no_room(' '.join(map(str, command[:4])), full)}")
+        last = output.splitlines()[-1] if output else f"it ended with {done.returncode}"
+        sys.exit(f"{output[-4000:]}\n{' '.join(map(str, command[:4]))} failed: {last}")
     return done.stdout
 
 
@@ -151,7 +151,7 @@ def times(more, less):
     return [more[0] / less[0]] if len(more) == 1 else [min(more) / max(less), max(more) / min(less)]
 
 
-def asked(values, least=None, most=None):
+def check_bounds(values, least=None, most=None):
     """The verdict on what a claim asks for: `holds` if every repetition gives that, `fails` if none does, else `unclear`. One round alone must be so by a factor of two."""
     values = list(values)
     room = SINGLE if len(values) == 1 else 1
@@ -189,7 +189,7 @@ def factors(values, digits=1):
 
 
 def claim(text, paper, here, verdict, how=None):
-    """What a paper claims, and whether it holds here: by `asked`, `every`, `some` or `exact`, or UNCLEAR where nothing here can tell. `how` where its figures came about otherwise than the experiment's."""
+    """What a paper claims, and whether it holds here: by `check_bounds`, `every`, `some` or `exact`, or UNCLEAR where nothing here can tell. `how` where its figures came about otherwise than the experiment's."""
     if verdict not in (HOLDS, FAILS, UNCLEAR):
         raise ValueError(f"{verdict!r} is no verdict")
     return {"claim": text, "paper": paper, "here": here, "verdict": verdict, **({} if how is None else {"how": how})}

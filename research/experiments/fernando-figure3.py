@@ -7,7 +7,7 @@ import shutil
 import statistics
 import subprocess
 
-from experiment import TOP, UNCLEAR, asked, claim, every, factors, main, missing, need, point, run, say, spread, times
+from experiment import TOP, UNCLEAR, check_bounds, claim, every, factors, main, missing, need, point, run, report_progress, spread, times
 
 ABOUT = {
     "title": "Checkpoints over the NVRAM bandwidth of a core: naive, staged, staged and copied ahead",
@@ -63,7 +63,7 @@ class Proxy:
     def started(self, way, rate, cycles=None, ranks=1, **more):
         """Its cycles (seconds of computing and of the checkpoint, of the slowest rank) and the first rank's totals."""
         own, helper = self.processors
-        said = {
+        variables = {
             "TARN_PHX_TIER": f"{self.memory}/tier",
             "TARN_PHX_MEMORY": f"{self.memory}/memory",
             "TARN_PHX_PROFILE": f"core={rate}B/s",
@@ -80,7 +80,7 @@ class Proxy:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TARN_PHX_")}
         for place in ("tier", "memory"):
             os.makedirs(f"{self.memory}/{place}", mode=0o700)
-        environment = {**clean, **{k: str(v) for k, v in said.items()}}
+        environment = {**clean, **{k: str(v) for k, v in variables.items()}}
         children = []
         try:
             for rank in range(ranks):
@@ -106,7 +106,7 @@ def swept(folder, name, scale, rates, cycles, rounds):
     for turn in range(rounds):
         for rate in rates:
             for way in WAYS:
-                say(f"{PROXIES[name]} {turn + 1}/{rounds}: {way}, {rate // 1000000} MB/s a core")
+                report_progress(f"{PROXIES[name]} {turn + 1}/{rounds}: {way}, {rate // 1000000} MB/s a core")
                 ran, totals = proxy.started(way, rate)
                 of = found.setdefault((way, rate), {"compute": [], "checkpoint": [], "destage": [], "total": []})
                 of["compute"] += [c for c, _ in ran[LEARN:]]
@@ -122,7 +122,7 @@ def crowded(folder, scale, rate, cycles):
     proxy = Proxy(folder, "gtc", scale, rate, LEARN + cycles)
     found = {}
     for way in WAYS:
-        say(f"GTC, ranks whose helpers share a processor: {CROWD}, {way}")
+        report_progress(f"GTC, ranks whose helpers share a processor: {CROWD}, {way}")
         found[way] = [checkpoint for _, checkpoint in proxy.started(way, rate, ranks=CROWD)[0][LEARN:]]
     return found
 
@@ -228,7 +228,7 @@ def measure(bench):
                 f"{100 * share['gtc']:.0f} %, {100 * share['cm1']:.0f} %, to which the computing was set",
                 UNCLEAR,
             ),
-            claim("staging cuts the time of a checkpoint by nearly half", f"{STAGED:.0f} times, GTC and CM1", f"GTC {text(staged['gtc'])}, CM1 {text(staged['cm1'])} (by the proxies' own clock, as are the next)", every(*[asked(values, least=0.9 * STAGED) for name in SHARE for values in staged[name]])),
+            claim("staging cuts the time of a checkpoint by nearly half", f"{STAGED:.0f} times, GTC and CM1", f"GTC {text(staged['gtc'])}, CM1 {text(staged['cm1'])} (by the proxies' own clock, as are the next)", every(*[check_bounds(values, least=0.9 * STAGED) for name in SHARE for values in staged[name]])),
             claim("copying ahead makes GTC's checkpoint up to twelve times as fast", f"up to {AHEAD:.0f} times", f"{text(ahead['gtc'])}; how much of it GTC writes early was set by that figure", UNCLEAR),
             claim(
                 f"one processor is enough for the helpers of {CROWD} ranks",
@@ -236,9 +236,9 @@ def measure(bench):
                 "not tried with --quick"
                 if bench.quick
                 else f"GTC, {CROWD} ranks: staged {factors(together[('phx', CROWD)])}, copied ahead {factors(together[('phx-ec', CROWD)])} as fast as naive; one rank: {factors(together[('phx', 1)])} and {factors(together[('phx-ec', 1)])}",
-                UNCLEAR if bench.quick else every(*[asked(together[(way, CROWD)], least=0.9 * STAGED) for way in ("phx", "phx-ec")]),
+                UNCLEAR if bench.quick else every(*[check_bounds(together[(way, CROWD)], least=0.9 * STAGED) for way in ("phx", "phx-ec")]),
             ),
-            claim("copying ahead gains nothing for CM1, which writes until the checkpoint", "no improvement over staging", text(more) + " staging's", every(*[asked(values, least=0.8, most=1.25) for values in more])),
+            claim("copying ahead gains nothing for CM1, which writes until the checkpoint", "no improvement over staging", text(more) + " staging's", every(*[check_bounds(values, least=0.8, most=1.25) for values in more])),
             claim(
                 "staging and copying ahead make the whole run shorter by up to 18 %",
                 f"{100 * TOTAL:.0f} %",

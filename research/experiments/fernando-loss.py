@@ -17,10 +17,10 @@ def measure(bench):
     """Asks the model, with the parameters that give the paper's values, and with tarn's own."""
     fitted = bench.json("ckpt", "model")["loss"]["fitted"]
     days = fitted["mtbf_s"] / 86400
-    asked = bench.json(
+    model = bench.json(
         "ckpt", "model", "--nodes", f"{fitted['nodes']:.0f}", "--mtbf", f"{days:.0f}d", "--exposure", f"{fitted['exposure_s']:.0f}s", "--interval", "60s", "--length", "48h"
     )["loss"]
-    by_copies = {c["copies"]: c["loss"] for c in asked["by_copies"]}
+    by_copies = {c["copies"]: c["loss"] for c in model["by_copies"]}
     rows = [[f"{n}", {"value": loss, **({"paper": PAPER[n]} if n in PAPER else {})}] for n, loss in sorted(by_copies.items())]
     points = [[float(n), loss] for n, loss in sorted(by_copies.items())]
     return {
@@ -31,7 +31,7 @@ def measure(bench):
         ],
         "tables": [
             {
-                "title": f"Probability of a loss in 48 h with {asked['checkpoints']:.0f} checkpoints; {fitted['nodes']:.0f} nodes, {days:.0f} days between failures of a node, {fitted['exposure_s']:.0f} s exposed",
+                "title": f"Probability of a loss in 48 h with {model['checkpoints']:.0f} checkpoints; {fitted['nodes']:.0f} nodes, {days:.0f} days between failures of a node, {fitted['exposure_s']:.0f} s exposed",
                 "columns": ["copies", "probability"],
                 "rows": rows,
             }

@@ -69,9 +69,9 @@ def writers(command, folder, ranks, kind, whole, environment=None):
 
     def line(at):
         """The next that a writer says."""
-        said = all_of_them[at].stdout.readline()
-        if said:
-            return said
+        text = all_of_them[at].stdout.readline()
+        if text:
+            return text
         status = all_of_them[at].wait()
         errors[at].seek(0)
         raise SystemExit(f"{errors[at].read()[-4000:].strip()}\nwriter {at + 1} of {ranks} of one file ({kind}) ended with {status}")

@@ -12,10 +12,10 @@ VERSION = re.compile(r"^IOR-(\S+): MPI Coordinated Test", re.MULTILINE)
 PHASE = re.compile(r"^(write|read) +([\d.]+)$", re.MULTILINE)
 
 
-def table(said):
+def table(output):
     """Seconds by phase of IOR's own output: the table between `access` and `Max`, its column `total(s)`; the summary has such lines, too."""
     found, columns = {}, None
-    for line in said.splitlines():
+    for line in output.splitlines():
         words = line.split()
         if words[:1] == ["access"]:
             columns = words
@@ -26,11 +26,11 @@ def table(said):
     return found
 
 
-def seconds(said):
+def seconds(output):
     """Seconds by phase, whichever of the two has said it."""
-    found = table(said) or {what: float(taken) for what, taken in PHASE.findall(said)}
+    found = table(output) or {what: float(taken) for what, taken in PHASE.findall(output)}
     if set(found) != {"write", "read"}:
-        raise SystemExit(f"IOR tells no seconds of writing and reading:\n{said[-2000:]}")
+        raise SystemExit(f"IOR tells no seconds of writing and reading:\n{output[-2000:]}")
     return found
 
 
@@ -47,11 +47,11 @@ class Ior:
             self.program = os.path.join(folder, "ior")
             run(["mpicc", "-O2", "-o", self.program, STAND_IN])
 
-    def seconds(self, said):
+    def seconds(self, output):
         """Seconds by phase, and IOR's version is kept, as it prints it."""
-        version = VERSION.search(said)
+        version = VERSION.search(output)
         self.version = version[1] if version else self.version
-        return seconds(said)
+        return seconds(output)
 
     def name(self):
         """In words, which it was."""

@@ -9,7 +9,7 @@ import time
 
 import cluster
 import store
-from experiment import MIB, UNCLEAR, asked, claim, every, factors, main, need, say, spread, times
+from experiment import MIB, UNCLEAR, check_bounds, claim, every, factors, main, need, report_progress, spread, times
 from producers import BY_TARN, cell, ends, measured
 
 ABOUT = {
@@ -66,13 +66,13 @@ def once(place, outside, tier, size, turn, pairs, cache):
     place.alice("set -e\n" + "\n".join(f"({submit.format(pair)}) & pids+=($!)" for pair in names) + '\nfor pid in "${pids[@]}"; do wait "$pid"; done')
     place.alice('until [ -z "$(squeue -h -u alice -t PD,R,CG,CF,SO -o %T)" ]; do ! squeue -h -u alice -o %r | grep NeverSatisfied || { tail -n 2 write*.out >&2; exit 1; }; sleep 0.1; done')
     wall = time.monotonic() - began
-    said = {role: [json.loads(place.alice(f"cat {role}{pair}.json || {{ cat {role}{pair}.out >&2; false; }}"))["seconds"] for pair in names] for role in ROLES}
+    seconds = {role: [json.loads(place.alice(f"cat {role}{pair}.json || {{ cat {role}{pair}.out >&2; false; }}"))["seconds"] for pair in names] for role in ROLES}
     if tier:
         place.alice("\n".join(f"tarn slurm end {name} || true" for name in names.values()))
     else:
         for name in names.values():
             shutil.rmtree(os.path.join(outside, name))
-    return [max(taken) for taken in said.values()] + [wall]
+    return [max(taken) for taken in seconds.values()] + [wall]
 
 
 def through_slurm(bench, outside, size, cases, beside_rounds):
@@ -86,13 +86,13 @@ def through_slurm(bench, outside, size, cases, beside_rounds):
                 if turn > rounds or (turn == 0 and at > 0):
                     continue
                 for tier in (False, True):
-                    say(f"through Slurm, {words(*case)}, {turn}/{rounds}, {'tier' if tier else 'store'}")
+                    report_progress(f"through Slurm, {words(*case)}, {turn}/{rounds}, {'tier' if tier else 'store'}")
                     ran = once(place, outside, tier, size, turn, *case)
                     if turn > 0:
                         found.setdefault((case, tier), []).append(ran)
         for turn in range(beside_rounds):
             for tier, runs in beside.items():
-                say(f"beside another job, {turn + 1}/{beside_rounds}, {'tier' if tier else 'store'}")
+                report_progress(f"beside another job, {turn + 1}/{beside_rounds}, {'tier' if tier else 'store'}")
                 with store.Neighbour(outside):
                     runs.append(once(place, outside, tier, size, 1000 + turn, *next(iter(cases))))
     return {key: list(zip(*runs)) for key, runs in found.items()}, {tier: list(zip(*runs)) for tier, runs in beside.items()}
@@ -113,7 +113,7 @@ def measure(bench):
     cases = {(1, "without"): rounds, (1, "with"): bench.choose(1, 5)}
     cases.update({} if bench.quick else {(many, cache): many_rounds for cache in ("without", "with")})
     with store.store(bench.folder, MBIT, LATENCY) as outside:
-        say("embedded")
+        report_progress("embedded")
         # Ten files a pair, all pairs together as many bytes as one.
         embedded = {1: measured(bench, outside, 1, mib * MIB / 1e9, rounds, FILES), many: measured(bench, outside, many, mib * MIB / many / 1e8, many_rounds, 10 * FILES)}
         slurm, beside = through_slurm(bench, outside, mib * MIB, cases, bench.choose(0, rounds))
@@ -146,7 +146,7 @@ def measure(bench):
     only = " (embedded only, with --quick)" if bench.quick else ""
     return {
         "emulated": [store.emulated(MBIT, LATENCY), "Two nodes are namespaces of this machine, with a Slurm of their own; the tier is a tmpfs."]
-        + ([store.Neighbour.SAID] if slower else []),
+        + ([store.Neighbour.DESCRIPTION] if slower else []),
         "differs": [
             f"{FILES} files of {mib} MiB instead of 20 GB; {many} pairs{only} have {FILES} files of {mib / many:g} MiB each, and the slowest pair counts. The tier is memory here, and was Optane memory there; the store is much further from it than their Lustre was.",
             "Without the cache, caches are dropped or passed over on both. With it, the consumer on another node finds in this machine's memory what the producer has written, as all nodes are one machine. The consumer compares what it reads.",
@@ -187,19 +187,19 @@ def measure(bench):
                 "producer and consumer that keep their data on the node's tier are faster than over the external store",
                 f"{paper:.2f} times",
                 "through Slurm " + "; ".join(f"{words(*case)} {factors(values)}" for case, values in gain.items()) + f"; embedded {factors([f for values in here.values() for f in values])}; at {MBIT} Mbit/s (by tarn)",
-                every(*[asked(values, least=1) for values in [*gain.values(), *here.values()]]),
+                every(*[check_bounds(values, least=1) for values in [*gain.values(), *here.values()]]),
             ),
             claim(
                 "with the time of the job scheduler and the data scheduler, the whole workflow over the node's tier is faster than over the external store, too",
                 "the same runs",
                 "; ".join(f"{words(*case)} {factors(values, 2)}" for case, values in walls.items()) + ", submission to end",
-                every(*[asked(values, least=1) for values in walls.values()]),
+                every(*[check_bounds(values, least=1) for values in walls.values()]),
             ),
             claim(
                 "what another job does to the external store slows jobs that keep their data on the tier by a quarter at most, and those on the store by a half or more",
                 "the same, in words (Weiland 2018, too)",
                 "not tried with --quick" if bench.quick else f"the tier's {factors(slower[True], 2)} as long as alone, the store's {factors(slower[False], 2)} (by tarn)",
-                UNCLEAR if bench.quick else every(asked(slower[True], most=1.25), asked(slower[False], least=1.5)),
+                UNCLEAR if bench.quick else every(check_bounds(slower[True], most=1.25), check_bounds(slower[False], least=1.5)),
             ),
             claim(
                 "run times over the node's tier vary less than over the external store",

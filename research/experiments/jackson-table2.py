@@ -8,7 +8,7 @@ import shutil
 import statistics
 import time
 
-from experiment import TOP, asked, claim, every, factors, main, need, run, say, spread, times
+from experiment import TOP, check_bounds, claim, every, factors, main, need, run, report_progress, spread, times
 from store import NEEDS, emulated, fresh, need_store, store
 
 ABOUT = {
@@ -60,8 +60,8 @@ def over_store(bench, folder, size, steps):
     options = "--allow-run-as-root" if os.geteuid() == 0 else ""
     words = {"example": os.path.join(TOP, "examples", "openfoam"), "case": folder, "log": os.path.join(bench.folder, "log"), "options": options, "ranks": RANKS}
     began = time.monotonic()
-    said = run(["bash", "-c", PLAIN.format(**words)], env={**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"})
-    found = {name: int(ns) / 1e9 for name, ns in re.findall(r"(\w+) (\d+)", said)}
+    output = run(["bash", "-c", PLAIN.format(**words)], env={**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"})
+    found = {name: int(ns) / 1e9 for name, ns in re.findall(r"(\w+) (\d+)", output)}
     return {**found, "data staging": 0.0, "all": time.monotonic() - began}
 
 
@@ -106,7 +106,7 @@ def measure(bench):
         with store(bench.folder, rate, LATENCY) as outside:
             for turn in range(rounds):
                 for way, phases in ways.items():
-                    say(f"{turn + 1}/{rounds} {way}, {rate} Mbit/s")
+                    report_progress(f"{turn + 1}/{rounds} {way}, {rate} Mbit/s")
                     # One of its own each: to remove one over such a link takes longer than to run it.
                     folder = os.path.join(outside, f"{phases.__name__}{turn}")
                     for phase, seconds in phases(bench, folder, size, steps).items():
@@ -146,13 +146,13 @@ def measure(bench):
                 "the solver is faster on the nodes' tiers than on the external file system",
                 f"{paper:.1f} times",
                 ", ".join(f"{factors(times(*both))} at {rate} Mbit/s" for rate, both in solver.items()) + " (the tiers' by tarn)",
-                every(*[asked(times(*both), least=1) for both in solver.values()]),
+                every(*[check_bounds(times(*both), least=1) for both in solver.values()]),
             ),
             claim(
                 "the solver together with the staging before it is faster on the nodes' tiers, too, even if nothing overlaps",
                 f"{PAPER['solver'][0] / (PAPER['solver'][1] + PAPER['data staging'][1]):.1f} times",
                 ", ".join(f"{factors(times(solver[rate][0], both))} at {rate} Mbit/s" for rate, both in with_staging.items()) + " (the tiers' by tarn)",
-                every(*[asked(times(solver[rate][0], with_staging[rate]), least=1) for rate in rates]),
+                every(*[check_bounds(times(solver[rate][0], with_staging[rate]), least=1) for rate in rates]),
             ),
         ],
     }

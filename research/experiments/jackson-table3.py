@@ -8,7 +8,7 @@ import statistics
 
 import cluster
 import store
-from experiment import MIB, asked, claim, every, factors, main, missing, need, run, say, spread, times
+from experiment import MIB, check_bounds, claim, every, factors, main, missing, need, run, report_progress, spread, times
 from ior import APIS, Ior, root
 
 ABOUT = {
@@ -56,10 +56,10 @@ out = ["f:shared"]
 TURN = re.compile(r"^TURN (\d+) (\w+) (\w+)$", re.MULTILINE)
 
 
-def rates(said, ior, bytes_each):
+def rates(output, ior, bytes_each):
     """Lists of MB/s by API, pattern and phase; the first round warms up."""
     found = {}
-    _, *parts = TURN.split(said)
+    _, *parts = TURN.split(output)
     for turn, api, pattern, part in zip(*[iter(parts)] * 4):
         written = bytes_each // BLOCK[pattern] * BLOCK[pattern] * RANKS
         for what, taken in ior.seconds(part).items():
@@ -87,9 +87,9 @@ def plain(bench, ior, folder, bytes_each):
     os.makedirs(folder, exist_ok=True)
     environment = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"}
     script = shell(os.path.join(bench.folder, "ior.sh"), ior, bytes_each, 1)
-    said = run([script, folder, "--oversubscribe", "--bind-to", "none", *root()], env=environment)
+    output = run([script, folder, "--oversubscribe", "--bind-to", "none", *root()], env=environment)
     shutil.rmtree(folder)
-    return rates(said, ior, bytes_each)
+    return rates(output, ior, bytes_each)
 
 
 def shared(alice, folder, tier, turn, ior, bytes_each):
@@ -128,7 +128,7 @@ def measure(bench):
         }
         for turn in range(rounds):
             for place, way in ways.items():
-                say(f"{turn + 1}/{rounds} {place}")
+                report_progress(f"{turn + 1}/{rounds} {place}")
                 for key, found in way(turn).items():
                     places.setdefault(place, {}).setdefault(key, []).extend(found)
     here = places["tiers of two nodes"]
@@ -172,13 +172,13 @@ def measure(bench):
                 "a file per process is faster than a shared file on a file system over the nodes' tiers",
                 "8.0 times writing, 3.9 times reading",
                 ", ".join(f"{factors(times(a, b))} {DOING[w]}" for w, (a, b) in ratio.items()) + ", by POSIX",
-                every(*[asked(times(a, b), least=1) for a, b in ratio.values()]),
+                every(*[check_bounds(times(a, b), least=1) for a, b in ratio.values()]),
             ),
             claim(
                 "a file system over the nodes' tiers gives more than the external store, in each pattern, phase and interface",
                 "what it is for",
                 f"in {sum(min(values) > 1 for values in more.values())} of {len(more)} cases at {MBIT} Mbit/s, {max(max(values) for values in more.values()):.0f} times at most; least {factors(more[least])}: {WORDS[least[1]]}, {least[2]}, {least[0]}",
-                every(*[asked(values, least=1) for values in more.values()]),
+                every(*[check_bounds(values, least=1) for values in more.values()]),
             ),
         ],
     }

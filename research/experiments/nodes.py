@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 
-from experiment import need, run, say
+from experiment import need, run, report_progress
 
 PORT = 7400
 
@@ -120,7 +120,7 @@ def nodes(bench, storage, others, mbit, mib):
     folder = f"/dev/shm/tarn-nodes-{os.getpid()}"
     os.makedirs(folder, mode=0o700)
     made = Nodes(bench, folder)
-    say(f"{storage} storage nodes at {mbit} Mbit/s each, {others} without storage")
+    report_progress(f"{storage} storage nodes at {mbit} Mbit/s each, {others} without storage")
     try:
         made.up(storage, others, mbit, mib)
         yield made

@@ -7,7 +7,7 @@ import re
 import statistics
 
 import dsa
-from experiment import MIB, UNCLEAR, asked, claim, every, factors, main, missing, need, point, say, spread, times
+from experiment import MIB, UNCLEAR, check_bounds, claim, every, factors, main, missing, need, point, report_progress, spread, times
 from ior import Ior
 
 ABOUT = {
@@ -77,7 +77,7 @@ def file_systems(bench, ior, rounds, mib):
         plain = stack.enter_context(dsa.loop(stack.enter_context(dsa.plain_file(4 * mib))))
         folders = {name: stack.enter_context(dsa.mounted(bench, at)) for name, at in (("here", device), ("peer", plain))}
         for turn in range(rounds):
-            say(f"{turn + 1}/{rounds}: file systems")
+            report_progress(f"{turn + 1}/{rounds}: file systems")
             for api, pattern, words in FILES:
                 for of, folder in folders.items():
                     for what, rate in dsa.files(ior, api, pattern, MIB, 4, mib, folder).items():
@@ -99,11 +99,11 @@ def measure(bench):
     with dsa.block(bench, mib) as uri:
         for turn in range(rounds):
             for size in sizes:
-                say(f"{turn + 1}/{rounds}: transfers of {size // KIB} KiB")
+                report_progress(f"{turn + 1}/{rounds}: transfers of {size // KIB} KiB")
                 for (name, what), rate in swept(bench, ior, uri, size, 1, mib).items():
                     by_size.setdefault((name, what, size), []).append(rate)
             for number in numbers:
-                say(f"{turn + 1}/{rounds}: {number} processes")
+                report_progress(f"{turn + 1}/{rounds}: {number} processes")
                 # Of one process it is known from the sweep over sizes.
                 more = swept(bench, ior, uri, MIB, number, mib) if number > 1 else {(name, what): by_size[(name, what, size)][turn] for name, what, size in by_size if size == MIB}
                 for (name, what), rate in more.items():
@@ -114,9 +114,9 @@ def measure(bench):
                     small.setdefault((QUEUE, what, number), []).append(rate * 1e6 / (4 * KIB))
     reason = dsa.cannot_attach()
     on_disk = file_systems(bench, ior, rounds, mib) if reason is None else {}
-    say("partitions")
+    report_progress("partitions")
     scaling = partitions(bench, rounds)
-    say("another node")
+    report_progress("another node")
     remote = other_node(bench, rounds)
     interfaces = (QUEUE, DEVICE, *[words for *_, words in FILES])
     four = {(name, what): times(small[(name, what, 4)], small[(name, what, 1)]) for name in (QUEUE, DEVICE) for what in ("write", "read")}
@@ -193,26 +193,26 @@ def measure(bench):
                 "large transfers by POSIX and MPI-IO, to one file and to many, are much alike: the fastest has less than twice the slowest",
                 "fairly equivalent",
                 ", ".join(f"{what} {factors(values)}" for what, values in alike.items()) + ", by four processes, 1 MiB, on an ext4 on the block device" if alike else f"not measured: {reason}",
-                every(*[asked(values, most=2) for values in alike.values()]) if alike else UNCLEAR,
+                every(*[check_bounds(values, most=2) for values in alike.values()]) if alike else UNCLEAR,
             ),
             claim(
                 "four processes give more than 2.5 times the small requests of one, reading and writing, by queue pair and by block device",
                 "more than 2.5 times with four processes (block device)",
                 ", ".join(f"{name} {what} {factors(values)}{' (by tarn)' if name == QUEUE else ''}" for (name, what), values in four.items()),
-                every(*[asked(four[(DEVICE, what)], least=PAPER_GAIN) for what in ("write", "read")]),
+                every(*[check_bounds(four[(DEVICE, what)], least=PAPER_GAIN) for what in ("write", "read")]),
             ),
             claim(
                 "queue pairs serve more small requests than a block device",
                 "a reason to look for other ways",
                 f"{factors(beyond)} as many (queue pairs by tarn)",
-                asked(beyond, least=1),
+                check_bounds(beyond, least=1),
             ),
             claim("bandwidth and requests grow ideally with storage nodes", "8 times from 8 to 64 nodes", f"{factors(grown, 2)} from 1 to 8 partitions of one node, which share its memory (by tarn)", UNCLEAR),
             claim(
                 "requests from nodes without storage get nine tenths or more of what libfabric alone gives",
                 "the same bandwidth, 40 % of small requests",
                 ", ".join(f"{what} by {provider} {factors(values, 2)}" for (provider, what), values in part.items()) + " what libfabric alone has (by tarn)" if part else "not measured: libfabric has no provider here",
-                every(*[asked(values, least=0.9) for values in part.values()]) if part else UNCLEAR,
+                every(*[check_bounds(values, least=0.9) for values in part.values()]) if part else UNCLEAR,
             ),
         ],
     }

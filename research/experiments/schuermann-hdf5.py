@@ -7,7 +7,7 @@ import shutil
 import tempfile
 
 import hdf5
-from experiment import MIB, UNCLEAR, asked, claim, every, factors, main, need, point, run, say, spread, times
+from experiment import MIB, UNCLEAR, check_bounds, claim, every, factors, main, need, point, run, report_progress, spread, times
 
 ABOUT = {
     "title": "HDF5 on storage memory: one file over 1, 2, 4 and 8 partitions",
@@ -49,7 +49,7 @@ def measure(bench):
     path, rounds, inner = hdf5.python(), bench.choose(2, 5), bench.choose(1, 5)
     ours, plain = {}, {}
     for turn in range(rounds):
-        say(f"{turn + 1}/{rounds}")
+        report_progress(f"{turn + 1}/{rounds}")
         results = bench.json("bench", "hdf5", "--case", "seq-write", "--case", "seq-read", "--python", path, "--rounds", str(inner))["results"]
         for result in results:
             match = NAME.fullmatch(result["name"])
@@ -62,7 +62,7 @@ def measure(bench):
     for turn in range(turns):
         for ranks in counts:
             for partitions in PAPER:
-                say(f"{turn + 1}/{turns}: {ranks} writers of one file over {partitions} partitions")
+                report_progress(f"{turn + 1}/{turns}: {ranks} writers of one file over {partitions} partitions")
                 for found, more in zip(many.setdefault((ranks, partitions), ([], [])), together(bench, path, ranks, partitions, each)):
                     found.extend(more)
     over = {what: [times(ours[(what, n)], plain[(what, n)]) for n in PAPER] for what in ("write", "read")}
@@ -109,13 +109,13 @@ def measure(bench):
                 "HDF5 directly on storage memory is faster than its own driver on files of the same memory",
                 "in words",
                 f"writing {ranges['write']}, reading {ranges['read']} as fast as HDF5's own driver on files of the same memory (by tarn)",
-                every(*[asked(values, least=1) for ranges in over.values() for values in ranges]),
+                every(*[check_bounds(values, least=1) for ranges in over.values() for values in ranges]),
             ),
             claim(
                 "two processes write one HDF5 file over storage memory faster than one does",
                 "in words",
                 f"two processes {factors(two)} as fast as one over 8 partitions of one node, {factors(beside, 2)} two that write a plain file",
-                asked(two, least=1),
+                check_bounds(two, least=1),
             ),
         ],
     }

@@ -8,7 +8,7 @@ import statistics
 import dsa
 import hdf5
 import nodes
-from experiment import MIB, asked, claim, every, factors, main, need, point, run, say, spread, times
+from experiment import MIB, check_bounds, claim, every, factors, main, need, point, run, report_progress, spread, times
 
 ABOUT = {
     "title": "Storage memory of several nodes, from these and from nodes without it, and HDF5 over them",
@@ -39,7 +39,7 @@ def swept(place, counts, rounds, warm, seconds):
     found = {}
     for turn in range(rounds):
         for count in counts:
-            say(f"{turn + 1}/{rounds}: {count} storage nodes")
+            report_progress(f"{turn + 1}/{rounds}: {count} storage nodes")
             ways = {OTHERS: [(f"c{n}", f"s{n}:fast/p") for n in range(1, count + 1)]}
             if count > 1:
                 ways[STORAGE] = [(f"s{n}", f"s{n % count + 1}:fast/p") for n in range(1, count + 1)]
@@ -53,7 +53,7 @@ def one_file(bench, place, path, counts, rounds, whole):
     """MB/s of writers of one HDF5 file, by the number of storage nodes that it lies on, in turns."""
     found = {}
     for turn, count in itertools.product(range(rounds), counts):
-        say(f"{turn + 1}/{rounds}: HDF5 over {count} storage nodes")
+        report_progress(f"{turn + 1}/{rounds}: HDF5 over {count} storage nodes")
         names = [f"s{n}:fast/h{count}" for n in range(1, count + 1)]
         for name in names:
             place.tarn("c1", "partition", "create", name, f"{whole // count + 16 * MIB} B")
@@ -148,19 +148,19 @@ def measure(bench):
                 "bandwidth grows with storage nodes: to nine tenths of ideal",
                 f"{PAPER} times from 8 to 64 nodes",
                 ", ".join(f"{what} {factors(values)}" for what, values in grown.items()) + f" from 1 to {most} nodes, whose links are held",
-                every(*[asked(values, least=0.9 * most) for values in grown.values()]),
+                every(*[check_bounds(values, least=0.9 * most) for values in grown.values()]),
             ),
             claim(
                 "nodes without storage get nine tenths or more of the bandwidth that nodes with storage get",
                 "the same for large transfers",
                 ", ".join(f"{what} {factors(values, 2)}" for what, values in alike.items()) + f" of it with {most} storage nodes",
-                every(*[asked(values, least=0.9) for values in alike.values()]),
+                every(*[check_bounds(values, least=0.9) for values in alike.values()]),
             ),
             claim(
                 "one HDF5 file over more nodes is written faster: nine tenths of the paper's gain or more",
                 f"{paper_h5:.1f} times with eight",
                 f"{factors(faster)} with eight nodes, whose links are held",
-                asked(faster, least=0.9 * paper_h5),
+                check_bounds(faster, least=0.9 * paper_h5),
             ),
         ],
     }

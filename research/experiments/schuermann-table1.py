@@ -4,7 +4,7 @@
 import statistics
 
 import dsa
-from experiment import MIB, asked, claim, every, factors, main, need, say, spread, times
+from experiment import MIB, check_bounds, claim, every, factors, main, need, report_progress, spread, times
 
 ABOUT = {
     "title": "Direct access and block device: bandwidth, requests a second, latency",
@@ -50,7 +50,7 @@ def measure(bench):
 
     with dsa.block(bench, mib) as uri:
         for turn in range(rounds):
-            say(f"{turn + 1}/{rounds}")
+            report_progress(f"{turn + 1}/{rounds}")
             for threads in THREADS:
                 for name, size in SIZES.items():
                     for what, (ours, plain) in dsa.phases(bench, size, threads, inner, mib).items():
@@ -63,7 +63,7 @@ def measure(bench):
     if reason is None:
         with dsa.block(bench, mib) as uri, dsa.attached(bench, uri) as device, dsa.plain_file(mib) as file, dsa.loop(file) as plain:
             for turn in range(rounds):
-                say(f"{turn + 1}/{rounds}: dd")
+                report_progress(f"{turn + 1}/{rounds}: dd")
                 for what in ("write", "read"):
                     for of, at in (("partition", device), ("tmpfs", plain)):
                         by_dd.setdefault((what, of), []).append(1000 * dsa.dd(at, what, mib))
@@ -71,7 +71,7 @@ def measure(bench):
     small = {}
     words = ["dsa", "--case", "read-32b-random", "--case", "write-32b-random", "--case", "latency-4k-read"]
     for turn in range(rounds):
-        say(f"{turn + 1}/{rounds}: small requests")
+        report_progress(f"{turn + 1}/{rounds}: small requests")
         for name, both in bench.figures(*words, "--rounds", str(inner), "--warm", "1", "--requests", "262144", "--mib", str(mib)).items():
             if "threads" in name and "beside" not in name:
                 case, threads, *_ = name.split(", ")
@@ -136,14 +136,14 @@ def measure(bench):
                 "two threads give at least 1.5 times the requests of one",
                 "1.9 times with two",
                 ", ".join(f"{what} {factors(values, 2)}" for what, values in scaled.items()) + " (by tarn)",
-                every(*[asked(values, least=1.5) for values in scaled.values()]),
+                every(*[check_bounds(values, least=1.5) for values in scaled.values()]),
             ),
             claim(
                 "a block device on top of queue pairs costs bandwidth",
                 "0.91 and 0.97 of the best configurations, writing and reading",
                 ", ".join(f"{what} {factors(values, 2)} a queue pair's, {less[what][0]:+.0f} % where the paper has {less[what][1]:+.0f} %" for what, values in costs.items())
                 + "; the best number of threads of both, over a socket (queue pairs by tarn)",
-                every(*[asked(values, most=1) for values in costs.values()]),
+                every(*[check_bounds(values, most=1) for values in costs.values()]),
             ),
         ],
     }

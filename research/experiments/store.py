@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from experiment import TOP, need, run, say
+from experiment import TOP, need, run, report_progress
 
 STORE = os.path.join(TOP, "bench", "store.sh")
 NEEDS = "root, GlusterFS and iproute2 for the external store (scripts/deps.sh openfoam)"
@@ -30,7 +30,7 @@ def emulated(mbit, latency):
 def store(folder, mbit, latency):
     """Its mounted folder, for as long as it is there."""
     path = os.path.join(folder, "store")
-    say(f"an external store at {mbit} Mbit/s")
+    report_progress(f"an external store at {mbit} Mbit/s")
     try:
         run([STORE, "up", path, mbit, latency])
         yield os.path.join(path, "mnt")
@@ -44,7 +44,7 @@ class Neighbour:
     It runs when nobody else wants the processor, since such a job is on other nodes.
     """
 
-    SAID = (
+    DESCRIPTION = (
         "The other job is a process of this machine that writes to the store all the time. It has the processor only when nobody else wants it (SCHED_IDLE), as such a job is on other nodes; "
         "the store's server and client share the processors with what is measured."
     )

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 
-from experiment import EMULATED, MIB, SIMULATED, TOP, asked, claim, exact, factors, main, missing, need, run, say, spread, times
+from experiment import EMULATED, MIB, SIMULATED, TOP, check_bounds, claim, exact, factors, main, missing, need, run, report_progress, spread, times
 
 ABOUT = {
     "title": "Ten jobs on twenty nodes, without and with regard to data",
@@ -32,9 +32,9 @@ JOBS = (
 FLOW = (1, 7, 9)
 # Time to solution of the workflow, in the paper's seconds.
 PAPER = {"unaware": 490, "aware": 280}
-POLICIES = {"unaware": "greedy:patience={}s", "aware": "data"}
+POLICIES = {"unaware": "greedy:max-wait={}s", "aware": "data"}
 # A job overtakes none that has waited so long, in the paper's seconds: that reading gives the paper's 20 s of Job 9.
-PATIENCE = 300
+MAX_WAIT = 300
 # A job's limit, which its user says, of the time that Table 4 has for it: starting a step takes time here, and a machine's load.
 LIMIT = 2
 # Bytes that stand for a second of a job's reading or writing.
@@ -56,12 +56,12 @@ def simulated(bench):
     """Gantt boxes (job, first node, one past the last, from, to) and the workflow's time, by way."""
     example = os.path.join(TOP, "examples", "weiland-table4")
     page = os.path.join(bench.folder, "simulated.html")
-    names = ",".join(p.format(PATIENCE) for p in POLICIES.values())
-    said = bench.json("sim", "--cluster", f"{example}/cluster.toml", "--workload", f"{example}/workload.toml", "--policy", names, "--report", page)
+    names = ",".join(p.format(MAX_WAIT) for p in POLICIES.values())
+    simulation = bench.json("sim", "--cluster", f"{example}/cluster.toml", "--workload", f"{example}/workload.toml", "--policy", names, "--report", page)
     with open(page, encoding="utf-8") as file:
         charts = json.loads(re.search(r'id="tarn-run">(.*?)</script>', file.read(), re.DOTALL).group(1))["charts"]
     found = {}
-    for way, summary, chart in zip(POLICIES, said["runs"], charts):
+    for way, summary, chart in zip(POLICIES, simulation["runs"], charts):
         boxes = [(chart["names"][name], first, end, begin / 1e6, stop / 1e6) for name, _, first, end, begin, stop, *_ in chart["boxes"]]
         found[way] = (boxes, summary["workflows"]["1-7-9"]["time_s"])
     return found
@@ -116,7 +116,7 @@ def executed(bench, way, scale):
     with open(path, "w", encoding="utf-8") as file:
         file.write(workflow(way, folder, scale))
     page = os.path.join(folder, "report.html")
-    policy = POLICIES[way].format(PATIENCE * scale)
+    policy = POLICIES[way].format(MAX_WAIT * scale)
     run([bench.tarn, "run", path, "--nodes", NODES, "--oversubscribe", "--policy", policy, "--report", page], cwd=folder)
     with open(page, encoding="utf-8") as file:
         drawn = json.loads(re.search(r'id="tarn-run">(.*?)</script>', file.read(), re.DOTALL).group(1))
@@ -154,7 +154,7 @@ def measure(bench):
     solved, boxes = {way: [] for way in POLICIES}, {}
     for turn in range(rounds):
         for way in POLICIES:
-            say(f"{turn + 1}/{rounds} {way}")
+            report_progress(f"{turn + 1}/{rounds} {way}")
             boxes[way], seconds = executed(bench, way, scale)
             solved[way].append(seconds)
     rows = [
@@ -193,7 +193,7 @@ def measure(bench):
                 "in real runs, keeping the workflow's data on its nodes gives nine tenths of that gain or more",
                 f"{gain:.2f} times",
                 f"{factors(here, 2)} (by tarn)",
-                asked(here, least=0.9 * gain),
+                check_bounds(here, least=0.9 * gain),
                 [EMULATED],
             ),
         ],

@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import store
-from experiment import MIB, asked, claim, every, factors, main, need, point, run, say, spread, times
+from experiment import MIB, check_bounds, claim, every, factors, main, need, point, run, report_progress, spread, times
 
 ABOUT = {
     "title": "An ordinary job beside workflows: what they take from it",
@@ -23,7 +23,7 @@ FILES = 10
 # Of what copies are held to, bytes a second: a tenth of the store.
 RATE = MBIT * 1_000_000 // 8 // 10
 # Seconds that what goes on beside may take until it is further, and until it has ended when it is told to.
-PATIENCE, LAST = 60, 10
+TIMEOUT, LAST = 60, 10
 # Has a byte for each time that it has ended well.
 ENDED = "ended"
 ALONE, THROUGH, KEPT, STAGES, HELD = "alone", "a workflow over the store", "the same workflow on the nodes' tiers, by tarn", "input staged in by tarn", "the same, held to a rate"
@@ -124,12 +124,12 @@ def beside(bench, outside, kind, size):
             shell = subprocess.Popen(words_of_it, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         time.sleep(1)
         if kind in (STAGES, HELD):
-            until(lambda: reached(folder, tier, kind) > 0 or shell.poll() is not None, PATIENCE)
+            until(lambda: reached(folder, tier, kind) > 0 or shell.poll() is not None, TIMEOUT)
         before = reached(folder, tier, kind)
         yield
         went_on = shell.poll() is None
         # What was under way when the job ended counts.
-        further = until(lambda: reached(folder, tier, kind) > before or shell.poll() is not None, PATIENCE) and reached(folder, tier, kind) > before
+        further = until(lambda: reached(folder, tier, kind) > before or shell.poll() is not None, TIMEOUT) and reached(folder, tier, kind) > before
         if not (went_on and further):
             why = "came no further" if went_on else f"has ended ({shell.poll()})"
             with open(path, encoding="utf-8", errors="replace") as log:
@@ -152,7 +152,7 @@ def measure(bench):
         run(["bash", "-c", words(bench, "write", f"{outside}/input", 4 * size, 3)])
         for turn in range(rounds):
             for kind in (ALONE, THROUGH, KEPT, STAGES, HELD):
-                say(f"{turn + 1}/{rounds} {kind}")
+                report_progress(f"{turn + 1}/{rounds} {kind}")
                 store.fresh(outside)
                 with beside(bench, outside, kind, size):
                     began = time.monotonic()
@@ -187,13 +187,13 @@ def measure(bench):
                 "a workflow that keeps its data on the nodes leaves the store to other jobs: a quarter longer at most, and less than beside one over the store",
                 "without impinging on them",
                 f"the job takes {factors(beside_alone[KEPT], 2)} as long as alone, and {factors(beside_alone[THROUGH], 2)} beside the same workflow over the store",
-                every(asked(beside_alone[KEPT], most=1.25), asked(times(found[THROUGH], found[KEPT]), least=1)),
+                every(check_bounds(beside_alone[KEPT], most=1.25), check_bounds(times(found[THROUGH], found[KEPT]), least=1)),
             ),
             claim(
                 "what is staged in can be held to a rate that leaves other jobs the rest: a quarter longer at most, and less than beside staging that is not held",
                 "background movement on the network that jobs use",
                 f"{factors(beside_alone[STAGES], 2)} as long beside it, {factors(beside_alone[HELD], 2)} when it is held to a tenth of the store",
-                every(asked(beside_alone[HELD], most=1.25), asked(times(found[STAGES], found[HELD]), least=1)),
+                every(check_bounds(beside_alone[HELD], most=1.25), check_bounds(times(found[STAGES], found[HELD]), least=1)),
             ),
         ],
     }

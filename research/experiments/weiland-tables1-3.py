@@ -4,7 +4,7 @@
 import contextlib
 import statistics
 
-from experiment import UNCLEAR, asked, claim, every, factors, main, need, say, spread, times
+from experiment import UNCLEAR, check_bounds, claim, every, factors, main, need, report_progress, spread, times
 from producers import TARGETS, cell, ends, measured
 from store import NEEDS, Neighbour, emulated, need_store, store
 
@@ -79,11 +79,11 @@ def measure(bench):
     runs = bench.choose(2, 4)
     scale, small = bench.choose((0.004, 0.0004), (0.02, 0.002))
     with store(bench.folder, MBIT, LATENCY) as outside:
-        say("one pair")
+        report_progress("one pair")
         one = measured(bench, outside, 1, scale, runs)
-        say("36 pairs")
+        report_progress("36 pairs")
         many = measured(bench, outside, 36, small, bench.choose(1, 3))
-        say("a neighbour")
+        report_progress("a neighbour")
         apart = isolation(bench, outside, *bench.choose((0.001, 2), (0.01, 9)))
     words = [f"{files} files" for files in SHAPES]
     ratio = {t: [cell(one[(f, t, "without")], "write", "read")["value"] / cell(one[(f, "tier", "without")], "write", "read")["value"] for f in SHAPES] for t in ("external store", "disk")}
@@ -115,7 +115,7 @@ def measure(bench):
         return factors([value for values in ranges for value in values])
 
     return {
-        "emulated": [emulated(MBIT, LATENCY), Neighbour.SAID],
+        "emulated": [emulated(MBIT, LATENCY), Neighbour.DESCRIPTION],
         "differs": [
             f"Files have {scale:g} of the paper's size with one pair, {small:g} with 36 pairs, so that they fit into memory. Seconds are of that size.",
             "The disk is whatever holds --dir; the tier is a tmpfs, as the paper's memory was.",
@@ -164,32 +164,32 @@ def measure(bench):
                 "node-local memory is faster than the external file system: five times or more",
                 factors(published["external store"]),
                 f"{text(tier_faster['external store'])} at {MBIT} Mbit/s (by tarn)",
-                every(*[asked(values, least=5) for values in tier_faster["external store"]]),
+                every(*[check_bounds(values, least=5) for values in tier_faster["external store"]]),
             ),
-            claim("node-local memory is faster than a local disk", factors(published["disk"]), f"{text(tier_faster['disk'])} (by tarn)", every(*[asked(values, least=1) for values in tier_faster["disk"]])),
+            claim("node-local memory is faster than a local disk", factors(published["disk"]), f"{text(tier_faster['disk'])} (by tarn)", every(*[check_bounds(values, least=1) for values in tier_faster["disk"]])),
             claim(
                 "data that stay on the node are read again twice as fast as from the external store, or faster",
                 factors([a[1] / b[1] for a, b in zip(PAPER["without"]["external store"], PAPER["with"]["external store"])]),
                 f"{text(read_again['external store'])} (by tarn)",
-                every(*[asked(values, least=2) for values in read_again["external store"]]),
+                every(*[check_bounds(values, least=2) for values in read_again["external store"]]),
             ),
             claim(
                 "the page cache changes times over node-local memory by less than twice",
                 factors([a[1] / b[1] for a, b in zip(PAPER["without"]["tier"], PAPER["with"]["tier"])]),
                 f"{text(read_again['tier'])} (by tarn)",
-                every(*[asked(values, least=0.5, most=2) for values in read_again["tier"]]),
+                every(*[check_bounds(values, least=0.5, most=2) for values in read_again["tier"]]),
             ),
             claim(
                 "what another job does to the external store slows the tier by a quarter at most, and the store by a half or more",
                 "isolation, in words",
                 f"beside such a job the tier takes {factors(slower['tier'], 2)} as long, the store {factors(slower['external store'], 2)} (by tarn)",
-                every(asked(slower["tier"], most=1.25), asked(slower["external store"], least=1.5)),
+                every(check_bounds(slower["tier"], most=1.25), check_bounds(slower["external store"], least=1.5)),
             ),
             claim(
                 "with 36 pairs at once, the external store falls further behind the local disk than with one pair",
                 f"{factors(published_behind['one'])} with one pair, {factors(published_behind['36'])} with 36",
                 f"{text(behind['one'])} with one pair, {text(behind['36'])} with 36 (by tarn)",
-                UNCLEAR if bench.quick else every(*[asked(times(many, one), least=1) for one, many in zip(*behind.values())]),
+                UNCLEAR if bench.quick else every(*[check_bounds(times(many, one), least=1) for one, many in zip(*behind.values())]),
             ),
             claim(
                 "of 36 pairs at once, the slowest is nearer to the fastest on a local disk than on the external store",

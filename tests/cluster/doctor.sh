@@ -15,16 +15,16 @@ needs_programs() {
 }
 
 needs_namespaces() {
-    local said
-    said=$(unshare --fork --pid --mount --net --uts --ipc --cgroup --time --boottime -1 --mount-proc \
+    local error
+    error=$(unshare --fork --pid --mount --net --uts --ipc --cgroup --time --boottime -1 --mount-proc \
         sh -c 'mount -t tmpfs x /mnt && mount -t sysfs x /mnt && mount --bind /mnt /tmp' 2>&1) ||
-        { echo "namespaces and mounts in them are refused: $said"; return 1; }
+        { echo "namespaces and mounts in them are refused: $error"; return 1; }
 }
 
 needs_network() {
-    local said
-    said=$(unshare --net sh -c 'ip link add name br0 type bridge && ip link add name v0 type veth peer name v1' 2>&1) ||
-        { echo "bridge or veth is refused: $said"; return 1; }
+    local error
+    error=$(unshare --net sh -c 'ip link add name br0 type bridge && ip link add name v0 type veth peer name v1' 2>&1) ||
+        { echo "bridge or veth is refused: $error"; return 1; }
 }
 
 # Cannot be had everywhere; with the losses without them.
@@ -47,9 +47,9 @@ wants_pmix() {
 }
 
 wants_fuse() {
-    local said
-    said=$(unshare --mount sh -c 'mount -t tmpfs -o dev x /mnt && mknod /mnt/fuse c 10 229 && : <> /mnt/fuse' 2>&1) ||
-        { echo "no FUSE: nodes have no file system of a user's own: $said"; return 1; }
+    local error
+    error=$(unshare --mount sh -c 'mount -t tmpfs -o dev x /mnt && mknod /mnt/fuse c 10 229 && : <> /mnt/fuse' 2>&1) ||
+        { echo "no FUSE: nodes have no file system of a user's own: $error"; return 1; }
 }
 
 capable() {

@@ -62,8 +62,8 @@ def main():
         _, opcode, unique, node = struct.unpack_from("<IIQQ", request)
         if opcode in SILENT:
             continue
-        said = answer(opcode, node, request[40:])
-        error, body = (-said, b"") if isinstance(said, int) else (0, said)
+        reply = answer(opcode, node, request[40:])
+        error, body = (-reply, b"") if isinstance(reply, int) else (0, reply)
         os.write(device, struct.pack("<IiQ", 16 + len(body), error, unique) + body)
 
 

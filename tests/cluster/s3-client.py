@@ -30,7 +30,7 @@ def signature(secret, *words):
     return key.hex()
 
 
-def asked(place, method, path, query=None, body=None):
+def send_request(place, method, path, query=None, body=None):
     """An answer, which must be no refusal. A request to a busy store is repeated."""
     for _ in range(TRIES):
         answer = answered(place, method, path, query, body)
@@ -62,7 +62,7 @@ def answered(place, method, path, query, body):
 
 def listed(place, path, query, kind, name):
     """The named texts of all elements of a kind, of one page."""
-    tree = xml.etree.ElementTree.fromstring(asked(place, "GET", path, query).read())
+    tree = xml.etree.ElementTree.fromstring(send_request(place, "GET", path, query).read())
     return [tuple(found.findtext(f"{{*}}{n}") for n in name) for found in tree.findall(f"{{*}}{kind}")]
 
 
@@ -76,16 +76,16 @@ def main():
     path = "/" + "/".join(words[:2])
     bucket, prefix = "/" + words[0], words[1] if len(words) > 1 else ""
     if verb == "bucket":
-        asked(place, "PUT", bucket)
+        send_request(place, "PUT", bucket)
     elif verb == "put":
         for key, text in zip(words[1::2], words[2::2]):
-            asked(place, "PUT", f"{bucket}/{key}", body=text.encode())
+            send_request(place, "PUT", f"{bucket}/{key}", body=text.encode())
     elif verb == "fill":
-        asked(place, "PUT", path, body=content(int(words[2])))
+        send_request(place, "PUT", path, body=content(int(words[2])))
     elif verb == "get":
-        sys.stdout.buffer.write(asked(place, "GET", path).read())
+        sys.stdout.buffer.write(send_request(place, "GET", path).read())
     elif verb == "sum":
-        answer, sums = asked(place, "GET", path), hashlib.md5()
+        answer, sums = send_request(place, "GET", path), hashlib.md5()
         while block := answer.read(BLOCK):
             sums.update(block)
         print(sums.hexdigest())

@@ -38,8 +38,8 @@ impl<'a> Objects<'a> {
         );
         run_for_output(&mut cluster.command("root", &["sh", "-c", &line])).expect("Swift");
         let ready = || fs::read_to_string(shared.join("swift.ready")).unwrap_or_default();
-        let told = || ready().ends_with('\n');
-        if let Err(e) = wait_until("Swift answers", TIMEOUT, told) {
+        let is_ready = || ready().ends_with('\n');
+        if let Err(e) = wait_until("Swift answers", TIMEOUT, is_ready) {
             let log = fs::read_to_string(shared.join("swift.log")).unwrap_or_default();
             panic!("{e:#}\n{log}");
         }
@@ -72,15 +72,15 @@ impl<'a> Objects<'a> {
 
     /// The keys of a bucket that begin with a prefix.
     pub fn keys(&self, bucket: &str, prefix: &str) -> Vec<String> {
-        let told = self.client_output(&["keys", bucket, prefix]);
-        told.lines().map(str::to_owned).collect()
+        let output = self.client_output(&["keys", bucket, prefix]);
+        output.lines().map(str::to_owned).collect()
     }
 
     /// How many parts the uploads to a bucket have that have not ended, each.
     pub fn uploads(&self, bucket: &str) -> Vec<usize> {
         // One that ends meanwhile has no parts to list any more.
-        let told = self.answers(&["uploads", bucket]).unwrap_or_default();
-        let parts = told.lines().filter_map(|line| line.rsplit(' ').next());
+        let output = self.answers(&["uploads", bucket]).unwrap_or_default();
+        let parts = output.lines().filter_map(|line| line.rsplit(' ').next());
         parts.filter_map(|number| number.parse().ok()).collect()
     }
 }

@@ -19,7 +19,7 @@ fn script() -> Command {
 /// The abilities of this machine.
 #[derive(Debug)]
 pub struct Doctor {
-    said: String,
+    report: String,
     capable: bool,
 }
 
@@ -30,9 +30,9 @@ impl Doctor {
     /// When the script cannot be run.
     pub fn ask() -> anyhow::Result<Self> {
         let output = script().arg("doctor").output().context("slurm-cluster")?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let report = String::from_utf8_lossy(&output.stdout).into_owned();
         Ok(Self {
-            said,
+            report,
             capable: output.status.success(),
         })
     }
@@ -40,7 +40,7 @@ impl Doctor {
     /// Why a test that needs these features (`memory`, `pmix`, ...) cannot run, if it cannot.
     #[must_use]
     pub fn lacks(&self, features: &[&str]) -> Option<&str> {
-        self.said.lines().find(|line| {
+        self.report.lines().find(|line| {
             let missing = !self.capable && line.starts_with("missing ");
             let without = line.strip_prefix("without ");
             missing
@@ -86,12 +86,12 @@ impl Cluster {
             .stderr(File::create(&log)?)
             .spawn()
             .context("slurm-cluster")?;
-        let mut said = String::new();
-        let output = holder.stdout.take().context("its output")?;
-        BufReader::new(output).read_line(&mut said)?;
+        let mut line = String::new();
+        let stdout = holder.stdout.take().context("its output")?;
+        BufReader::new(stdout).read_line(&mut line)?;
         let cluster = Self { folder, holder };
         ensure!(
-            said == "ready\n",
+            line == "ready\n",
             "no cluster: {}",
             std::fs::read_to_string(&log)?
         );
@@ -269,10 +269,10 @@ pub fn run_for_output(command: &mut Command) -> anyhow::Result<String> {
 pub fn wait_until(
     what: &str,
     timeout: Duration,
-    mut asked: impl FnMut() -> bool,
+    mut is_reached: impl FnMut() -> bool,
 ) -> anyhow::Result<Duration> {
     let start = Instant::now();
-    while !asked() {
+    while !is_reached() {
         ensure!(start.elapsed() < timeout, "{what}: not after {timeout:?}");
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -6,10 +6,10 @@ mod bad_links;
 mod clocks;
 #[path = "allocation/dealt.rs"]
 mod dealt;
+#[path = "allocation/exported.rs"]
+mod exported;
 #[path = "allocation/images.rs"]
 mod images;
-#[path = "allocation/lent.rs"]
-mod lent;
 #[path = "allocation/links.rs"]
 mod links;
 #[path = "allocation/objects.rs"]
@@ -86,14 +86,18 @@ const TIER: &str = "--tier scm=/scm/$USER:64MiB";
 fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
     let Some(cluster) = cluster(3) else { return };
     let (fixture, wanted) = spread(&cluster, "alice");
-    let said = fixture.run("-N3 -n24", &format!("tarn run {TIER} wf.toml"));
+    let output = fixture.run("-N3 -n24", &format!("tarn run {TIER} wf.toml"));
     assert_eq!(fixture.read("out/text"), wanted);
     assert_eq!(fixture.read("out/nodes"), "node1\nnode2\nnode3\n");
     // The note about the allocation's end comes before anything runs.
     let note = "note: if an allocation ends before its run, the parts of `all` made by then are lost with its nodes; \
                 `on_failure = \"drain\"` on a dataset copies them out";
-    let at = |what: &str| said.find(what).unwrap_or_else(|| panic!("{what}: {said}"));
-    assert!(at(note) < at(" s] "), "{said}");
+    let at = |what: &str| {
+        output
+            .find(what)
+            .unwrap_or_else(|| panic!("{what}: {output}"))
+    };
+    assert!(at(note) < at(" s] "), "{output}");
     for node in 1..=3 {
         assert_eq!(left_on(fixture.cluster, node), "", "on node{node}");
         // Slurm reports the job's end before its last process has gone.
@@ -178,10 +182,10 @@ fn a_run_on_a_node_is_cancelled_from_the_login_node(fixture: &Fixture<'_>) {
     for wanted in ["node1", "node2", "scm", "second", "running"] {
         assert!(pictures[1].contains(wanted), "{wanted}: {}", pictures[1]);
     }
-    let said = fixture.shell("tarn cancel");
+    let output = fixture.shell("tarn cancel");
     assert!(
-        said.contains("runs on node1") && said.contains("chain-1 has stopped"),
-        "{said}\n{}",
+        output.contains("runs on node1") && output.contains("chain-1 has stopped"),
+        "{output}\n{}",
         fixture.read("log")
     );
     assert!(!fixture.path(".tarn/runs/chain-1/cancel").exists());
@@ -427,10 +431,10 @@ fn a_lost_node(how: impl Fn(&Cluster, usize), called: &str) {
     fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
-    let said = text.lines().find(|l| l.contains("is lost ("));
-    let said = said.unwrap_or_else(|| panic!("{text}"));
+    let line = text.lines().find(|l| l.contains("is lost ("));
+    let line = line.unwrap_or_else(|| panic!("{text}"));
     for wanted in [&format!("node{node}"), called, "nodes.log"] {
-        assert!(said.contains(wanted), "{said}");
+        assert!(line.contains(wanted), "{line}");
     }
     assert_eq!(fixture.read("out/text"), "b\n");
     assert_eq!(fixture.read("out/list"), "node\nzeros\n");
@@ -476,8 +480,8 @@ fn all_tarnds_are_killed() {
         "{text}"
     );
     fixture.write("go", "");
-    let said = fixture.run("-N2 -n16", "tarn resume");
-    assert_eq!(fixture.read("out/text"), "b\n", "{said}");
+    let output = fixture.run("-N2 -n16", "tarn resume");
+    assert_eq!(fixture.read("out/text"), "b\n", "{output}");
 }
 
 /// The tier of one node is full of somebody else's files: data that does not fit there goes elsewhere.

@@ -68,9 +68,9 @@ fn build(to: &Path) -> bool {
         .arg(to)
         .output()
         .expect("book.sh");
-    let said = String::from_utf8_lossy(&built.stderr);
-    let complains = ["WARN", "ERROR"].iter().any(|word| said.contains(word));
-    assert!(built.status.success() && !complains, "{said}");
+    let stderr = String::from_utf8_lossy(&built.stderr);
+    let complains = ["WARN", "ERROR"].iter().any(|word| stderr.contains(word));
+    assert!(built.status.success() && !complains, "{stderr}");
     true
 }
 

@@ -33,8 +33,8 @@ fn with_brick(cluster: &Cluster) {
 }
 
 fn on(node: &Node<'_>, script: &str) -> String {
-    let said = node.exec("root", &["bash", "-c", script]);
-    said.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
+    let output = node.exec("root", &["bash", "-c", script]);
+    output.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
 }
 
 fn allocated(fixture: &Fixture<'_>, options: &str, command: &str) -> (Option<i32>, String) {
@@ -127,15 +127,16 @@ fn a_step_writes_more_than_its_node_has_memory_into_another_nodes_tier() {
         panic!("{:?}: {:?}", begun, run.end());
     }
     // While it runs, the bytes are the lender's, in a folder of the user alone; and none are the borrower's.
-    let lent = "f=/scm/alice/lent/large-*/node2; stat -c '%a %U' $f; du -sm $f/brick | cut -f 1";
-    let lent = on(&cluster.node(1), lent);
-    let held: Vec<&str> = lent.lines().collect();
-    assert_eq!(held[0], "700 alice", "{lent}");
+    let exported =
+        "f=/scm/alice/lent/large-*/node2; stat -c '%a %U' $f; du -sm $f/brick | cut -f 1";
+    let exported = on(&cluster.node(1), exported);
+    let held: Vec<&str> = exported.lines().collect();
+    assert_eq!(held[0], "700 alice", "{exported}");
     assert!(
         held[1]
             .parse::<u32>()
             .is_ok_and(|mb| (162..256).contains(&mb)),
-        "{lent}"
+        "{exported}"
     );
     let own = on(
         &cluster.node(2),
@@ -143,16 +144,16 @@ fn a_step_writes_more_than_its_node_has_memory_into_another_nodes_tier() {
     );
     assert!(own.parse::<u32>().is_ok_and(|mb| mb < 32), "{own} MiB");
     fixture.write("go", "");
-    let (status, told) = run.end();
-    assert_eq!(status, Some(0), "{told}");
+    let (status, output) = run.end();
+    assert_eq!(status, Some(0), "{output}");
     assert!(
-        told.contains("node2 borrows tier `scm` from node1: 512.00 MiB, "),
-        "{told}"
+        output.contains("node2 borrows tier `scm` from node1: 512.00 MiB, "),
+        "{output}"
     );
     for node in ["node1", "node2"] {
         let mut sizes = words(&fixture, &format!("out/{node}"));
         sizes.sort_unstable();
-        assert_eq!(sizes, ["1000000", "170000000"], "{told}");
+        assert_eq!(sizes, ["1000000", "170000000"], "{output}");
     }
     nothing_left(&cluster, &[1, 2]);
 }
@@ -280,15 +281,15 @@ fn under_way(fixture: &Fixture<'_>) -> fixture::Running {
 
 fn ends_well(fixture: &Fixture<'_>, run: fixture::Running) -> String {
     let begun = Instant::now();
-    let (status, told) = run.end();
-    assert_eq!(status, Some(0), "{told}");
-    assert!(begun.elapsed() < SOON, "{told}");
+    let (status, output) = run.end();
+    assert_eq!(status, Some(0), "{output}");
+    assert!(begun.elapsed() < SOON, "{output}");
     assert_eq!(
         words(fixture, "out/text"),
         ["3", "1", "3", "2", "3", "3"],
-        "{told}"
+        "{output}"
     );
-    told
+    output
 }
 
 #[test]
@@ -303,43 +304,43 @@ fn what_borrows_is_lost_with_what_it_borrows_and_the_run_goes_on() {
     // The brick dies: the lender stays.
     let run = under_way(&fixture);
     on(&cluster.node(1), "kill -9 $(pgrep -x glusterfsd)");
-    let told = ends_well(&fixture, run);
+    let output = ends_well(&fixture, run);
     assert!(
-        told.contains(gone) && !told.contains("node1 is lost"),
-        "{told}"
+        output.contains(gone) && !output.contains("node1 is lost"),
+        "{output}"
     );
     nothing_runs(&cluster, &[1, 2, 3]);
 
     // Its client is stopped, and so answers nobody: it is not waited for without end.
     let run = under_way(&fixture);
     on(&cluster.node(2), "kill -STOP $(pgrep -x glusterfs)");
-    let told = ends_well(&fixture, run);
-    assert!(told.contains("node2 is lost"), "{told}");
+    let output = ends_well(&fixture, run);
+    assert!(output.contains("node2 is lost"), "{output}");
     nothing_runs(&cluster, &[1, 2, 3]);
 
     // The borrower's tarnd is killed.
     let run = under_way(&fixture);
     on(&cluster.node(2), "kill -9 $(pgrep -x tarnd)");
-    let told = ends_well(&fixture, run);
+    let output = ends_well(&fixture, run);
     assert!(
-        told.contains("node2 is lost") && !told.contains("node1 is lost"),
-        "{told}"
+        output.contains("node2 is lost") && !output.contains("node1 is lost"),
+        "{output}"
     );
     nothing_runs(&cluster, &[1, 2, 3]);
 
     // The lender's is.
     let run = under_way(&fixture);
     on(&cluster.node(1), "kill -9 $(pgrep -x tarnd)");
-    let told = ends_well(&fixture, run);
+    let output = ends_well(&fixture, run);
     assert!(
-        told.contains("node1 is lost") && told.contains("node2 is lost"),
-        "{told}"
+        output.contains("node1 is lost") && output.contains("node2 is lost"),
+        "{output}"
     );
     nothing_runs(&cluster, &[1, 2, 3]);
 
     // Data of lost nodes stays there, as ever; the next run brings all of it in order.
-    let (status, told) = allocated(&fixture, THREE, RUN);
-    assert_eq!(status, Some(0), "{told}");
+    let (status, output) = allocated(&fixture, THREE, RUN);
+    assert_eq!(status, Some(0), "{output}");
     nothing_left(&cluster, &[1, 2, 3]);
 }
 
@@ -358,24 +359,27 @@ fn what_lies_in_a_borrowed_tier_outlives_the_run_that_is_killed() {
     let _ = run.end();
     nothing_runs(&cluster, &[1, 2, 3]);
     // Uncommitted output of the step is gone; its inputs are there.
-    let lent = "find /scm/alice/lent -type f -path '*/parts/*' | wc -l; find /scm/alice/lent -name '*.more' | wc -l";
-    let lent = on(&cluster.node(1), lent);
-    assert!(!lent.starts_with("0\n") && lent.ends_with("\n0"), "{lent}");
-    let (status, told) = ended(fixture.allocated(THREE, "tarn resume"));
-    assert_eq!(status, Some(0), "{told}");
+    let exported = "find /scm/alice/lent -type f -path '*/parts/*' | wc -l; find /scm/alice/lent -name '*.more' | wc -l";
+    let exported = on(&cluster.node(1), exported);
     assert!(
-        told.contains("node2 borrows tier `scm` from node1: 32.00 MiB"),
-        "{told}"
+        !exported.starts_with("0\n") && exported.ends_with("\n0"),
+        "{exported}"
+    );
+    let (status, output) = ended(fixture.allocated(THREE, "tarn resume"));
+    assert_eq!(status, Some(0), "{output}");
+    assert!(
+        output.contains("node2 borrows tier `scm` from node1: 32.00 MiB"),
+        "{output}"
     );
     assert_eq!(
         words(&fixture, "out/text"),
         ["3", "1", "3", "2", "3", "3"],
-        "{told}"
+        "{output}"
     );
     assert_eq!(
         words(&fixture, "based"),
         based,
-        "nothing was made again: {told}"
+        "nothing was made again: {output}"
     );
     nothing_left(&cluster, &[1, 2, 3]);
 }

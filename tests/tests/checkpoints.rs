@@ -23,25 +23,25 @@ fn counts_on((nodes, ranks): (usize, usize), steps: u64, more: &str) -> String {
 }
 
 /// The version from which the ranks resumed, by their output: all the same. Its name, and the step.
-fn restored(said: &str) -> (String, u64) {
-    restored_by(3, said)
+fn restored(output: &str) -> (String, u64) {
+    restored_by(3, output)
 }
 
-fn restored_by(ranks: usize, said: &str) -> (String, u64) {
-    let lines = said
+fn restored_by(ranks: usize, output: &str) -> (String, u64) {
+    let lines = output
         .lines()
         .filter_map(|line| line.split_once(": version "));
     let mut all: Vec<(&str, u64)> = lines
         .map(|(_, rest)| {
             let mut words = rest.split(", ");
             let (id, step) = (words.next().unwrap(), words.next().unwrap());
-            assert_eq!(words.next(), Some("whole"), "{said}");
+            assert_eq!(words.next(), Some("whole"), "{output}");
             (id, step.trim_start_matches("step ").parse().unwrap())
         })
         .collect();
-    assert_eq!(all.len(), ranks, "{said}");
+    assert_eq!(all.len(), ranks, "{output}");
     all.dedup();
-    assert_eq!(all.len(), 1, "{said}");
+    assert_eq!(all.len(), 1, "{output}");
     (all[0].0.to_owned(), all[0].1)
 }
 
@@ -70,8 +70,8 @@ fn replace(cluster: &Cluster, nodes: &[usize], all: usize) {
             .unwrap_or_else(|e| panic!("{e:#}"));
     }
     let idle = || {
-        let said = cluster.exec("alice", &["sinfo", "-h", "-o", "%t %D"]);
-        said.is_ok_and(|said| said.trim() == format!("idle {all}"))
+        let output = cluster.exec("alice", &["sinfo", "-h", "-o", "%t %D"]);
+        output.is_ok_and(|output| output.trim() == format!("idle {all}"))
     };
     wait_until("all nodes idle", TIMEOUT, idle).unwrap_or_else(|e| panic!("{e:#}"));
 }
@@ -91,34 +91,34 @@ fn a_program_outlives_its_nodes() {
     let far = || replicated().is_some_and(|step| step >= 6);
     wait_until("six steps", TIMEOUT, far).unwrap_or_else(|e| panic!("{e:#}"));
     lose(&cluster, &[3]);
-    let (status, said) = running.end();
-    assert_ne!(status, Some(0), "{said}");
+    let (status, output) = running.end();
+    assert_ne!(status, Some(0), "{output}");
     let before = replicated().unwrap();
     replace(&cluster, &[3], 3);
-    let said = fixture.run("-N3", &counts(before + 20, ""));
-    let (id, step) = restored(&said);
-    assert!(step >= before && id.starts_with("1."), "{before}: {said}");
+    let output = fixture.run("-N3", &counts(before + 20, ""));
+    let (id, step) = restored(&output);
+    assert!(step >= before && id.starts_with("1."), "{before}: {output}");
 
     // Two at once: with one copy that is too many, and a message names the ranks of missing parts.
     lose(&cluster, &[2, 3]);
     replace(&cluster, &[2, 3], 3);
-    let (status, said) = fixture::ended(fixture.allocated("-N3", &counts(before + 40, "")));
-    assert_ne!(status, Some(0), "{said}");
+    let (status, output) = fixture::ended(fixture.allocated("-N3", &counts(before + 40, "")));
+    assert_ne!(status, Some(0), "{output}");
     assert!(
-        said.contains("no version is complete") && said.contains("the part of rank 1"),
-        "{said}"
+        output.contains("no version is complete") && output.contains("the part of rank 1"),
+        "{output}"
     );
 
     // The newest that was flushed is left when all nodes are gone.
     lose(&cluster, &[1, 2, 3]);
     replace(&cluster, &[1, 2, 3], 3);
-    let said = fixture.run("-N3", &counts(9, flushed));
-    assert!(!said.contains("version 1."), "{said}");
+    let output = fixture.run("-N3", &counts(9, flushed));
+    assert!(!output.contains("version 1."), "{output}");
     lose(&cluster, &[1, 2, 3]);
     replace(&cluster, &[1, 2, 3], 3);
-    let said = fixture.run("-N3", &counts(12, flushed));
-    let (id, step) = restored(&said);
-    assert!(step >= 2 && id == format!("1.{step}"), "{said}");
+    let output = fixture.run("-N3", &counts(12, flushed));
+    let (id, step) = restored(&output);
+    assert!(step >= 2 && id == format!("1.{step}"), "{output}");
 }
 
 /// Fernando 2016, section II: a buddy is one switch away, or two. With two, nothing is lost with all nodes of a switch.
@@ -145,12 +145,12 @@ fn buddies_are_where_slurms_topology_and_the_user_want_them() {
     }
     lose(&cluster, &[3, 4]);
     replace(&cluster, &[3, 4], 4);
-    let said = fixture.run("-N4", &four("far", 9, "far"));
-    let (_, step) = restored_by(4, &said);
-    assert!(step >= 5, "{said}");
-    let (status, said) = fixture::ended(fixture.allocated("-N4", &four("near", 9, "near")));
-    assert_ne!(status, Some(0), "{said}");
-    assert!(said.contains("no version is complete"), "{said}");
+    let output = fixture.run("-N4", &four("far", 9, "far"));
+    let (_, step) = restored_by(4, &output);
+    assert!(step >= 5, "{output}");
+    let (status, output) = fixture::ended(fixture.allocated("-N4", &four("near", 9, "near")));
+    assert_ne!(status, Some(0), "{output}");
+    assert!(output.contains("no version is complete"), "{output}");
 }
 
 /// As many nodes, and ranks on each, as Fernando 2016 has in section III.
@@ -167,11 +167,11 @@ fn four_nodes_with_twelve_ranks_each_go_on_after_one_is_lost() {
     wait_until("four steps", TIMEOUT, far).unwrap_or_else(|e| panic!("{e:#}"));
     lose(&cluster, &[3]);
     fixture.shell("scancel -u alice");
-    let (status, said) = running.end();
-    assert_ne!(status, Some(0), "{said}");
+    let (status, output) = running.end();
+    assert_ne!(status, Some(0), "{output}");
     let before = replicated(&fixture).unwrap();
     replace(&cluster, &[3], 4);
-    let said = fixture.run("-N4 -n48", &counts_on(all, before + 4, ""));
-    let (id, step) = restored_by(48, &said);
-    assert!(step >= before && id.starts_with("1."), "{before}: {said}");
+    let output = fixture.run("-N4 -n48", &counts_on(all, before + 4, ""));
+    let (id, step) = restored_by(48, &output);
+    assert!(step >= before && id.starts_with("1."), "{before}: {output}");
 }

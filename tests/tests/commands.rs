@@ -153,13 +153,13 @@ fn script(path: &str, text: &str, ways: &[(&str, Way)], place: &Place) -> Vec<St
                 .rev()
                 .find(|b| b.label == *label && b.line < block.line);
             let above = above.unwrap_or_else(|| panic!("{path}:{}: no {label} above", block.line));
-            let said = text
+            let names_it = text
                 .lines()
                 .take(block.line)
                 .skip(above.line)
                 .any(|line| line.contains(name));
             assert!(
-                said,
+                names_it,
                 "{path}:{}: the page does not say that it is {name}",
                 block.line
             );

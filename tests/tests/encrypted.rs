@@ -29,8 +29,8 @@ fn steps_of_two_nodes_see_in_clear_what_lies_sealed() {
     vault.wait_for(&fixture, "waits");
     vault.nothing_in_clear(&fixture, "while a step of two nodes runs");
     // Clear text is where the step is, and nowhere else.
-    let rooms = vault.rooms();
-    assert_eq!(rooms.len(), 2, "a room on each node: {rooms:?}");
+    let spaces = vault.spaces();
+    assert_eq!(spaces.len(), 2, "a room on each node: {spaces:?}");
     fixture.write("go", "");
     let (status, text) = began.end();
     assert_eq!(status, Some(0), "{text}");
@@ -103,9 +103,13 @@ fn a_lost_node_s_step_is_made_again_elsewhere_and_a_run_goes_on_with_other_tarnd
     let rotated = fixture.shell("tarn key rotate --drop");
     assert!(rotated.contains("were wrapped again"), "{rotated}");
     fixture.write("go", "");
-    let said = fixture.run("-N3 -n24", "tarn resume");
-    assert_eq!(fixture.read("out/text"), format!("{MARKER}\nb\n"), "{said}");
-    assert!(!said.contains("first done"), "{said}");
+    let output = fixture.run("-N3 -n24", "tarn resume");
+    assert_eq!(
+        fixture.read("out/text"),
+        format!("{MARKER}\nb\n"),
+        "{output}"
+    );
+    assert!(!output.contains("first done"), "{output}");
     vault.leaves_nothing(&fixture);
 }
 
@@ -126,9 +130,13 @@ fn without_the_key_nothing_goes_on_and_with_another_one_all_is_made_again() {
     let (status, text) = ended(fixture.allocated("-N2 -n16", "tarn resume"));
     assert!(status == Some(5) && text.contains("tarn key new"), "{text}");
     assert!(fixture.shell("tarn key new").contains("is in"));
-    let said = fixture.run("-N2 -n16", "tarn resume");
-    assert!(said.contains("first done"), "{said}");
-    assert_eq!(fixture.read("out/text"), format!("{MARKER}\nb\n"), "{said}");
+    let output = fixture.run("-N2 -n16", "tarn resume");
+    assert!(output.contains("first done"), "{output}");
+    assert_eq!(
+        fixture.read("out/text"),
+        format!("{MARKER}\nb\n"),
+        "{output}"
+    );
     vault.nothing_in_clear(&fixture, "after all was made again");
     vault.leaves_nothing(&fixture);
 }
@@ -193,8 +201,8 @@ fn what_is_kept_stays_sealed_and_is_used_again() {
     let node = if listed.contains("node1") { 1 } else { 2 };
     let options = format!("-N2 -n16 -w node{node},node3");
     again("2");
-    let said = fixture.run(&options, &run());
-    assert!(!said.contains("make done"), "{said}");
+    let output = fixture.run(&options, &run());
+    assert!(!output.contains("make done"), "{output}");
     assert_eq!(fixture.read("out/text"), both);
     vault.nothing_in_clear(&fixture, "after the second run");
     let here = format!("-N1 -n8 -w node{node}");
@@ -206,9 +214,9 @@ fn what_is_kept_stays_sealed_and_is_used_again() {
     );
     vault.damage(node);
     again("3");
-    let said = fixture.run(&options, &run());
+    let output = fixture.run(&options, &run());
     // Another replica is read, or it is made again.
-    assert!(said.contains("was changed or damaged"), "{said}");
+    assert!(output.contains("was changed or damaged"), "{output}");
     assert_eq!(fixture.read("out/text"), both);
     assert_eq!(vault.keys(&fixture), 1);
     for node in 1..=3 {
@@ -250,12 +258,12 @@ fn what_is_refused_says_so_before_anything_runs() {
     let refused = |text: &str, options: &str, why: &str| {
         fixture.write("wf.toml", text);
         let command = format!("tarn run {TIER} {options} wf.toml");
-        let (status, said) = ended(fixture.allocated("-N2 -n16", &command));
+        let (status, output) = ended(fixture.allocated("-N2 -n16", &command));
         assert!(
-            status == Some(4) && said.contains(why),
-            "{status:?}: {said}"
+            status == Some(4) && output.contains(why),
+            "{status:?}: {output}"
         );
-        assert!(said.contains("no_encryption"), "{said}");
+        assert!(output.contains("no_encryption"), "{output}");
         assert_eq!(vault.keys(&fixture), 0);
     };
     refused(CHAIN, "--isolation off", "cannot be encrypted");

@@ -85,11 +85,11 @@ fn nodes_that_measure_are_shown_and_a_step_has_what_was_drawn() {
 #[test]
 fn where_nodes_measure_nothing_slurm_is_asked() {
     let Some(cluster) = cluster() else { return };
-    let said = || {
-        let said = cluster.exec("alice", &["scontrol", "show", "node", "node2"]);
-        said.is_ok_and(|s| s.contains("CurrentWatts=150"))
+    let is_measured = || {
+        let output = cluster.exec("alice", &["scontrol", "show", "node", "node2"]);
+        output.is_ok_and(|s| s.contains("CurrentWatts=150"))
     };
-    wait_until("Slurm's figures", SOON, said).unwrap_or_else(|e| panic!("{e:#}"));
+    wait_until("Slurm's figures", SOON, is_measured).unwrap_or_else(|e| panic!("{e:#}"));
     let pause = || std::thread::sleep(Duration::from_secs(3));
     let (text, energy) = ran(&cluster, "TARN_SYSFS=/none", pause);
     assert!(energy.contains("\"source\":\"slurm\""), "{energy}\n{text}");

@@ -1,5 +1,6 @@
 //! GLOSSARY.md is true: the code has the names where the page says, and nothing has the words that are not used.
 
+use proc_macro2::{TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_tests::tree::{self, Text};
 
@@ -136,6 +137,87 @@ fn each_type_name_is_defined_once() {
     assert!(product.len() > 500, "only {} files", product.len());
     let twice = defined_twice(&product);
     assert!(twice.is_empty(), "{}", twice.join("\n"));
+}
+
+/// Names of so many words are sentences: tests are called so.
+const SENTENCE: usize = 5;
+
+/// The words of the last table's first column.
+fn not_names(glossary: &str) -> Vec<String> {
+    let table = glossary.split("| not as a name | but |").nth(1);
+    let rows = table.into_iter().flat_map(str::lines).skip(2);
+    rows.filter_map(|row| row.split('|').nth(1))
+        .flat_map(quoted)
+        .collect()
+}
+
+/// The words of an identifier: `TierRef` has two, as `tier_ref` has.
+fn words_of(identifier: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for c in identifier.chars() {
+        if c == '_' || (c.is_uppercase() && was_lower) {
+            words.push(String::new());
+        }
+        was_lower = c.is_lowercase() || c.is_ascii_digit();
+        if let (Some(word), true) = (words.last_mut(), c != '_') {
+            word.extend(c.to_lowercase());
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The identifiers of Rust code, each with its line.
+fn identifiers(code: TokenStream, into: &mut Vec<(usize, String)>) {
+    for token in code {
+        match token {
+            TokenTree::Ident(ident) => into.push((ident.span().start().line, ident.to_string())),
+            TokenTree::Group(group) => identifiers(group.stream(), into),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+}
+
+/// The identifiers of a file that have one of these words.
+fn badly_named(file: &Text, words: &[String]) -> Vec<String> {
+    let code = file.text.parse::<TokenStream>();
+    let code = code.unwrap_or_else(|e| panic!("{}: {e}", file.path));
+    let mut found = Vec::new();
+    identifiers(code, &mut found);
+    found.retain(|(_, name)| {
+        let parts = words_of(name);
+        parts.len() < SENTENCE && parts.iter().any(|part| words.contains(part))
+    });
+    let named = found.into_iter();
+    named
+        .map(|(line, name)| format!("{}:{line}: `{name}`", file.path))
+        .collect()
+}
+
+#[test]
+fn nothing_is_called_by_a_word_that_is_not_a_name() {
+    let root = tree::root();
+    let glossary = std::fs::read_to_string(root.join(GLOSSARY)).expect(GLOSSARY);
+    let words = not_names(&glossary);
+    assert!(words.len() > 15, "{words:?}");
+    let files = tree::texts(&root, &["rs"]).expect("the repository");
+    assert!(files.len() > 800, "only {} files", files.len());
+    let wrong: Vec<_> = files.iter().flat_map(|f| badly_named(f, &words)).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_word_that_is_not_a_name_is_found() {
+    assert_eq!(words_of("NoRoomLeft2_x"), ["no", "room", "left2", "x"]);
+    assert_eq!(words_of("MAX_ROOM"), ["max", "room"]);
+    let text = "/// told\nfn f(told: u8) {\n    \"told {told}\";\n    x::ToldOf { y } // told\n}\nfn what_is_told_is_heard_once() {}\n";
+    let file = Text {
+        path: "a.rs".into(),
+        text: text.into(),
+    };
+    let found = badly_named(&file, &["told".into(), "heard".into()]);
+    assert_eq!(found, ["a.rs:2: `told`", "a.rs:4: `ToldOf`"]);
 }
 
 #[test]

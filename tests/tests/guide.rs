@@ -21,13 +21,13 @@ fn the_page_works_when_followed_word_for_word() {
     let Some(cluster) = fixture::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
         return;
     };
-    let said = cluster.exec("alice", &["bash", "-c", &commands(ALLOCATION)]);
-    let said = said.unwrap_or_else(|e| panic!("{e:#}"));
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines.contains(&"6000"), "{said}");
-    assert!(said.contains("0 run, 4 unchanged"), "{said}");
+    let output = cluster.exec("alice", &["bash", "-c", &commands(ALLOCATION)]);
+    let output = output.unwrap_or_else(|e| panic!("{e:#}"));
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(lines.contains(&"6000"), "{output}");
+    assert!(output.contains("0 run, 4 unchanged"), "{output}");
     for node in ["node1", "node2"] {
-        assert!(lines.contains(&node), "{node}: {said}");
+        assert!(lines.contains(&node), "{node}: {output}");
     }
 }
 
@@ -44,11 +44,11 @@ fn the_first_hour_works_when_followed_word_for_word() {
         .env("TARN_SOURCE", tree::root())
         .output()
         .expect("bash");
-    let said = String::from_utf8_lossy(&ended.stdout);
+    let stdout = String::from_utf8_lossy(&ended.stdout);
     let errors = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.success(), "{said}\n{errors}");
+    assert!(ended.status.success(), "{stdout}\n{errors}");
     // The results and their commands, in the page's order.
-    let told: Vec<&str> = said
+    let results: Vec<&str> = stdout
         .lines()
         .filter(|line| line.parse::<u32>().is_ok() || line.starts_with("steps "))
         .collect();
@@ -65,8 +65,8 @@ fn the_first_hour_works_when_followed_word_for_word() {
         "steps     2 run",
         "steps     2 run",
     ];
-    assert_eq!(told, wanted, "{said}\n{errors}");
-    assert!(said.contains("it failed, as it should"), "{said}");
+    assert_eq!(results, wanted, "{stdout}\n{errors}");
+    assert!(stdout.contains("it failed, as it should"), "{stdout}");
     let left = std::fs::read_dir(folder.path()).expect("the folder");
     assert_eq!(left.count(), 0);
 }

@@ -72,21 +72,21 @@ fn the_page_works_when_followed_word_for_word() {
         format!("{path}\nset -e\n{text}")
     };
     let controller = |text: &str| {
-        let said = cluster.exec("root", &["bash", "-c", &run(text)]);
-        said.unwrap_or_else(|e| panic!("{text}: {e:#}"))
+        let output = cluster.exec("root", &["bash", "-c", &run(text)]);
+        output.unwrap_or_else(|e| panic!("{text}: {e:#}"))
     };
     let alice = |text: &str| {
-        let said = cluster.exec("alice", &["bash", "-c", &run(text)]);
-        said.unwrap_or_else(|e| panic!("{text}: {e:#}"))
+        let output = cluster.exec("alice", &["bash", "-c", &run(text)]);
+        output.unwrap_or_else(|e| panic!("{text}: {e:#}"))
     };
-    let mut said = String::new();
+    let mut output = String::new();
     for (place, text) in &commands() {
         match place.as_str() {
             "node" => {
                 for number in 1..=NODES {
                     let node = cluster.node(number);
                     let done = node.exec("root", &["bash", "-c", &run(text)]);
-                    said += &done.unwrap_or_else(|e| panic!("{text}: {e:#}"));
+                    output += &done.unwrap_or_else(|e| panic!("{text}: {e:#}"));
                 }
             }
             "controller" => {
@@ -95,16 +95,16 @@ fn the_page_works_when_followed_word_for_word() {
                         let status =
                             cluster.command("root", &["bash", "-c", &run("tarn slurm status")]);
                         let mut status = status;
-                        let said = status.output().expect("tarn slurm status").stdout;
-                        String::from_utf8_lossy(&said).matches(" up ").count() == NODES
+                        let output = status.output().expect("tarn slurm status").stdout;
+                        String::from_utf8_lossy(&output).matches(" up ").count() == NODES
                     };
                     wait_until("all nodes take orders", TIMEOUT, up)
                         .unwrap_or_else(|e| panic!("{e:#}"));
                 }
-                said += &controller(text);
+                output += &controller(text);
             }
             "user" => {
-                said += &alice(text);
+                output += &alice(text);
                 let kept = cluster.shared().join("home/alice/kept/where");
                 wait_until("the result is there", TIMEOUT, || kept.exists()).unwrap_or_else(|e| {
                     panic!("{e:#}; {}", alice("squeue -o '%i %T %R'; cat *.out"))
@@ -127,7 +127,7 @@ fn the_page_works_when_followed_word_for_word() {
         "slurm.conf taken out",
         "off: sbatch refuses",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(output.contains(words), "{words}: {output}");
     }
     let conf = controller("cat /etc/slurm/slurm.conf; ls /etc/slurm");
     assert!(

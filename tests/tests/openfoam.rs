@@ -46,8 +46,8 @@ fn change(path: &Path, changes: &[(&str, &str)]) {
 }
 
 fn run(cluster: &Cluster, user: &str, script: &str) -> String {
-    let said = cluster.exec(user, &["bash", "-c", script]);
-    said.unwrap_or_else(|e| panic!("{e:#}"))
+    let output = cluster.exec(user, &["bash", "-c", script]);
+    output.unwrap_or_else(|e| panic!("{e:#}"))
 }
 
 /// Every file below the folder, by its path there.
@@ -82,7 +82,7 @@ const RUN: &str = "tarn run --tier scm=/scm/$USER:64MiB workflow.toml";
 fn as_plain(cluster: &Cluster, folder: &Path, options: &str, tarn: &str) {
     // OpenFOAM writes the name of the case's folder into the files for VTK.
     run(cluster, "alice", "foam/plain.sh foam/cavity vtk");
-    let said = run(
+    let output = run(
         cluster,
         "alice",
         &format!(
@@ -92,7 +92,7 @@ fn as_plain(cluster: &Cluster, folder: &Path, options: &str, tarn: &str) {
     let plain = folder.with_file_name("vtk");
     let mut steps = files(&plain);
     steps.retain(|path, _| path.to_string_lossy().starts_with("0.0"));
-    assert!(steps.len() >= 3 * 3, "{said}\n{:?}", steps.keys());
+    assert!(steps.len() >= 3 * 3, "{output}\n{:?}", steps.keys());
     assert_same(&steps, &files(&folder.join("fields")));
     let vtk = files(&plain.join("VTK"));
     assert!(vtk.len() >= 5, "{:?}", vtk.keys());

@@ -34,7 +34,7 @@ fn here(programs: &[&str]) -> bool {
     }
 }
 
-fn said(command: &mut Command) -> anyhow::Result<String> {
+fn run_for_stdout(command: &mut Command) -> anyhow::Result<String> {
     let output = command
         .stdin(Stdio::null())
         .output()
@@ -75,7 +75,7 @@ fn built(folder: &Path) -> Outcome {
 
 /// The plug-ins, as far as their headers are here.
 fn plug_ins(folder: &Path) -> Outcome {
-    said(script("hdf5.sh").arg(folder))?;
+    run_for_stdout(script("hdf5.sh").arg(folder))?;
     for plug_in in ["nbdkit.sh", "shim.sh", "spank.sh", "verbs.sh", "brick.sh"] {
         let output = script(plug_in).arg(folder).output()?;
         let lacking = output.status.code() == Some(3);
@@ -88,7 +88,7 @@ fn plug_ins(folder: &Path) -> Outcome {
 fn manual(share: &Path) -> Outcome {
     for program in ["tarn", "tarn-bench", "tarnd"] {
         let mut command = Command::new(programs::built(program)?);
-        said(command.arg("__manual").arg(share).arg("2026-11-23"))?;
+        run_for_stdout(command.arg("__manual").arg(share).arg("2026-11-23"))?;
     }
     Ok(())
 }
@@ -121,14 +121,14 @@ fn packages_are_whole_and_work_where_dpkg_has_installed_them() -> Outcome {
     // Packing would take longer than all else.
     let mut package = script("package.sh");
     let package = package.args([at("built"), at("packages")]);
-    said(
+    run_for_stdout(
         package
             .env("DPKG_DEB_COMPRESSOR_TYPE", "none")
             .env("TMPDIR", folder.path()),
     )?;
     let made = files(&at("packages"))?;
     let version = env!("CARGO_PKG_VERSION");
-    let architecture = said(Command::new("dpkg").arg("--print-architecture"))?;
+    let architecture = run_for_stdout(Command::new("dpkg").arg("--print-architecture"))?;
     let file = |package: &str| format!("{package}_{version}_{}.deb", architecture.trim());
     let wanted: BTreeSet<_> = PACKAGES.map(|(p, _)| PathBuf::from(file(p))).into();
     ensure!(made == wanted, "{made:?}");
@@ -143,7 +143,7 @@ fn contents(packages: &Path, file: impl Fn(&str) -> String) -> Outcome {
     let mut owners = BTreeMap::new();
     for (package, has) in PACKAGES {
         let path = packages.join(file(package));
-        let list = said(Command::new("dpkg-deb").arg("--contents").arg(path))?;
+        let list = run_for_stdout(Command::new("dpkg-deb").arg("--contents").arg(path))?;
         for line in list.lines().filter(|line| !line.starts_with('d')) {
             let words: Vec<_> = line.split_whitespace().collect();
             ensure!(words.len() == 6 && words[1] == "root/root", "{line}");
@@ -192,19 +192,25 @@ fn contents(packages: &Path, file: impl Fn(&str) -> String) -> Outcome {
 fn depends(packages: &Path, file: impl Fn(&str) -> String) -> Outcome {
     let field = |package: &str, name: &str| {
         let path = packages.join(file(package));
-        said(Command::new("dpkg-deb").arg("--field").arg(path).arg(name))
+        run_for_stdout(Command::new("dpkg-deb").arg("--field").arg(path).arg(name))
     };
     let own = format!("libtarn (= {})", env!("CARGO_PKG_VERSION"));
     for package in ["tarn", "libtarn-dev", "python3-tarn"] {
-        let asks = field(package, "Depends")?;
-        ensure!(asks.contains(&own), "{package}: {asks}");
+        let dependencies = field(package, "Depends")?;
+        ensure!(dependencies.contains(&own), "{package}: {dependencies}");
     }
     for package in ["tarn", "libtarn"] {
-        let asks = field(package, "Depends")?;
-        ensure!(asks.contains("libc6 (>= 2."), "{package}: {asks}");
-        ensure!(!asks.contains("fabric"), "{package}: {asks}");
+        let dependencies = field(package, "Depends")?;
+        ensure!(
+            dependencies.contains("libc6 (>= 2."),
+            "{package}: {dependencies}"
+        );
+        ensure!(
+            !dependencies.contains("fabric"),
+            "{package}: {dependencies}"
+        );
     }
-    let fabric = said(
+    let fabric = run_for_stdout(
         Command::new("dpkg-deb")
             .arg("--contents")
             .arg(packages.join(file("tarn"))),
@@ -223,7 +229,7 @@ fn installed(packages: &Path, root: &Path) -> Outcome {
     std::fs::write(database.join("status"), "")?;
     let dpkg = |arguments: &[&str], files: &[PathBuf]| {
         // There is no libc6 on which it depends, and no shell inside for scripts.
-        said(
+        run_for_stdout(
             Command::new("dpkg")
                 .arg(format!("--root={}", root.display()))
                 .arg(format!("--log={}", root.join("log").display()))
@@ -240,7 +246,7 @@ fn installed(packages: &Path, root: &Path) -> Outcome {
     } else {
         eprintln!("SKIPPED: dpkg installs as root only; the packages are unpacked");
         for file in &all {
-            said(
+            run_for_stdout(
                 Command::new("dpkg-deb")
                     .arg("--extract")
                     .arg(file)
@@ -249,12 +255,13 @@ fn installed(packages: &Path, root: &Path) -> Outcome {
         }
     }
     for program in ["tarn", "tarn-bench", "tarnd"] {
-        let version = said(Command::new(root.join("usr/bin").join(program)).arg("--version"))?;
+        let version =
+            run_for_stdout(Command::new(root.join("usr/bin").join(program)).arg("--version"))?;
         let wanted = format!("{program} {}\n", env!("CARGO_PKG_VERSION"));
         ensure!(version == wanted, "{version}");
     }
     let storage = tempfile::tempdir_in("/dev/shm")?;
-    let told = said(
+    let output = run_for_stdout(
         Command::new(root.join("usr/bin/tarn"))
             .args(["h5", "exec", "--folder"])
             .arg(storage.path())
@@ -263,9 +270,9 @@ fn installed(packages: &Path, root: &Path) -> Outcome {
             .env_remove("HDF5_PLUGIN_PATH"),
     )?;
     let plug_in = root.join("usr/lib/tarn/hdf5").canonicalize()?;
-    ensure!(Path::new(told.trim()) == plug_in, "{told}");
+    ensure!(Path::new(output.trim()) == plug_in, "{output}");
     if root.join("usr/lib/tarn/verbs").exists() {
-        let told = said(
+        let output = run_for_stdout(
             Command::new(root.join("usr/bin/tarn"))
                 .args(["verbs", "exec", "--", "sh", "-c", "echo $LD_PRELOAD"])
                 .env_remove("TARN_VERBS_PLUGIN")
@@ -273,11 +280,11 @@ fn installed(packages: &Path, root: &Path) -> Outcome {
         )?;
         let plug_in = root.join("usr/lib/tarn/verbs/libtarnverbs.so");
         let plug_in = plug_in.canonicalize()?;
-        ensure!(Path::new(told.trim()) == plug_in, "{told}");
+        ensure!(Path::new(output.trim()) == plug_in, "{output}");
     }
     let python = Path::new("/usr/bin/python3");
     if python.exists() {
-        said(
+        run_for_stdout(
             Command::new(python)
                 .args([
                     "-c",
@@ -300,7 +307,7 @@ fn installed(packages: &Path, root: &Path) -> Outcome {
 
 /// The subcommands that the help of a command lists.
 fn subcommands(tarn: &Path, words: &[String]) -> anyhow::Result<Vec<String>> {
-    let help = said(Command::new(tarn).args(words).arg("--help"))?;
+    let help = run_for_stdout(Command::new(tarn).args(words).arg("--help"))?;
     let Some((_, list)) = help.split_once("\nCommands:\n") else {
         return Ok(Vec::new());
     };
@@ -345,7 +352,7 @@ fn every_command_has_a_page_which_mandoc_finds_clean() -> Outcome {
     }
     if here(&["mandoc"]) {
         let pages = pages.iter().map(|page| man.join(page));
-        said(
+        run_for_stdout(
             Command::new("mandoc")
                 .args(["-T", "lint", "-W", "warning"])
                 .args(pages),
@@ -368,14 +375,14 @@ fn offered(shell: &str, script: &str, share: &Path) -> anyhow::Result<Option<Str
         _ => command.arg("--no-config"),
     };
     let home = tempfile::tempdir()?;
-    let said = said(
+    let words = run_for_stdout(
         command
             .args(["-c", script])
             .env("HOME", home.path())
             .env("TERM", "dumb")
             .env("SHARE", share),
     )?;
-    Ok(Some(said))
+    Ok(Some(words))
 }
 
 #[test]
@@ -409,14 +416,14 @@ fn shells_complete_subcommands_and_options() -> Outcome {
     let zsh = r#"
         zmodload zsh/zpty
         ask() {
-            zpty -b asked zsh -f -i
-            zpty -w asked "PS1= PS2= RPS1=; unset zle_bracketed_paste; fpath=('$SHARE/zsh/site-functions' \$fpath); autoload -U compinit; compinit -u -D"
-            zpty -w asked 'tarn() { print -r -- "=run= tarn $*" }; tarnd() { print -r -- "=run= tarnd $*" }; print -r -- "=rea""dy="'
-            zpty -r asked answer '*=ready=*' || exit 1
-            zpty -w -n asked "$1"$'\t\n'
-            zpty -r asked answer $'*\n=run= *\n' || exit 1
+            zpty -b terminal zsh -f -i
+            zpty -w terminal "PS1= PS2= RPS1=; unset zle_bracketed_paste; fpath=('$SHARE/zsh/site-functions' \$fpath); autoload -U compinit; compinit -u -D"
+            zpty -w terminal 'tarn() { print -r -- "=run= tarn $*" }; tarnd() { print -r -- "=run= tarnd $*" }; print -r -- "=rea""dy="'
+            zpty -r terminal answer '*=ready=*' || exit 1
+            zpty -w -n terminal "$1"$'\t\n'
+            zpty -r terminal answer $'*\n=run= *\n' || exit 1
             print -r -- "${${answer##*=run= }%%$'\r'*}"
-            zpty -d asked
+            zpty -d terminal
         }
         ask "tarn pl"; ask "tarn data pu"; ask "tarn run --poli"; ask "tarnd --gue""#;
     if let Some(offered) = offered("zsh", zsh, share.path())? {
@@ -440,7 +447,7 @@ fn units_are_what_systemd_understands() -> Outcome {
     let folder = tempfile::tempdir()?;
     let prefix = folder.path().join("usr");
     built(&folder.path().join("built"))?;
-    said(script("install.sh").args([&folder.path().join("built"), &prefix]))?;
+    run_for_stdout(script("install.sh").args([&folder.path().join("built"), &prefix]))?;
     let units = prefix.join("lib/systemd");
     // As if it were enabled for a user.
     let instance = folder.path().join("tarnd@root.service");
@@ -478,7 +485,7 @@ fn units_are_what_systemd_understands() -> Outcome {
     std::fs::write(&wrong, text.replace("Restart=on-failure", "Restart=maybe"))?;
     ensure!(!verify(&wrong, "--system")?.0, "a wrong unit was accepted");
     // Of 100, less is better: a user's process without restrictions has 92.
-    said(
+    run_for_stdout(
         Command::new("systemd-analyze")
             .args(["security", "--offline=true", "--threshold=40", "--no-pager"])
             .arg(&instance),

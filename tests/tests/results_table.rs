@@ -29,8 +29,8 @@ fn the_table_is_what_was_measured() {
         .arg(&kept)
         .output()
         .expect("tarn starts");
-    let said = String::from_utf8_lossy(&printed.stderr);
-    assert!(printed.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&printed.stderr);
+    assert!(printed.status.success(), "{stderr}");
     let printed = String::from_utf8(printed.stdout).expect("UTF-8");
     assert_eq!(
         there,

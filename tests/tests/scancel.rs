@@ -132,19 +132,19 @@ fn what_is_kept_outlives_a_cancelled_job() {
     wait_for(&fixture, "began");
     let job = cluster.exec("alice", &["squeue", "-h", "-o", "%i"]);
     scancel(&cluster, job.expect("squeue").trim());
-    let (status, said) = resumed.end();
-    assert!(cancelled(&said), "{said}");
-    assert_eq!(status, Some(143), "{said}");
-    assert!(said.contains("was told to end"), "{said}");
+    let (status, output) = resumed.end();
+    assert!(cancelled(&output), "{output}");
+    assert_eq!(status, Some(143), "{output}");
+    assert!(output.contains("was told to end"), "{output}");
     assert_eq!(parts(&cluster, 2), left);
 
     // Nothing is made again when the run resumes.
     fixture.write("go", "");
-    let said = fixture.run("-N2 -n16", "tarn resume");
+    let output = fixture.run("-N2 -n16", "tarn resume");
     assert_eq!(
         (lines(&fixture, "early"), lines(&fixture, "late")),
         (4, 1),
-        "{said}"
+        "{output}"
     );
     let size = fixture.read("out/size");
     assert_eq!(size.trim(), (5 * (1 << 20) + 2).to_string());
@@ -235,8 +235,8 @@ fn a_job_without_one_of_its_nodes_goes_on() {
     assert!(cancelled.contains("has stopped"), "{cancelled}");
     wait_for(&fixture, "over");
     fixture.write("go", "");
-    let (status, said) = job.end();
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("node3 of job 1 is left out"), "{said}");
-    assert!(fixture.path("out/size").exists(), "{said}");
+    let (status, output) = job.end();
+    assert_eq!(status, Some(0), "{output}");
+    assert!(output.contains("node3 of job 1 is left out"), "{output}");
+    assert!(fixture.path("out/size").exists(), "{output}");
 }

@@ -29,8 +29,8 @@ fn cluster(nodes: usize, programs_too: &[&str]) -> Option<Cluster> {
 }
 
 fn on(node: &Node<'_>, script: &str) -> String {
-    let said = node.exec("root", &["bash", "-c", script]);
-    said.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
+    let output = node.exec("root", &["bash", "-c", script]);
+    output.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
 }
 
 /// Neither a process nor a file of the file system is left on these nodes.
@@ -118,7 +118,7 @@ fn ranks_on_two_nodes_write_one_file() {
     build.arg(tree::root().join("tests/tests/shared/mpiio.c"));
     run_for_output(&mut build).unwrap_or_else(|e| panic!("{e:#}"));
     let show = format!("sh -c '{RUN} || {{ tail -n 40 .tarn/runs/*/steps/*.log; exit 1; }}'");
-    let told = fixture.run("-N2 -n4", &show);
+    let output = fixture.run("-N2 -n4", &show);
     let ranks = fixture.read("out/ranks");
     let info = run_for_output(Command::new("ompi_info").arg("--parsable"));
     let info = info.unwrap_or_else(|e| panic!("{e:#}"));
@@ -170,7 +170,7 @@ fn ranks_on_two_nodes_write_one_file() {
     nothing_left(&cluster, &[1, 2]);
     // Nothing has changed, nothing runs.
     let again = fixture.run("-N2 -n4", RUN);
-    assert!(!again.contains("solve started"), "{told}\n{again}");
+    assert!(!again.contains("solve started"), "{output}\n{again}");
 }
 
 /// The first attempt waits for the event of the test.
@@ -236,13 +236,13 @@ fn bad_days() {
 
     // The brick of the other node dies in the middle: the attempt fails, the next one succeeds.
     on(&cluster.node(2), "kill -9 $(pgrep -x glusterfsd)");
-    let (status, told) = run.end();
-    assert_eq!(status, Some(0), "{told}");
+    let (status, output) = run.end();
+    assert_eq!(status, Some(0), "{output}");
     assert!(
-        told.contains("its brick has ended while the step ran"),
-        "{told}"
+        output.contains("its brick has ended while the step ran"),
+        "{output}"
     );
-    assert!(told.contains("node2"), "{told}");
+    assert!(output.contains("node2"), "{output}");
     assert_eq!(fixture.read("out/text"), "done\n");
     nothing_left(&cluster, &[1, 2]);
 
@@ -253,8 +253,8 @@ fn bad_days() {
     let tarn = "kill -9 $(pgrep -u alice -x tarn | head -n 1)";
     let _ = cluster.exec("root", &["bash", "-c", tarn]);
     let _ = run.end();
-    let (status, told) = fixture::ended(fixture.allocated("-N2", "tarn resume"));
-    assert_eq!(status, Some(0), "{told}");
+    let (status, output) = fixture::ended(fixture.allocated("-N2", "tarn resume"));
+    assert_eq!(status, Some(0), "{output}");
     assert_eq!(fixture.read("out/text"), "once\n");
     nothing_left(&cluster, &[1, 2]);
 }
@@ -276,9 +276,12 @@ fn a_node_of_the_namespace_loses_its_power() {
     let lost = of_step()[1];
     let cut = cluster.node(lost).power_cut();
     cut.unwrap_or_else(|e| panic!("{e:#}"));
-    let (status, told) = run.end();
-    assert_eq!(status, Some(0), "{told}");
-    assert!(told.contains(&format!("node{lost} is lost (")), "{told}");
+    let (status, output) = run.end();
+    assert_eq!(status, Some(0), "{output}");
+    assert!(
+        output.contains(&format!("node{lost} is lost (")),
+        "{output}"
+    );
     assert_eq!(fixture.read("out/text"), "done\n");
     let others: Vec<usize> = (1..=3).filter(|n| *n != lost).collect();
     nothing_left(&cluster, &others);
@@ -291,9 +294,9 @@ fn a_node_that_cannot_have_it_is_named_before_anything_starts() {
     };
     let fixture = Fixture::new(&cluster, "alice", WAITS);
     // Its library has not been put beside tarn, if it has GlusterFS.
-    let (status, told) = fixture::ended(fixture.allocated("-N2", RUN));
-    assert_eq!(status, Some(4), "{told}");
-    let named = told.contains("node1: there is no ") || told.contains("node2: there is no ");
-    assert!(told.contains("no_shared") && named, "{told}");
-    assert!(!fixture.path("tried").exists(), "{told}");
+    let (status, output) = fixture::ended(fixture.allocated("-N2", RUN));
+    assert_eq!(status, Some(4), "{output}");
+    let named = output.contains("node1: there is no ") || output.contains("node2: there is no ");
+    assert!(output.contains("no_shared") && named, "{output}");
+    assert!(!fixture.path("tried").exists(), "{output}");
 }

@@ -157,8 +157,8 @@ impl Controller {
     }
 
     fn names(&self, user: u32) -> Vec<String> {
-        let said = self.tarn(user, &["--json", "data", "ls"]).expect("a list");
-        let lines = said.lines().map(|line| {
+        let list = self.tarn(user, &["--json", "data", "ls"]).expect("a list");
+        let lines = list.lines().map(|line| {
             let value: Value = serde_json::from_str(line).expect("JSON");
             assert_eq!(value["schema"], 1);
             value["name"].as_str().expect("a name").to_owned()
@@ -308,9 +308,12 @@ fn where_no_controller_is_that_is_said() {
             .env("TARN_CONTROLLER", folder.path().join("none"))
             .output()
             .expect("tarn");
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(!done.status.success(), "{words:?}");
-        assert!(said.contains("is `tarnd --controller` running"), "{said}");
+        assert!(
+            stderr.contains("is `tarnd --controller` running"),
+            "{stderr}"
+        );
     }
     // Without a `/` it is a run's dataset, and none is here.
     let done = Command::new(&tarn)
@@ -318,6 +321,6 @@ fn where_no_controller_is_that_is_said() {
         .current_dir(folder.path())
         .output()
         .expect("tarn");
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(said.contains("--object"), "{said}");
+    let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(stderr.contains("--object"), "{stderr}");
 }

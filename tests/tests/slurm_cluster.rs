@@ -108,10 +108,10 @@ fn programs_run_over_nodes() {
     let job = submit(&cluster, &["-N2", "-n2"], script);
     wait_for_state(&cluster, &job, "COMPLETED");
     let out = alice(&cluster, &["cat", &format!("job.{job}")]);
-    let said = lines(&out);
+    let printed = lines(&out);
     let wanted = BTreeSet::from(["node1", "node2", "still running"]);
     assert!(
-        said.is_superset(&wanted) && !said.contains("two at once"),
+        printed.is_superset(&wanted) && !printed.contains("two at once"),
         "{out}"
     );
 

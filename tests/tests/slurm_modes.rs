@@ -178,9 +178,9 @@ fn a_job_gets_the_memory_mode_that_it_asks_for() {
             log.unwrap_or_default()
         )
     });
-    let said = alice(&cluster, &["cat", "said"]);
-    assert!(said.starts_with("mode_2lm\n"), "{said}");
-    assert!(said.contains("\"persistent\":0"), "{said}");
+    let output = alice(&cluster, &["cat", "said"]);
+    assert!(output.starts_with("mode_2lm\n"), "{output}");
+    assert!(output.contains("\"persistent\":0"), "{output}");
     assert!(has_feature(&cluster, "mode_2lm") && !has_feature(&cluster, "mode_1lm"));
 
     let log = state(&cluster, "log");
@@ -202,8 +202,8 @@ fn a_job_gets_the_memory_mode_that_it_asks_for() {
 fn mounted_device(node: &Node<'_>) -> Option<String> {
     let look = "while read -r line; do set -- ${line#* - }; [ ! -e /sys/class/block/${2#/dev/} ] || { echo ${2#/dev/}; exit; }; \
         done < /proc/self/mountinfo";
-    let said = node.exec("root", &["bash", "-c", look]).ok()?;
-    Some(said.trim().to_owned()).filter(|name| !name.is_empty())
+    let output = node.exec("root", &["bash", "-c", look]).ok()?;
+    Some(output.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_node_with_live_data_keeps_it() {
     boot(&cluster, &node, &format!("{namespaces}\n"));
     let job = submit(&cluster, "true");
     // slurmd 22.05 reboots the node although its helper has refused, that of 24.11 sets it aside (docs/admin/memory-modes.md).
-    let asked = cluster.shared().join("modes/node1/reboot");
+    let reboot_request = cluster.shared().join("modes/node1/reboot");
     let aside = || {
         let shown = alice(&cluster, &["scontrol", "-o", "show", "node", "node1"]);
         shown
@@ -229,14 +229,14 @@ fn a_node_with_live_data_keeps_it() {
             .any(|w| w.starts_with("State=") && w.contains("DRAIN"))
     };
     wait_until("Slurm reboots the node or sets it aside", TIMEOUT, || {
-        asked.exists() || aside()
+        reboot_request.exists() || aside()
     })
     .unwrap_or_else(|e| panic!("{e:#}; job {job}"));
     let update = |words: &str| {
         let words = ["scontrol", "update", "nodename=node1", words];
         cluster.exec("root", &words)
     };
-    let set_aside = !asked.exists();
+    let set_aside = !reboot_request.exists();
     if set_aside {
         alice(&cluster, &["scancel", &job]);
         // It takes the node to be in the mode that it has not got.
@@ -258,7 +258,7 @@ fn a_node_with_live_data_keeps_it() {
             update("state=resume").is_ok()
         })
         .unwrap_or_else(|e| panic!("{e:#}"));
-        let said = alice(&cluster, &["srun", "-C", "mode_1lm", "echo", "back"]);
-        assert_eq!(said, "back");
+        let output = alice(&cluster, &["srun", "-C", "mode_1lm", "echo", "back"]);
+        assert_eq!(output, "back");
     }
 }

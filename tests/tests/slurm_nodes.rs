@@ -67,13 +67,20 @@ fn every_node_is_started_told_and_ended() {
     assert!(batch.is_ok(), "{batch:?}\n{of_batch}");
     // Of ten minutes: all of them, or not quite.
     let some = ["seconds left: 5", "seconds left: 600"];
-    for (said, nodes, left) in [(of_login, 2, &some[..]), (of_batch, 3, &["no end"])] {
-        assert!(left.iter().any(|left| said.contains(left)), "{said}");
+    for (output, nodes, left) in [(of_login, 2, &some[..]), (of_batch, 3, &["no end"])] {
+        assert!(left.iter().any(|left| output.contains(left)), "{output}");
         for n in 1..=nodes {
-            assert!(said.contains(&format!("node{n} started")), "{said}");
-            let told = std::fs::read_to_string(file(&cluster, &format!("told.node{n}")));
-            assert!(told.expect("it was told").contains("\"run\":\"r1\""));
-            assert!(file(&cluster, &format!("ended.node{n}")).exists(), "{said}");
+            assert!(output.contains(&format!("node{n} started")), "{output}");
+            let notification = std::fs::read_to_string(file(&cluster, &format!("told.node{n}")));
+            assert!(
+                notification
+                    .expect("it was told")
+                    .contains("\"run\":\"r1\"")
+            );
+            assert!(
+                file(&cluster, &format!("ended.node{n}")).exists(),
+                "{output}"
+            );
             let pmi = std::fs::read_to_string(file(&cluster, &format!("pmi.node{n}")));
             assert_eq!(pmi.expect("counted").trim(), "0");
         }
@@ -94,9 +101,9 @@ fn a_node_that_does_not_start_is_named_and_the_others_are_ended() {
     std::fs::write(file(&cluster, "fails"), "node2\n").expect("a file");
     let words = ["salloc", "-Q", "-N2", "nodes", "/shared/bin/node"];
     let refused = cluster.exec("alice", &words).expect_err("one is missing");
-    let said = format!("{refused:#}");
-    assert!(said.contains("did not start on node2 ("), "{said}");
-    assert!(said.contains("no luck here"), "{said}");
+    let message = format!("{refused:#}");
+    assert!(message.contains("did not start on node2 ("), "{message}");
+    assert!(message.contains("no luck here"), "{message}");
     let ended = || file(&cluster, "ended.node1").exists();
     wait_until("the end of node1's", SOON, ended).unwrap_or_else(|e| panic!("{e:#}"));
     let missing = cluster.exec(

@@ -132,16 +132,16 @@ fn write_step(folder: &Path, binding: &Path, library: &Path) {
     }
 }
 
-fn check_step(folder: &Path, said: &str) {
+fn check_step(folder: &Path, output: &str) {
     let read = |name: &str| {
-        std::fs::read(folder.join(name)).unwrap_or_else(|e| panic!("{name}: {e}\n{said}"))
+        std::fs::read(folder.join(name)).unwrap_or_else(|e| panic!("{name}: {e}\n{output}"))
     };
     assert_eq!(read("out/deep/a"), b"a\n");
     assert_eq!(read("out/b").len(), 1000);
     let dump = read("out/dump");
     assert!(
         dump.len() == 1 << 20 && dump.starts_with(b"hello"),
-        "{said}"
+        "{output}"
     );
     assert_eq!(
         read("left/list"),
@@ -172,9 +172,9 @@ fn programs_of_steps_reach_their_data() {
         .env_remove("TARN_STATE")
         .output()
         .expect("tarn");
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "{said}");
-    check_step(dir.path(), &said);
+    let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{printed}");
+    check_step(dir.path(), &printed);
 }
 
 /// A step of two nodes, on each of which a program takes the other's files from its scratch folder.
@@ -237,9 +237,9 @@ fn programs_of_one_step_reach_each_other() {
     let fixture = Fixture::new(&cluster, "alice", SWAP);
     fixture.write("swap.py", SWAP_PROGRAM);
     fixture.write("everywhere.sh", &everywhere());
-    let said = fixture.run("-N2 -n16", "tarn run --tier scm=/scm/alice:64MiB wf.toml");
+    let output = fixture.run("-N2 -n16", "tarn run --tier scm=/scm/alice:64MiB wf.toml");
     let got = [0, 1].map(|rank| fixture.read(&format!("got/rank{rank}/from")));
-    assert_eq!(got, ["node2", "node1"], "{said}");
+    assert_eq!(got, ["node2", "node1"], "{output}");
     let left = std::fs::read_dir(&fixture.folder).expect("the folder");
     let peers = |e: std::io::Result<std::fs::DirEntry>| {
         let name = e.expect("an entry").file_name();
@@ -283,9 +283,9 @@ fn programs_reach_dataspaces_of_other_nodes() {
                 exec salloc -Q -N2 --mem=500M tarn run wf.toml";
     let output = cluster.command("alice", &["bash", "-c", line]).output();
     let output = output.expect("salloc");
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "{said}");
-    check_step(&work, &said);
+    let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{printed}");
+    check_step(&work, &printed);
     let look = cluster.node(2).exec(
         "root",
         &["bash", "-c", "cd /scm/alice && ls && cat tree/a moved/a"],

@@ -126,7 +126,7 @@ impl Pair {
         std::fs::read_to_string(path).unwrap_or_default()
     }
 
-    fn said(&self, word: &str) -> bool {
+    fn has_printed(&self, word: &str) -> bool {
         self.0.shared().join("home/alice").join(word).exists()
     }
 
@@ -139,10 +139,10 @@ impl Pair {
     /// Until the program has printed this.
     fn wait(&self, word: &str, timeout: Duration) {
         let stopped = || self.read("drive.log").contains("Error");
-        let waited = wait_until(word, timeout, || self.said(word) || stopped());
+        let waited = wait_until(word, timeout, || self.has_printed(word) || stopped());
         let waited = waited.map_err(|e| format!("{e:#}"));
         assert!(
-            waited.is_ok() && self.said(word),
+            waited.is_ok() && self.has_printed(word),
             "{waited:?}\n{}",
             self.logs()
         );
@@ -168,7 +168,7 @@ fn durable_tasks_outlive_a_cut_link() {
     pair.on(1, "touch /shared/home/alice/cut");
     let minute = Duration::from_secs(60);
     std::thread::sleep(minute.saturating_sub(cut.elapsed()));
-    assert!(!pair.said("over"), "{}", pair.logs());
+    assert!(!pair.has_printed("over"), "{}", pair.logs());
     node.heal_link().unwrap_or_else(|e| panic!("{e:#}"));
     pair.wait("over", LATER);
     eprintln!("all over {:.1?} after the cut", cut.elapsed());

@@ -12,10 +12,10 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const STEPS: u64 = 150;
 
 fn is_here() -> bool {
-    let asked = Command::new("/usr/bin/python3")
+    let import = Command::new("/usr/bin/python3")
         .args(["-c", "import torch.distributed"])
         .output();
-    let here = asked.is_ok_and(|a| a.status.success());
+    let here = import.is_ok_and(|a| a.status.success());
     if !here {
         eprintln!("SKIPPED: no PyTorch here: scripts/deps.sh test installs it");
     }
@@ -42,8 +42,8 @@ fn train(tier: &str, more: &str) -> String {
 }
 
 /// The text behind a word in the last line that begins in some way.
-fn told<'a>(said: &'a str, line: &str, word: &str) -> Option<&'a str> {
-    let found = said.lines().rev().find(|l| l.starts_with(line))?;
+fn value_after<'a>(text: &'a str, line: &str, word: &str) -> Option<&'a str> {
+    let found = text.lines().rev().find(|l| l.starts_with(line))?;
     let rest = found.split_once(&format!("{word} "))?.1;
     rest.split(',').next()
 }
@@ -52,8 +52,8 @@ fn replace(cluster: &Cluster, node: usize) {
     let started = cluster.node(node).start();
     started.unwrap_or_else(|e| panic!("{e:#}"));
     let idle = || {
-        let said = cluster.exec("alice", &["sinfo", "-h", "-o", "%t %D"]);
-        said.is_ok_and(|said| said.trim() == "idle 2")
+        let output = cluster.exec("alice", &["sinfo", "-h", "-o", "%t %D"]);
+        output.is_ok_and(|output| output.trim() == "idle 2")
     };
     wait_until("both nodes idle", TIMEOUT, idle).unwrap_or_else(|e| panic!("{e:#}"));
 }
@@ -69,32 +69,36 @@ fn training_goes_on_from_a_buddys_memory_when_a_node_is_lost() {
     let fixture = Fixture::new(&cluster, "alice", "");
     lay_out(&fixture);
     let whole = fixture.run("-N2", &train("whole", ""));
-    let expected = told(&whole, "done", "loss").unwrap_or_else(|| panic!("{whole}"));
+    let expected = value_after(&whole, "done", "loss").unwrap_or_else(|| panic!("{whole}"));
     assert!(whole.contains("from None, step 0,"), "{whole}");
 
     let log = fixture.path("log");
-    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    let read_log = || std::fs::read_to_string(&log).unwrap_or_default();
     let command = format!("bash -c '{} > log 2>&1'", train("tier", ""));
     let running = fixture.start("-N2 --no-kill", &command);
-    let safe = || told(&said(), "step", "safe").and_then(|n| n.parse::<u64>().ok());
+    let safe = || value_after(&read_log(), "step", "safe").and_then(|n| n.parse::<u64>().ok());
     let far = || safe().is_some_and(|n| n >= 20);
-    wait_until("twenty steps", TIMEOUT, far).unwrap_or_else(|e| panic!("{e:#}\n{}", said()));
+    wait_until("twenty steps", TIMEOUT, far).unwrap_or_else(|e| panic!("{e:#}\n{}", read_log()));
     // The second rank's node, with its processes, its memory, and the tier in it.
     let cut = cluster.node(2).power_cut();
     cut.unwrap_or_else(|e| panic!("{e:#}"));
     // Slurm would notice by itself, later.
     fixture.shell("scancel -u alice");
     let (status, text) = running.end();
-    assert_ne!(status, Some(0), "{text}\n{}", said());
+    assert_ne!(status, Some(0), "{text}\n{}", read_log());
     let before = safe().expect("it has said so");
-    assert!(before < STEPS, "it was faster: {}", said());
+    assert!(before < STEPS, "it was faster: {}", read_log());
     replace(&cluster, 2);
 
     let again = fixture.run("-N2", &train("tier", ""));
-    let step = told(&again, "from", "step").and_then(|n| n.parse::<u64>().ok());
+    let step = value_after(&again, "from", "step").and_then(|n| n.parse::<u64>().ok());
     assert!(
         step.is_some_and(|n| n >= before && n < STEPS),
         "{before}: {again}"
     );
-    assert_eq!(told(&again, "done", "loss"), Some(expected), "{again}");
+    assert_eq!(
+        value_after(&again, "done", "loss"),
+        Some(expected),
+        "{again}"
+    );
 }

@@ -21,10 +21,10 @@ macro_rules! out {
 }
 /// A message on stderr.
 #[macro_export]
-macro_rules! say {
+macro_rules! message {
     ($($text:tt)*) => { $crate::print::message(format_args!($($text)*)) };
 }
-pub use crate::{out, say};
+pub use crate::{message, out};
 
 /// A line on stdout.
 ///
@@ -97,7 +97,7 @@ pub fn ended(result: CliResult) -> ExitCode {
     match result {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(e) => {
-            say!("error: {e}");
+            message!("error: {e}");
             ExitCode::from(e.exit as u8)
         }
     }

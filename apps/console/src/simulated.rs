@@ -5,7 +5,7 @@ use crate::print;
 use anyhow::Context;
 use std::io::Read;
 use std::path::Path;
-use tarn_spec::Rejected;
+use tarn_spec::SpecError;
 use tarn_spec::site::{DataModel, parse_machine};
 use tarn_types::codes::Exit;
 use tarn_types::policy::{Policy, PolicyError};
@@ -52,7 +52,7 @@ pub fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// Draws every problem on stderr; the error itself only counts them.
-pub fn rejected(rejected: Rejected, what: &str) -> CliError {
+pub fn rejected(rejected: SpecError, what: &str) -> CliError {
     let count = rejected.problems().len();
     print::drawn(&format!("{:?}", miette::Report::new(rejected)));
     CliError::new(

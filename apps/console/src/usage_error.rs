@@ -1,6 +1,6 @@
 //! Explanations of a wrong command line, beyond those of clap.
 
-use crate::print::say;
+use crate::print::message;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ fn of_environment(command: &clap::Command, e: &clap::Error) -> Option<String> {
 
 /// The variable that gives this value to this option, in any command.
 fn variable(command: &clap::Command, option: &str, value: &str) -> Option<String> {
-    let says = |arg: &clap::Arg| {
+    let variable_of = |arg: &clap::Arg| {
         let variable = arg.get_env().filter(|_| arg.get_long() == Some(option))?;
         let given = std::env::var_os(variable)?;
         (given == value).then(|| variable.to_string_lossy().into_owned())
@@ -31,7 +31,7 @@ fn variable(command: &clap::Command, option: &str, value: &str) -> Option<String
             .get_subcommands()
             .find_map(|c| variable(c, option, value))
     };
-    command.get_arguments().find_map(says).or_else(below)
+    command.get_arguments().find_map(variable_of).or_else(below)
 }
 
 /// The argument of which a value is not taken, and the value.
@@ -162,11 +162,11 @@ fn default(arg: &clap::Arg) -> Option<String> {
 /// Prints the error in a command line, or the help or version that it requests, and returns the exit code.
 pub fn print(command: &clap::Command, e: &clap::Error) -> ExitCode {
     match not_a_number(command, e) {
-        Some(text) => say!("{text}"),
+        Some(text) => message!("{text}"),
         None => drop(e.print()),
     }
     if let Some(variable) = of_environment(command, e) {
-        say!("note: the value is that of the environment variable {variable}");
+        message!("note: the value is that of the environment variable {variable}");
     }
     ExitCode::from(if e.use_stderr() { Exit::Usage as u8 } else { 0 })
 }

@@ -228,7 +228,7 @@ impl CryptBench {
                 let shown: Vec<_> = shown
                     .filter_map(|(w, r)| Some(format!("{} {:.0}", w.name(), r.last()?)))
                     .collect();
-                crate::print::say!(
+                crate::print::message!(
                     "{}  {round}/{rounds}, MB/s: {}",
                     self.medium,
                     shown.join(", ")

@@ -10,7 +10,7 @@ mod turns;
 
 use crate::figure::{BenchFigure, median};
 use crate::fio;
-use crate::print::say;
+use crate::print::message;
 use crate::scratch::ScratchFolder;
 use anyhow::{bail, ensure};
 use std::cell::Cell;
@@ -195,7 +195,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     for case in cases {
         match (case, case.engine()) {
             (_, Some(_)) if args.cases.is_empty() && !fio::is_here() => {
-                say!("note: {} is left out: there is no fio", case.name());
+                message!("note: {} is left out: there is no fio", case.name());
             }
             (_, Some(engine)) => figures.push(beside::measure(args, *case, engine, &ground)?),
             (DsaCase::Scaling, _) => figures.extend(scaling::measure(args, &ground)?),
@@ -203,7 +203,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
             (DsaCase::RemoteTcp | DsaCase::RemoteShm, _)
                 if args.cases.is_empty() && !has_libfabric() =>
             {
-                say!("note: {} is left out: there is no {LIBRARY}", case.name());
+                message!("note: {} is left out: there is no {LIBRARY}", case.name());
             }
             (DsaCase::RemoteTcp | DsaCase::RemoteShm, _) => {
                 figures.extend(remote::measure(args, *case)?)
@@ -211,7 +211,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
             (DsaCase::DiskRead4k | DsaCase::DiskWrite4k, _) => match &args.disk {
                 Some(folder) => figures.push(disk::measure(args, *case, folder)?),
                 None if args.cases.is_empty() => {
-                    say!(
+                    message!(
                         "note: {} is left out: name its folder by --disk",
                         case.name()
                     );

@@ -79,7 +79,7 @@ pub(crate) fn main() -> ExitCode {
     match io_main(std::env::args_os().skip(2)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            crate::print::say!("error: {e:#}");
+            crate::print::message!("error: {e:#}");
             ExitCode::FAILURE
         }
     }

@@ -6,7 +6,7 @@ mod workload;
 
 use crate::error::{CliResult, ExitWith};
 use crate::figure;
-use crate::print::{self, say};
+use crate::print::{self, message};
 use crate::trial::{FileReadCache, SimulationTrial, on_all_cores};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -109,9 +109,12 @@ fn measure(args: &Args, machine: &Machine) -> CliResult<Vec<MixedOutcome>> {
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let loaded = workload::mixed(args, machine, &files, seed, span)?;
         if seed == args.seed {
-            loaded.notes.iter().for_each(|note| say!("note: {note}"));
+            loaded
+                .notes
+                .iter()
+                .for_each(|note| message!("note: {note}"));
             for s in &loaded.workload.skipped {
-                say!(
+                message!(
                     "note: {}: {} record(s) left out: {}",
                     s.file,
                     s.count,

@@ -5,7 +5,7 @@ mod child;
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::figure;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use anyhow::Context;
 use child::{Child, ChildOutcome, Signals};
 use serde::Deserialize;
@@ -136,15 +136,15 @@ pub(crate) fn run(json: bool, args: &Args) -> CliResult {
     };
     write(&results, page, &kept)?;
     for (number, name) in chosen.iter().enumerate() {
-        say!("{}/{} {name}", number + 1, chosen.len());
+        message!("{}/{} {name}", number + 1, chosen.len());
         let experiment = run_experiment(&folder, name, args, &signals)?;
         if let Some(why) = &experiment.not_run {
-            say!("{name}: not run: {why}");
+            message!("{name}: not run: {why}");
         }
         results.experiments.push(experiment);
         // The results so far outlive a later failure. A write that fails now may succeed afterwards.
         if let Err(e) = write(&results, page, &kept) {
-            say!("warning: {e}");
+            message!("warning: {e}");
         }
         if signals.exit().is_some() {
             break;
@@ -152,7 +152,7 @@ pub(crate) fn run(json: bool, args: &Args) -> CliResult {
     }
     print_results(json, args, &results)?;
     write(&results, page, &kept)?;
-    say!("{}: all of it, with figures", page.display());
+    message!("{}: all of it, with figures", page.display());
     match signals.exit() {
         Some(exit) => Ok(exit),
         None if results.experiments.iter().any(|e| e.not_run.is_some()) => Ok(Exit::WorkflowFailed),
@@ -278,7 +278,7 @@ fn about(folder: &Path, name: &str, signals: &Signals) -> Result<ExperimentInfo,
     let child =
         Child::start(&program, &["about".into()]).map_err(|e| NoResultReason(format!("{e:#}")))?;
     match child.wait(ABOUT, signals) {
-        ChildOutcome::Said(text) => serde_json::from_slice(&text).map_err(|e| {
+        ChildOutcome::Succeeded(text) => serde_json::from_slice(&text).map_err(|e| {
             NoResultReason(format!(
                 "the description of {} cannot be read: {e}",
                 program.display()
@@ -310,7 +310,7 @@ fn list(json: bool, folder: &Path, names: &[String], signals: &Signals) -> CliRe
                     about.needs.join("; ")
                 )?;
             }
-            Err(why) => say!("{name}: {why}"),
+            Err(why) => message!("{name}: {why}"),
         }
     }
     if !json {
@@ -370,7 +370,7 @@ fn run_experiment(
         Err(e) => ChildOutcome::Failed(format!("{e:#}")),
     };
     let found = match ended {
-        ChildOutcome::Said(text) => {
+        ChildOutcome::Succeeded(text) => {
             Experiment::parse(&text).map_err(|e| NoResultReason(e.to_string()))
         }
         ChildOutcome::Failed(why) => Err(NoResultReason(why)),
@@ -408,7 +408,7 @@ impl ExperimentFolder {
 impl Drop for ExperimentFolder {
     fn drop(&mut self) {
         if let Err(e) = Trees::new().remove(&self.0) {
-            say!("warning: {e}");
+            message!("warning: {e}");
         }
     }
 }

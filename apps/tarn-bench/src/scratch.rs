@@ -61,7 +61,7 @@ impl ScratchFolder {
 impl Drop for ScratchFolder {
     fn drop(&mut self) {
         if let Err(e) = Trees::new().remove(&self.0) {
-            crate::print::say!("warning: {e}");
+            crate::print::message!("warning: {e}");
         }
         folders().all.remove(&self.0);
     }
@@ -85,7 +85,7 @@ fn watch_signals() -> std::io::Result<()> {
                 gone
             });
             if !tried {
-                crate::print::say!("warning: {} remains", folder.display());
+                crate::print::message!("warning: {} remains", folder.display());
             }
         }
         let _ = emulate_default_handler(signal);

@@ -283,7 +283,7 @@ impl StageBench {
                 .zip(&seconds)
                 .map(|(w, s)| format!("{w:?} {:.3} s", s[round as usize]))
                 .collect();
-            crate::print::say!(
+            crate::print::message!(
                 "{}  {}/{rounds}: {}",
                 self.label,
                 round + 1,
@@ -326,7 +326,7 @@ impl StageBench {
             }
             before = Some(now);
         }
-        crate::print::say!(
+        crate::print::message!(
             "{}: no two rounds agreed within {:.0} %; the machine is busy",
             self.label,
             AGREE * 100.0

@@ -252,7 +252,7 @@ pub(crate) fn echo_main() -> ExitCode {
     match echo(Path::new(&path)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            crate::print::say!("error: {e:#}");
+            crate::print::message!("error: {e:#}");
             ExitCode::FAILURE
         }
     }

@@ -128,7 +128,7 @@ fn papers(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
                 Some((target, cache)) => direct(case, target, *cache, args.pairs, seed)?,
                 None => through_tarn(case, home.path(), &args.memory, args.pairs, seed)?,
             };
-            crate::print::say!(
+            crate::print::message!(
                 "{}/{}  {}: write {:.3} s, read {:.3} s ({method})",
                 turn + 1,
                 args.runs,

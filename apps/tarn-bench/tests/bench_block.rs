@@ -16,14 +16,14 @@ fn a_device_is_measured_beside_nbdkits_memory_and_nothing_is_left() {
     };
     let folder = fixture.path("tier");
     std::fs::create_dir(&folder).unwrap();
-    let text = nbd::said(
+    let text = nbd::output_of(
         Command::new(program::tarn())
             .args(["bench", "block", "--json", "--rounds", "1", "--mib", "4"])
             .args(["--requests", "64", "--dir"])
             .arg(&folder),
     );
-    let said: Value = serde_json::from_str(&text).unwrap();
-    let results = said["results"].as_array().unwrap();
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let results = report["results"].as_array().unwrap();
     let names = ["depth1", "depth1", "depth32", "depth32", "seq-1m", "seq-1m"];
     assert_eq!(results.len(), names.len());
     for (result, name) in results.iter().zip(names) {

@@ -145,7 +145,7 @@ fn proxies_run_with_checkpoints_and_without() {
     let mut args = vec!["bench", "ckpt", "--json", "--mib", "2", "--rounds", "1"];
     args.extend(["--dir", &dir, "--proxies", &at]);
     args.extend(["--case", "slowdown-cm1", "--case", "whole"]);
-    site.tarn(&args).exits(5).says("make the proxies");
+    site.tarn(&args).exits(5).prints("make the proxies");
     if !proxies::make(&["cm1", "gtc"], &proxies_at) {
         return;
     }

@@ -14,11 +14,11 @@ use tempfile::TempDir;
 fn results(options: &[&str]) -> Vec<(String, Value)> {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let out = bench(&folder, options).output().unwrap();
-    let told = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{told}");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{stderr}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    let said: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let results = said["results"].as_array().unwrap().iter();
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let results = report["results"].as_array().unwrap().iter();
     let named = results.map(|result| {
         assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
         (result["name"].as_str().unwrap().to_owned(), result.clone())
@@ -189,10 +189,10 @@ fn what_makes_no_sense_is_refused() {
         ("--threads=200", "not 1 MiB a thread"),
     ] {
         let out = bench(&folder, &["--case=phases", option]).output().unwrap();
-        let told = String::from_utf8_lossy(&out.stderr);
+        let stderr = String::from_utf8_lossy(&out.stderr);
         assert!(
-            !out.status.success() && told.contains(why),
-            "{option}: {told}"
+            !out.status.success() && stderr.contains(why),
+            "{option}: {stderr}"
         );
     }
 }
@@ -209,10 +209,10 @@ fn partitions_of_a_disk_are_measured_beside_io_uring_alone_and_nothing_is_left()
     };
     let place = folder.path().to_str().unwrap();
     let out = measured(&["--disk", place]);
-    let told = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{told}");
-    let said: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let results = said["results"].as_array().unwrap();
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{stderr}");
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let results = report["results"].as_array().unwrap();
     assert_eq!(results.len(), 2);
     for (result, case) in results.iter().zip(["disk-read", "disk-write"]) {
         assert!(
@@ -223,6 +223,9 @@ fn partitions_of_a_disk_are_measured_beside_io_uring_alone_and_nothing_is_left()
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let out = measured(&[]);
-    let told = String::from_utf8_lossy(&out.stderr);
-    assert!(!out.status.success() && told.contains("--disk"), "{told}");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        !out.status.success() && stderr.contains("--disk"),
+        "{stderr}"
+    );
 }

@@ -112,10 +112,10 @@ fn trace(seed: u64, jobs: u64) -> String {
     for n in 1..=jobs {
         now += random.within(0..120);
         let (nodes, run) = (1 << random.within(0..4), random.within(30..1500));
-        let asked = run * random.within(1..4);
+        let requested = run * random.within(1..4);
         let _ = writeln!(
             text,
-            "{n} {now} -1 {run} {nodes} -1 -1 {nodes} {asked} -1 1 1 1 1 1 1 -1 -1"
+            "{n} {now} -1 {run} {nodes} -1 -1 {nodes} {requested} -1 1 1 1 1 1 1 -1 -1"
         );
     }
     text

@@ -117,16 +117,18 @@ fn what_was_kept_is_printed_as_the_documents_table() {
     let both = [&words[..], &["--report", "page.html"]].concat();
     assert_eq!(reproduce(&site, &both).exits(0).out, table);
     assert!(site.read("page.html").contains("needs a GPU"));
-    let told = reproduce(&site, &["--render", "kept.json"]).exits(0).out;
-    for says in [
+    let output = reproduce(&site, &["--render", "kept.json"]).exits(0).out;
+    for expected in [
         "here, emulated: 2",
         "differs from the paper: smaller",
         "medians of 3 repetitions",
         "2 experiments took 1.0 min",
     ] {
-        assert!(told.contains(says), "{says}: {told}");
+        assert!(output.contains(expected), "{expected}: {output}");
     }
-    reproduce(&site, &["--markdown"]).exits(2).says("--render");
+    reproduce(&site, &["--markdown"])
+        .exits(2)
+        .prints("--render");
     reproduce(&site, &[&words[..], &["--json"]].concat()).exits(2);
 }
 
@@ -150,9 +152,9 @@ fn times_are_listed_and_summed_and_results_kept_where_told() {
     assert_eq!(kept["experiments"][0]["rounds"], 3);
     assert!(site.path("page").exists() && !site.path("page.json").exists());
     let same = ["--results", "page", "--report", "page"];
-    reproduce(&site, &same).exits(2).says("--results");
+    reproduce(&site, &same).exits(2).prints("--results");
     let nowhere = ["a", "--results", "no/kept.json"];
-    reproduce(&site, &nowhere).exits(5).says("--results");
+    reproduce(&site, &nowhere).exits(5).prints("--results");
 }
 
 /// The reason why each experiment was not run, or none.
@@ -184,13 +186,13 @@ fn no_folder_for_its_files_is_one_experiments_trouble() {
     let why = reasons(&site);
     assert_eq!((&why[0], &why[3]), (&None, &None), "{why:?}");
     let why = why[2].as_deref().unwrap();
-    for says in [
+    for expected in [
         "needs a folder",
         "files/tarn-reproduce-",
         "No such file",
         "--dir",
     ] {
-        assert!(why.contains(says), "{says}: {why}");
+        assert!(why.contains(expected), "{expected}: {why}");
     }
 }
 
@@ -258,22 +260,22 @@ fn a_full_disk_is_one_experiments_trouble() {
 fn mistakes_are_said_before_anything_is_measured() {
     let site = Site::new("");
     experiment(&site, "a", "touch ../measured");
-    reproduce(&site, &["b"]).exits(7).says("there are a");
+    reproduce(&site, &["b"]).exits(7).prints("there are a");
     reproduce(&site, &["--report", "x.json"])
         .exits(2)
-        .says("does not end in .json");
+        .prints("does not end in .json");
     reproduce(&site, &["--report", "no/x.html"])
         .exits(5)
-        .says("--report");
+        .prints("--report");
     reproduce(&site, &["--render", "none.json"]).exits(7);
     site.write("other.json", "{}");
     reproduce(&site, &["--render", "other.json"])
         .exits(3)
-        .says("research/evidence");
+        .prints("research/evidence");
     let nowhere = ["--experiments", "nowhere"];
     reproduce(&site, &nowhere)
         .exits(7)
-        .says("research/experiments");
+        .prints("research/experiments");
     assert!(!site.path("measured").exists());
 }
 
@@ -311,10 +313,10 @@ fn what_the_papers_compute_is_computed() {
     let mut command = site.command(&["reproduce", "fernando-loss", "fernando-figure2"]);
     command.arg("--dir").arg(site.path(""));
     let ran = Ran::of(command.output().unwrap()).exits(0);
-    let said = |begin: &str| ran.out.lines().filter(|l| l.starts_with(begin)).count();
-    assert_eq!(said("  holds: "), 1, "{}", ran.out);
+    let count = |begin: &str| ran.out.lines().filter(|l| l.starts_with(begin)).count();
+    assert_eq!(count("  holds: "), 1, "{}", ran.out);
     // A value that was fitted to the published ones proves nothing.
-    assert_eq!(said("  undecided: "), 2, "{}", ran.out);
+    assert_eq!(count("  undecided: "), 2, "{}", ran.out);
     assert!(ran.out.contains("0.98960271 to 0.00000003"), "{}", ran.out);
     assert_eq!(site.read("results.html").matches("<figure ").count(), 2);
 }

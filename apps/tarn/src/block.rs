@@ -4,7 +4,7 @@ mod folder;
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
-use crate::print::{self, say};
+use crate::print::{self, message};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use folder::NbdkitFolder;
@@ -269,7 +269,7 @@ impl Drop for NbdkitServer {
             && let Err(e) = std::fs::remove_file(path)
             && e.kind() != ErrorKind::NotFound
         {
-            say!("warning: cannot remove {}: {e}", path.display());
+            message!("warning: cannot remove {}: {e}", path.display());
         }
     }
 }
@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_are_told_where() {
+    fn addresses_are_shown_as_uris() {
         let socket = NbdAddress::Socket("/tmp/a b/ä.sock".into());
         assert_eq!(socket.uri(), "nbd+unix:///?socket=/tmp/a%20b/%C3%A4.sock");
         let address = "[::1]:10809".parse().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::options::{BindArg, IsolationArg, MachineArgs};
-use crate::print::say;
+use crate::print::message;
 use anyhow::Context;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const ASSUMED_EXTERNAL_RATE: u64 = 100_000_000;
 /// The cluster of this machine that the arguments describe.
 pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluster> {
     if args.peer_rate.is_some() {
-        say!(
+        message!(
             "note: --peer-rate has no effect on one machine: its nodes read the same memory or disk"
         );
     }
@@ -41,7 +41,7 @@ pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluste
         },
     };
     let found = machine::cluster(&found, &spec).map_err(|e| match e {
-        machine::MachineError::NoRoom { .. } => CliError::new(Exit::NoRoom, e),
+        machine::MachineError::NoSpace { .. } => CliError::new(Exit::NoSpace, e),
         other => CliError::new(Exit::State, other),
     });
     let mut found = found?;
@@ -84,7 +84,7 @@ fn sockets(bind: BindArg) -> Vec<Socket> {
         return Vec::new();
     }
     machine::sockets().unwrap_or_else(|why| {
-        say!("note: nothing is bound to processor sockets: {why}");
+        message!("note: nothing is bound to processor sockets: {why}");
         Vec::new()
     })
 }

@@ -14,7 +14,7 @@ use crate::clock::wall;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::options::{DataCommand, DataGetArgs, DataRmArgs, DataVerifyArgs};
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use crate::state::{self, open_catalogue};
 use held::LockedVersion;
 use removal::is_here;
@@ -155,7 +155,7 @@ fn pin(globals: &Globals, dataset: &str) -> CliResult {
     held.uncache()?;
     held.sync()?;
     held.record(ChangeKind::KeptUntil(None))?;
-    say!("{dataset} stays until `tarn data release {dataset}` or `tarn data rm {dataset}`");
+    message!("{dataset} stays until `tarn data release {dataset}` or `tarn data rm {dataset}`");
     Ok(Exit::Success)
 }
 
@@ -219,7 +219,7 @@ fn ls(globals: &Globals) -> CliResult {
         return Ok(Exit::Success);
     }
     if rows.is_empty() {
-        say!("no data is stored on the nodes");
+        message!("no data is stored on the nodes");
         return Ok(Exit::Success);
     }
     out!(

@@ -49,8 +49,8 @@ pub(crate) enum H5Command {
         #[arg(long, value_name = "N")]
         newer_than: Option<u64>,
         /// Give up after this
-        #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
-        patience: Duration,
+        #[arg(long, alias = "patience", value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
+        timeout: Duration,
     },
 }
 
@@ -70,8 +70,8 @@ pub(crate) fn h5(globals: &Globals, command: &H5Command) -> CliResult {
         H5Command::Wait {
             partition,
             newer_than,
-            patience,
-        } => list::wait(globals, &exec::meant(partition), *newer_than, *patience),
+            timeout,
+        } => list::wait(globals, &exec::meant(partition), *newer_than, *timeout),
     }
 }
 

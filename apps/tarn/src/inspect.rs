@@ -3,7 +3,7 @@
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::options::{WhichRun, WhyArgs};
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use crate::run::changes::StepChanges;
 use crate::state;
 use crate::state::history_of;
@@ -144,7 +144,7 @@ pub(crate) fn cancel(globals: &Globals, which: &WhichRun) -> CliResult {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    say!("{run} has stopped; `tarn resume` continues from here");
+    message!("{run} has stopped; `tarn resume` continues from here");
     Ok(Exit::Success)
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn cancel(globals: &Globals, which: &WhichRun) -> CliResult {
 fn ask_by_file(dir: &StateDir, run: &str, holder: Option<&Holder>) -> CliResult<()> {
     let path = dir.cancel(run);
     let where_it_is = holder.map_or_else(|| "elsewhere".into(), |h| format!("on {}", h.host()));
-    say!(
+    message!(
         "{run} runs {where_it_is}: it is asked to stop by {}",
         path.display()
     );

@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
-use crate::print::say;
+use crate::print::message;
 use crate::state;
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ pub(crate) fn key(globals: &Globals, command: &KeyCommand) -> CliResult {
             let key = keys::fresh().exit(Exit::State)?;
             let id = key.id();
             keys::write(&path, &KeyRing::new(key), false).exit(Exit::State)?;
-            say!(
+            message!(
                 "key {id} is in {}; keep a copy where nobody else reads it: without it, the data sealed with it is lost",
                 path.display()
             );
@@ -60,7 +60,7 @@ pub(crate) fn key(globals: &Globals, command: &KeyCommand) -> CliResult {
                 all.drop_old();
                 keys::write(&path, &all, true).exit(Exit::State)?;
             }
-            say!(
+            message!(
                 "key {} is the newest in {}; {rewrapped} keys of data were wrapped again",
                 all.newest().id(),
                 path.display()

@@ -1,6 +1,6 @@
 //! The status of an active run, for `tarn status` in another shell or on another node; and requests from there to stop the run.
 
-use crate::print::say;
+use crate::print::message;
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -38,7 +38,7 @@ impl StatusFile {
                     return;
                 }
                 if std::fs::remove_file(&cancelled).is_ok() {
-                    say!("somebody asks that the run stop (tarn cancel)");
+                    message!("somebody asks that the run stop (tarn cancel)");
                     let own = rustix::process::getpid();
                     let _ = rustix::process::kill_process(own, rustix::process::Signal::TERM);
                 }

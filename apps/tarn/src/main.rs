@@ -37,7 +37,7 @@ mod workflow;
 use args::{Cli, TarnCommand};
 use clap::{CommandFactory, Parser};
 use error::{CliError, CliResult};
-use print::say;
+use print::message;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 use tarn_console::{error, print, whole};
@@ -82,14 +82,14 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => {
             if let Some(option) = usage_error::only_for_run(&e) {
-                say!(
+                message!(
                     "error: `tarn resume` continues a run as it began and takes no {option}; `tarn run {option}` begins a new run, \
                      which runs again only what is not done"
                 );
                 return ExitCode::from(Exit::Usage as u8);
             }
             if usage_error::names_run_twice(&e) {
-                say!("error: name the run once: `RUN` and `--run RUN` are the same");
+                message!("error: name the run once: `RUN` and `--run RUN` are the same");
                 return ExitCode::from(Exit::Usage as u8);
             }
             return tarn_console::usage_error::print(&Cli::command(), &e);

@@ -6,7 +6,7 @@ mod uses;
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use clap::{Args, Subcommand, ValueEnum};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -219,8 +219,10 @@ fn print_devices(inventory: &Inventory) -> CliResult<()> {
     for tool in &inventory.tools {
         match &tool.state {
             ToolState::Answered => {}
-            ToolState::Missing => say!("note: {} is missing (package {})", tool.name, tool.package),
-            ToolState::Failed { why } => say!("note: {}: {why}", tool.name),
+            ToolState::Missing => {
+                message!("note: {} is missing (package {})", tool.name, tool.package)
+            }
+            ToolState::Failed { why } => message!("note: {}: {why}", tool.name),
         }
     }
     Ok(())
@@ -301,7 +303,7 @@ fn set(globals: &Globals, args: &ChangeArgs) -> CliResult {
         .map_or_else(|_| "root".to_owned(), |user| format!("root for {user}"));
     for change in &plan.commands {
         let line = format!("{} {}", change.program, change.args.join(" "));
-        say!("audit: {who} changes {} to {}: {line}", plan.from, plan.to);
+        message!("audit: {who} changes {} to {}: {line}", plan.from, plan.to);
         let words: Vec<&str> = change.args.iter().map(String::as_str).collect();
         let failed = |why: String| {
             let text = format!(
@@ -316,7 +318,7 @@ fn set(globals: &Globals, args: &ChangeArgs) -> CliResult {
         }
     }
     if plan.reboot {
-        say!("audit: {} waits for a reboot", plan.to);
+        message!("audit: {} waits for a reboot", plan.to);
     }
     Ok(Exit::Success)
 }

@@ -89,7 +89,7 @@ pub(crate) struct RunArgs {
     pub(crate) workflow: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
-    /// Which step starts when and where, and where its data goes: fcfs, greedy[:patience=TIME], easy, sjf-easy, heft
+    /// Which step starts when and where, and where its data goes: fcfs, greedy[:max-wait=TIME], easy, sjf-easy, heft
     /// or same-nodes, each with +stage-through (the usual) or +cache; data (data stays on the nodes, steps go to it); energy
     /// (within a run like data: no node is put to sleep). `stage-through` alone is heft+stage-through
     #[arg(long, value_name = "POLICY", default_value = "data")]

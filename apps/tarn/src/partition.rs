@@ -3,7 +3,7 @@
 use crate::argument::ArgumentError;
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use clap::Subcommand;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ struct PartitionRow<'a> {
 fn ls(globals: &Globals, folder: &Path) -> CliResult {
     let all = Partition::list(folder).map_err(refused)?;
     if all.is_empty() && !globals.json {
-        say!("no partitions are in {}", folder.display());
+        message!("no partitions are in {}", folder.display());
     }
     for info in &all {
         if globals.json {
@@ -136,7 +136,7 @@ pub(crate) fn refused(why: RequestError) -> CliError {
         Code::Invalid => Exit::Usage,
         Code::NotFound => Exit::NotFound,
         Code::Busy => Exit::Busy,
-        Code::NoSpace | Code::Quota => Exit::NoRoom,
+        Code::NoSpace | Code::Quota => Exit::NoSpace,
         Code::Exists | Code::Corrupt | Code::Lost | Code::TimedOut => Exit::WorkflowFailed,
         Code::Internal => Exit::Internal,
         _ => Exit::State,

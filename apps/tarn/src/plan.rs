@@ -4,7 +4,7 @@
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::options::RunArgs;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use crate::run::allocation::{AllocationRequest, ConnectedAllocation};
 use crate::run::changes::{self, StepChanges};
 use crate::run::dropped::Dropped;
@@ -26,7 +26,7 @@ use tarn_simulator::{Estimates, SimEntry, Simulation};
 use tarn_types::action::{Do, Outcome};
 use tarn_types::cluster::Cluster;
 use tarn_types::codes::Exit;
-use tarn_types::event::{Event, Failure, Start};
+use tarn_types::event::{Event, RunError, Start};
 use tarn_types::history::History;
 use tarn_types::id::{DataId, InstanceId, StepId, TierRef};
 use tarn_types::layout::StateDir;
@@ -192,7 +192,7 @@ pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
         Outcome::Done => return Ok(Exit::Success),
         // That of the run.
         Outcome::Failed => Exit::WorkflowFailed,
-        _ => Exit::NoRoom,
+        _ => Exit::NoSpace,
     };
     let text = "this workflow cannot be run here as it is";
     Err(CliError::new(exit, text))
@@ -228,7 +228,7 @@ fn simulate(start: &Start, world: &mut Simulation) -> CliResult<(Outcome, Vec<Re
         0,
         &mut |r| {
             if let Some(sign) = alive.see(r, SIGN_OF_LIFE) {
-                say!("{sign}");
+                message!("{sign}");
             }
         },
     );
@@ -276,7 +276,7 @@ fn estimates(start: &Start, seen: EarlierObservations, looks: &changes::Looks) -
     let w = &start.workflow;
     let listed = looks.iter();
     let listed = listed.map(|(id, look)| (*id, list(w.dataset(*id), look)));
-    let sources: BTreeMap<DataId, Result<Vec<PartInfo>, Failure>> = listed.collect();
+    let sources: BTreeMap<DataId, Result<Vec<PartInfo>, RunError>> = listed.collect();
     let known = sources.iter();
     let known = known.filter_map(|(id, parts)| Some((*id, parts.as_deref().ok()?)));
     let of_others = start.prior_data.iter().map(|prior| {
@@ -324,13 +324,13 @@ fn estimates(start: &Start, seen: EarlierObservations, looks: &changes::Looks) -
 /// The parts of a real source.
 fn list(
     dataset: &Dataset,
-    look: &Result<tarn_node::SourceLook, Failure>,
-) -> Result<Vec<PartInfo>, Failure> {
+    look: &Result<tarn_node::SourceLook, RunError>,
+) -> Result<Vec<PartInfo>, RunError> {
     let manifest = look.as_ref().map(|l| &l.tree).map_err(Clone::clone)?;
     let parts =
         merge::partition(manifest, dataset.partition, dataset.scatter.as_ref()).map_err(|e| {
-            Failure {
-                kind: tarn_types::event::FailureKind::Io,
+            RunError {
+                kind: tarn_types::event::RunErrorKind::Io,
                 message: e.to_string(),
             }
         })?;
@@ -413,7 +413,7 @@ impl PlanSummary {
                         Reason::Failed { .. } | Reason::GaveUp { .. } | Reason::Incomplete { .. }
                     ) =>
                 {
-                    say!("error: {}", why());
+                    message!("error: {}", why());
                 }
                 _ => {}
             }
@@ -451,7 +451,7 @@ fn show(
         return print::json(&value);
     }
     if let Some(banner) = emulation(&start.cluster) {
-        say!("{banner}");
+        message!("{banner}");
     }
     out!("order and placement (times are estimates)")?;
     for row in &plan.rows {

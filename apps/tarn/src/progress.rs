@@ -1,6 +1,6 @@
 //! The display of an active run: bars on a terminal, plain lines elsewhere, events as JSON.
 
-use crate::print::{self, say};
+use crate::print::{self, message};
 use crate::run::changes::StepChanges;
 use crate::run::dropped::Dropped;
 use crate::run_log;
@@ -60,7 +60,7 @@ impl Watcher {
     pub(crate) fn report_changes(&mut self, changes: StepChanges, w: &Workflow) {
         if !self.json {
             for note in changes.notes(w, &BTreeSet::new()) {
-                say!("note: {note}");
+                message!("note: {note}");
             }
         }
         self.changes = changes;
@@ -115,7 +115,7 @@ impl Watcher {
         let text = format!("[{:>8.2} s] {line}", now as f64 / SECOND as f64);
         match &self.bars {
             Some(bars) => bars.steps.println(print::plain(&text)),
-            None => say!("{text}"),
+            None => message!("{text}"),
         }
     }
 

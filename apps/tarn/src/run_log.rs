@@ -118,10 +118,10 @@ fn event(history: &History, at: f64, event: &Event) {
         Event::SourceFailed { failure, .. } => {
             warn!(at, why = failure.message, "source not listed")
         }
-        Event::Capacity { spot, bytes } => {
+        Event::Capacity { tier_ref, bytes } => {
             debug!(
                 at,
-                node = history.node_name(spot.node),
+                node = history.node_name(tier_ref.node),
                 bytes,
                 "a tier's room has changed"
             );
@@ -177,13 +177,24 @@ fn image(history: &History, at: f64, step: &str, attempt: u32, what: &Imaged) {
                 "goes on from an image"
             );
         }
-        Imaged::Copied { id, at: spot, took } => {
-            let (image, node, took) =
-                (id.to_string(), history.node_name(spot.node), seconds(*took));
+        Imaged::Copied {
+            id,
+            at: tier_ref,
+            took,
+        } => {
+            let (image, node, took) = (
+                id.to_string(),
+                history.node_name(tier_ref.node),
+                seconds(*took),
+            );
             info!(at, step, attempt, image, node, took, "image copied");
         }
-        Imaged::NotCopied { id, at: spot, why } => {
-            let (image, node) = (id.to_string(), history.node_name(spot.node));
+        Imaged::NotCopied {
+            id,
+            at: tier_ref,
+            why,
+        } => {
+            let (image, node) = (id.to_string(), history.node_name(tier_ref.node));
             warn!(at, step, attempt, image, node, why, "image not copied");
         }
         Imaged::NotRestored { id, why } => {
@@ -222,7 +233,7 @@ fn data_name(history: &History, data: DataId) -> String {
 
 fn place_name(history: &History, place: &Place) -> String {
     match place {
-        Place::Node(spot) => history.node_name(spot.node),
+        Place::Node(tier_ref) => history.node_name(tier_ref.node),
         Place::Source => "source".into(),
         Place::External(path) => path.display().to_string(),
         Place::Drained => "drained".into(),
@@ -233,7 +244,7 @@ fn order(history: &History, at: f64, action: &Action) {
     let why = || history.explain(&action.why);
     match &action.what {
         Do::Run(run) => {
-            let name = |spot: &TierRef| history.node_name(spot.node);
+            let name = |tier_ref: &TierRef| history.node_name(tier_ref.node);
             let nodes: Vec<_> = run.nodes.iter().map(name).collect();
             let step = history.instance_name(run.instance);
             info!(

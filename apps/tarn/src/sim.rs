@@ -7,7 +7,7 @@ mod replay;
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
-use crate::print::{self, say};
+use crate::print::{self, message};
 use anyhow::Context;
 pub(crate) use args::SimArgs;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -99,13 +99,13 @@ fn compare(globals: &Globals, args: &SimArgs) -> CliResult {
             "workflow {workflow} can never run to its end on this machine: {}: {}; the figures are without it",
             job.job, job.why
         );
-        return Err(CliError::new(Exit::NoRoom, message));
+        return Err(CliError::new(Exit::NoSpace, message));
     }
     let jobs = workload.jobs.len() as u64;
     if jobs > 0 && summaries.iter().any(|s| s.refused == jobs) {
         let message =
             "none of the jobs can run on this machine; the notes above list what is missing";
-        return Err(CliError::new(Exit::NoRoom, message));
+        return Err(CliError::new(Exit::NoSpace, message));
     }
     Ok(Exit::Success)
 }
@@ -133,10 +133,10 @@ fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
     let loaded = read_workloads(&paths, machine, &args.reading(), &read_bounded)
         .map_err(|r| rejected(r, "workload"))?;
     for note in &loaded.notes {
-        say!("note: {note}");
+        message!("note: {note}");
     }
     for s in &loaded.workload.skipped {
-        say!(
+        message!(
             "note: {}: {} record(s) left out: {} (the first in line {})",
             s.file,
             s.count,
@@ -146,7 +146,7 @@ fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
     }
     let of_flows = args.of_flows();
     if loaded.workload.flows.is_empty() && !of_flows.is_empty() {
-        say!(
+        message!(
             "note: {} change nothing: they concern workflows, and there are none here",
             of_flows.join(", ")
         );
@@ -156,7 +156,7 @@ fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
 
 fn print_rejected_jobs(summary: &SiteSummary) {
     for job in &summary.refused_jobs {
-        say!(
+        message!(
             "note: {}: {}{} was taken out: {}",
             summary.policy,
             job.job,
@@ -169,7 +169,7 @@ fn print_rejected_jobs(summary: &SiteSummary) {
     let named = summary.refused_jobs.len() as u64;
     if summary.refused > named {
         let more = summary.refused - named;
-        say!("note: {}: {more} more jobs were taken out", summary.policy);
+        message!("note: {}: {more} more jobs were taken out", summary.policy);
     }
 }
 

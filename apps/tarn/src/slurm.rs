@@ -289,7 +289,7 @@ pub(crate) fn done(reply: CliResult<ControllerReply>) -> CliResult {
 
 pub(crate) fn refused(why: &RequestError) -> CliError {
     let exit = match why.code {
-        Code::NoSpace | Code::Quota => Exit::NoRoom,
+        Code::NoSpace | Code::Quota => Exit::NoSpace,
         Code::NotFound => Exit::NotFound,
         Code::Busy => Exit::Busy,
         Code::Invalid => Exit::InvalidWorkflow,

@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
-use crate::print::say;
+use crate::print::message;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tarn_journal::Catalogue;
@@ -61,7 +61,7 @@ fn be_owner(dir: &StateDir) -> CliResult<()> {
         return Ok(());
     };
     let (user, group) = (owner.uid(), owner.gid());
-    say!(
+    message!(
         "note: {} belongs to user {user}: tarn continues with that user's rights",
         dir.0.display()
     );
@@ -156,7 +156,7 @@ pub(crate) fn started(state: &StateDir, run: &str) -> CliResult<Start> {
 pub(crate) fn open_catalogue(state: &StateDir) -> CliResult<Catalogue> {
     let catalogue = Catalogue::open(state).exit(Exit::State)?;
     for (run, e) in catalogue.skipped() {
-        say!("warning: {run} is left out of the catalogue: {e}");
+        message!("warning: {run} is left out of the catalogue: {e}");
     }
     Ok(catalogue)
 }

@@ -5,7 +5,7 @@ use crate::clock::now;
 use crate::date::days;
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use crate::slurm::people::OwnerNames;
 use crate::slurm::{ControllerClient, TIMEOUT, refused, unexpected};
 use clap::{Args, ValueEnum};
@@ -75,7 +75,7 @@ pub(crate) fn usage(globals: &Globals, args: &UsageArgs) -> CliResult {
         return Ok(Exit::Success);
     }
     if used.is_empty() {
-        say!("nothing was used");
+        message!("nothing was used");
         return Ok(Exit::Success);
     }
     out!(

@@ -1,7 +1,7 @@
 //! Reading a workflow file, and saying well what is wrong with it.
 
 use crate::error::{CliError, CliResult, ExitWith};
-use crate::print::{self, say};
+use crate::print::{self, message};
 use crate::run::file_content::read_watched;
 use crate::run::files::RunFiles;
 use anyhow::Context;
@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use tarn_spec::{FindingCode, Note, Parsed, Rejected, SbatchScript};
+use tarn_spec::{FindingCode, Note, Parsed, SbatchScript, SpecError};
 use tarn_types::bounds::MAX_WORKFLOW_BYTES;
 use tarn_types::codes::Exit;
 use tarn_types::id::StepId;
@@ -47,7 +47,7 @@ pub(crate) fn load_with_files(
     };
     for note in &parsed.notes {
         if !(note.kind() == FindingCode::NoteUnsetVariable && is_set_around(note)) {
-            say!("note: {note}");
+            message!("note: {note}");
         }
     }
     let mut files = files;
@@ -147,7 +147,7 @@ fn read_bounded(path: &Path) -> CliResult<String> {
 }
 
 /// Draws every problem on stderr; the error itself only counts them.
-pub(crate) fn rejected(rejected: Rejected) -> CliError {
+pub(crate) fn rejected(rejected: SpecError) -> CliError {
     let count = rejected.problems().len();
     print::drawn(&format!("{:?}", miette::Report::new(rejected)));
     CliError::new(

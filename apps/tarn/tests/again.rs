@@ -53,7 +53,7 @@ fn a_plan_runs_again_only_the_samples_that_have_changed() {
     let touched = |name: &str, content: &str| {
         site.write(name, content);
         for run in [site.plan(), site.run()] {
-            run.exits(0).says("2 run, 4 unchanged");
+            run.exits(0).prints("2 run, 4 unchanged");
         }
     };
     touched("in/a", "A");
@@ -62,7 +62,7 @@ fn a_plan_runs_again_only_the_samples_that_have_changed() {
     site.write("in/c", "c");
     site.write("in/d", "d");
     for run in [site.plan(), site.run()] {
-        run.exits(0).says("2 run, 6 unchanged");
+        run.exits(0).prints("2 run, 6 unchanged");
     }
 }
 
@@ -79,10 +79,10 @@ fn more_time_for_a_script_runs_nothing_again() {
         "s.sh",
         &script.replace("--time=5", "--time=50 --partition=long"),
     );
-    site.tarn(&words).exits(0).says("unchanged");
+    site.tarn(&words).exits(0).prints("unchanged");
     assert_eq!(ran(&site), "1");
     site.write("s.sh", &script.replace("echo 1 > ", "echo 2 > "));
-    site.tarn(&words).exits(0).says("s.sh has changed");
+    site.tarn(&words).exits(0).prints("s.sh has changed");
     assert_eq!(site.read("out/x"), "2\n");
 }
 
@@ -94,9 +94,9 @@ fn a_pattern_that_matches_nothing_is_refused_before_anything_runs() {
     let site = Site::new(text);
     site.write("in/a.fq", "1");
     for refused in [site.plan().exits(4), site.run().exits(4)] {
-        let said =
+        let expected =
             "step each: no entry of raw matches \"*.fastq\", and raw has one entry, \"a.fq\"";
-        assert!(refused.err.contains(said), "{}", refused.err);
+        assert!(refused.err.contains(expected), "{}", refused.err);
     }
     assert!(!site.path("ran").exists() && !site.path("out").exists());
     site.write(
@@ -118,7 +118,7 @@ fn a_pattern_that_matches_nothing_is_refused_before_anything_runs() {
     site.plan().exits(0);
     site.run()
         .exits(1)
-        .says("no entry of raw matches \"*.fastq\"");
+        .prints("no entry of raw matches \"*.fastq\"");
 }
 
 #[test]
@@ -131,15 +131,17 @@ fn some_elements_may_yield_nothing_but_not_all() {
         )
     };
     let site = Site::new(&text("test $TARN_ITEM = s2 || touch $TARN_hits/$TARN_ITEM"));
-    site.run().exits(0).says("it wrote nothing to `hits`");
+    site.run().exits(0).prints("it wrote nothing to `hits`");
     assert_eq!(site.read("out/names"), "s1\n");
     site.write("workflow.toml", &text("true"));
-    let said = "none of its 2 instances wrote anything to its output `hits`";
-    site.run().exits(1).says(said);
-    site.tarn(&["resume"]).exits(1).says(said);
+    let expected = "none of its 2 instances wrote anything to its output `hits`";
+    site.run().exits(1).prints(expected);
+    site.tarn(&["resume"]).exits(1).prints(expected);
     // A step that is one is to make what it promises.
     site.write("workflow.toml", &makes("one", "dest = \"out1\"", "true"));
-    site.run().exits(1).says("wrote nothing to its output `r`");
+    site.run()
+        .exits(1)
+        .prints("wrote nothing to its output `r`");
 }
 
 #[test]
@@ -239,13 +241,13 @@ fn a_result_of_which_a_file_was_removed_is_put_there_again() {
     assert!(planned.out.contains("one[a]"), "{}", planned.out);
     site.run()
         .exits(0)
-        .says("per/a, which an earlier run put there, is not there any more");
+        .prints("per/a, which an earlier run put there, is not there any more");
     assert_eq!(site.read("per/a"), "a");
     assert_eq!(ran(&site), "one.a two.a");
     // Data that somebody has changed or added is not replaced.
     site.write("per/b", "mine");
     std::fs::remove_file(site.path("per/a")).unwrap();
-    site.run().exits(3).says("per");
+    site.run().exits(3).prints("per");
     assert_eq!(site.read("per/b"), "mine");
     std::fs::remove_dir_all(site.path("per")).unwrap();
     site.run().exits(0);
@@ -260,20 +262,20 @@ fn why_a_step_runs_again_is_said_by_what_has_changed() {
     site.write("prog.sh", "cat $TARN_i/f $TARN_i/g > $TARN_o/x\n");
     site.run().exits(0);
     site.write("in/g", "changed");
-    let said = "the input g of `i` has changed";
-    assert!(site.plan().exits(0).out.contains(said));
-    site.run().exits(0).says(said);
+    let expected = "the input g of `i` has changed";
+    assert!(site.plan().exits(0).out.contains(expected));
+    site.run().exits(0).prints(expected);
     let why = site.tarn(&["why", "first"]).exits(0);
-    assert!(why.out.contains(said), "{}", why.out);
+    assert!(why.out.contains(expected), "{}", why.out);
     site.write("prog.sh", "cat $TARN_i/g > $TARN_o/x\n");
-    let said = "prog.sh has changed";
-    assert!(site.plan().exits(0).out.contains(said));
-    site.run().exits(0).says(said);
+    let expected = "prog.sh has changed";
+    assert!(site.plan().exits(0).out.contains(expected));
+    site.run().exits(0).prints(expected);
     let text = site
         .read("workflow.toml")
         .replace("prog.sh", "prog.sh # other");
     site.write("workflow.toml", &text);
-    site.run().exits(0).says("its `run` has changed");
+    site.run().exits(0).prints("its `run` has changed");
     let again = site.run().exits(0);
     assert!(!again.err.contains("has changed"), "{}", again.err);
 }
@@ -290,11 +292,11 @@ fn files_watch_what_a_command_does_not_name() {
     site.write("conf", "2\n");
     site.run()
         .exits(0)
-        .says("conf, params/p was opened, which it does not name");
+        .prints("conf, params/p was opened, which it does not name");
     site.write("params/p", "3\n");
-    let said = "`a` opened params/p when it ran last, which has changed since";
-    assert!(site.plan().exits(0).out.contains(said));
-    site.run().exits(0).says(said);
+    let expected = "`a` opened params/p when it ran last, which has changed since";
+    assert!(site.plan().exits(0).out.contains(expected));
+    site.run().exits(0).prints(expected);
     assert_eq!(site.read("out/x"), "1\n2\n");
     let text = site.read("workflow.toml");
     site.write(
@@ -303,15 +305,15 @@ fn files_watch_what_a_command_does_not_name() {
     );
     site.run().exits(0);
     assert_eq!(site.read("out/x"), "3\n2\n");
-    let quiet = site.run().exits(0).says("unchanged");
+    let quiet = site.run().exits(0).prints("unchanged");
     assert!(!quiet.err.contains("opened"), "{}", quiet.err);
     site.write("params/p", "4\n");
-    site.run().exits(0).says("params has changed");
+    site.run().exits(0).prints("params has changed");
     assert_eq!(site.read("out/x"), "4\n2\n");
     site.write("workflow.toml", &(text + "files = [\"parms\"]\n"));
     site.run()
         .exits(3)
-        .says("parms (`files`), which is not there");
+        .prints("parms (`files`), which is not there");
 }
 
 #[test]
@@ -321,7 +323,7 @@ fn a_step_that_changes_what_its_command_names_is_told_of() {
     site.write("log.txt", "");
     site.run()
         .exits(0)
-        .says("log.txt, which step `a` names, has changed since the run began");
+        .prints("log.txt, which step `a` names, has changed since the run began");
 }
 
 #[test]
@@ -335,16 +337,16 @@ fn what_runs_only_because_its_data_is_gone_is_told_before() {
         "workflow.toml",
         &text.replace("cat $TARN_mid", "tac $TARN_mid"),
     );
-    let said = "`first` runs again with the same command and inputs: what it had made is not there any more";
+    let expected = "`first` runs again with the same command and inputs: what it had made is not there any more";
     let planned = site.plan().exits(0);
     assert!(
-        planned.out.contains(said) && planned.out.contains("on `mid` keeps it"),
+        planned.out.contains(expected) && planned.out.contains("on `mid` keeps it"),
         "{}",
         planned.out
     );
-    let run = site.run().exits(0).says(said);
+    let run = site.run().exits(0).prints(expected);
     let at = |what: &str| run.err.find(what).unwrap_or(usize::MAX);
-    assert!(at(said) < at("first done"), "{}", run.err);
+    assert!(at(expected) < at("first done"), "{}", run.err);
     assert_not_unchanged(&planned.out, &run.err, "first");
 }
 
@@ -370,27 +372,27 @@ fn why_a_step_runs_again_is_said_once() {
     site.run().exits(0);
     // A file of the result is removed.
     std::fs::remove_file(site.path("out/y")).unwrap();
-    let said =
+    let expected =
         "`a` runs again with the same command and inputs: what it had made is not there any more";
     let planned = site.plan().exits(0);
-    assert!(planned.out.contains(said), "{}", planned.out);
-    let run = site.run().exits(0).says(said);
+    assert!(planned.out.contains(expected), "{}", planned.out);
+    let run = site.run().exits(0).prints(expected);
     assert_not_unchanged(&planned.out, &run.err, "a");
     assert_eq!(site.read("out/y"), "1");
     // An input is again what it was in an earlier run, of which nothing is left.
     site.write("in/f", "22");
     site.run()
         .exits(0)
-        .says("a runs again: the input f of `i` has changed");
+        .prints("a runs again: the input f of `i` has changed");
     site.write("in/f", "1");
     // A plan does not read it: it cannot know.
     let planned = site.plan().exits(0);
     let why = "runs again: the input f of `i` has changed";
-    let said = "an earlier run did the same for `a`, but what it made is not there any more";
-    let run = site.run().exits(0).says(said);
-    for said in [&planned.out, &run.err] {
-        assert!(said.contains(why), "{said}");
-        assert!(!said.contains("same command and inputs:"), "{said}");
+    let expected = "an earlier run did the same for `a`, but what it made is not there any more";
+    let run = site.run().exits(0).prints(expected);
+    for output in [&planned.out, &run.err] {
+        assert!(output.contains(why), "{output}");
+        assert!(!output.contains("same command and inputs:"), "{output}");
     }
     assert_not_unchanged(&planned.out, &run.err, "a");
 }
@@ -398,9 +400,10 @@ fn why_a_step_runs_again_is_said_once() {
 #[test]
 fn a_plan_says_what_the_end_of_an_allocation_would_take() {
     let site = Site::new(&makes("w", "dest = \"out\"", "echo 1 > $TARN_r/x"));
-    let said = "the parts of `r` made by then are lost with its nodes; `on_failure = \"drain\"`";
+    let expected =
+        "the parts of `r` made by then are lost with its nodes; `on_failure = \"drain\"`";
     let planned = site.plan().exits(0);
-    assert!(planned.out.contains(said), "{}", planned.out);
+    assert!(planned.out.contains(expected), "{}", planned.out);
     let kept = makes(
         "w",
         "dest = \"out\"\non_failure = \"drain\"",

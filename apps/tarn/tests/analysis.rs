@@ -17,10 +17,10 @@ const FIELDS: u64 = 8 * 3 * 8 * 32 * 32 * 16;
 const REDUCE: u64 = 1;
 
 fn is_here() -> bool {
-    let asked = Command::new("/usr/bin/python3")
+    let output = Command::new("/usr/bin/python3")
         .args(["-c", "import dask, numpy, xarray, zarr"])
         .output();
-    let here = asked.is_ok_and(|a| a.status.success());
+    let here = output.is_ok_and(|a| a.status.success());
     if !here {
         eprintln!("SKIPPED: no xarray, dask or zarr here: scripts/deps.sh test installs them");
     }

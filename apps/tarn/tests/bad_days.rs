@@ -20,21 +20,21 @@ fn a_failing_step_is_named_with_its_last_lines() {
         assert!(ran.err.contains(text), "no {text:?} in {}", ran.err);
     }
     assert!(!site.path("out").exists());
-    site.tarn(&["status"]).exits(0).says("the cause");
-    site.tarn(&["why", "only"]).exits(0).says("failed");
+    site.tarn(&["status"]).exits(0).prints("the cause");
+    site.tarn(&["why", "only"]).exits(0).prints("failed");
 }
 
 #[test]
 fn a_hanging_step_is_stopped_at_its_time() {
     let site = one("echo begun; sleep 300 & sleep 300", "time = \"1s\"");
     let begun = Instant::now();
-    site.run().exits(1).says("only");
+    site.run().exits(1).prints("only");
     assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
 #[test]
 fn a_promised_output_that_is_missing_fails_the_step() {
-    one("true", "").run().exits(1).says("`o`");
+    one("true", "").run().exits(1).prints("`o`");
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn an_input_cannot_be_changed() {
     let changes = "echo changed >> $TARN_i/x && cp $TARN_i/x $TARN_o/x";
     for isolation in ["auto", "off"] {
         let site = one(changes, "").with(&["--isolation", isolation]);
-        site.run().exits(1).says("only");
+        site.run().exits(1).prints("only");
         assert_eq!(site.read("in/x"), "input\n");
         site.write(
             "workflow.toml",
@@ -76,7 +76,7 @@ run = "echo half >> $TARN_d/x; rm $TARN_d/y; test -e $TARN_WORKFLOW_DIR/go || ki
 inout = ["d"]
 "#,
     );
-    site.run().exits(1).says("change");
+    site.run().exits(1).prints("change");
     site.write("go", "");
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("out/x"), "2\n");
@@ -97,7 +97,7 @@ fn retries_start_from_intact_inputs() {
         "n=$(cat $TARN_WORKFLOW_DIR/n 2>/dev/null || echo 0); echo $((n+1)) > $TARN_WORKFLOW_DIR/n; test $n -ge 2 && cp $TARN_i/x $TARN_o/x",
         "retries = 2",
     );
-    site.run().exits(0).says("attempt 3");
+    site.run().exits(0).prints("attempt 3");
     assert_eq!(site.read("out/x"), "input\n");
 }
 
@@ -121,25 +121,25 @@ in = ["d"]
 out = ["o"]
 "#,
     );
-    site.run().exits(1).says("same");
-    site.tarn(&["why", "gather"]).exits(0).says("same");
+    site.run().exits(1).prints("same");
+    site.tarn(&["why", "gather"]).exits(0).prints("same");
 }
 
 #[test]
 fn a_link_out_of_the_dataset_is_refused() {
     let site = one("ln -s /etc/passwd $TARN_o/x; echo 1 > $TARN_o/y", "");
-    site.run().exits(1).says("x");
+    site.run().exits(1).prints("x");
     assert!(!site.path("out").exists());
     let site = one("cp $TARN_i/x $TARN_o/x", "");
     std::os::unix::fs::symlink("../../etc/passwd", site.path("in/l")).expect("a link");
-    site.run().exits(1).says("l");
+    site.run().exits(1).prints("l");
 }
 
 #[test]
 fn somebody_elses_files_in_a_dest_are_not_touched() {
     let site = one("cp $TARN_i/x $TARN_o/x", "");
     site.write("out/mine", "mine");
-    site.run().exits(3).says("out");
+    site.run().exits(3).prints("out");
     assert_eq!(site.read("out/mine"), "mine");
 }
 
@@ -147,7 +147,10 @@ fn somebody_elses_files_in_a_dest_are_not_touched() {
 fn a_missing_source_is_named() {
     let site = one("true", "");
     std::fs::remove_dir_all(site.path("in")).expect("rm");
-    site.run().exits(3).says("does not exist").says("[data.i]");
+    site.run()
+        .exits(3)
+        .prints("does not exist")
+        .prints("[data.i]");
 }
 
 #[test]
@@ -156,8 +159,8 @@ fn what_cannot_fit_is_refused_before_anything_moves() {
     std::fs::write(site.path("in/big"), vec![1u8; 80 << 20]).expect("write");
     site.run()
         .exits(4)
-        .says("no tier holds more")
-        .says("refused");
+        .prints("no tier holds more")
+        .prints("refused");
     site.leaves_nothing_on_its_tier();
 }
 
@@ -214,7 +217,7 @@ fn signalled(signal: Signal, code: i32) {
     let begun = Instant::now();
     until("the step starts", || site.path("started").exists());
     send(signal, &child);
-    let ran = Ran::end(child).exits(code).says("tarn resume");
+    let ran = Ran::end(child).exits(code).prints("tarn resume");
     assert!(begun.elapsed() < Duration::from_secs(60), "{}", ran.err);
     site.write("go", "");
     site.tarn(&["resume"]).exits(0);
@@ -237,8 +240,8 @@ fn cancel_stops_a_run_and_a_second_run_is_refused() {
     let site = one("echo > $TARN_WORKFLOW_DIR/started; sleep 100", "");
     let child = site.begin(&[]);
     until("the step starts", || site.path("started").exists());
-    site.run().exits(6).says("tarn cancel");
-    site.tarn(&["status"]).exits(0).says("only");
+    site.run().exits(6).prints("tarn cancel");
+    site.tarn(&["status"]).exits(0).prints("only");
     site.tarn(&["cancel"]).exits(0);
     Ran::end(child).exits(143);
 }
@@ -272,10 +275,10 @@ out = ["r"]
     site.write("go", "");
     let ran = common::Ran::end(run);
     assert!(!ran.err.contains("intact"), "{}", ran.err);
-    let told = "somebody has removed or changed its input `mid`";
+    let expected = "somebody has removed or changed its input `mid`";
     // Without namespaces it cannot be distinguished from changes by the step itself.
-    let told = ran.err.contains(told) || ran.err.contains("it changed `a` of its input");
-    assert!(told, "{}", ran.err);
+    let is_reported = ran.err.contains(expected) || ran.err.contains("it changed `a` of its input");
+    assert!(is_reported, "{}", ran.err);
     if ran.code != Some(0) {
         site.tarn(&["resume"]).exits(0);
     }
@@ -303,13 +306,13 @@ out = ["r"]
     );
     let run = site.begin(&[]);
     until("the first step runs", || site.path("begun").exists());
-    let said = "w-1 has decided nothing about `two` yet: it needs `mid`, which `one` makes";
-    site.tarn(&["why", "two"]).exits(0).says(said);
+    let expected = "w-1 has decided nothing about `two` yet: it needs `mid`, which `one` makes";
+    site.tarn(&["why", "two"]).exits(0).prints(expected);
     send(Signal::INT, &run);
     Ran::end(run).exits(130);
     for step in ["one", "two"] {
-        let said = "the run was asked to stop (signal 2)";
-        site.tarn(&["why", step]).exits(0).says(said);
+        let expected = "the run was asked to stop (signal 2)";
+        site.tarn(&["why", step]).exits(0).prints(expected);
     }
 }
 
@@ -331,9 +334,9 @@ fn a_step_that_stumbles_over_a_name_that_is_not_utf8_is_told_which() {
         "not UTF-8",
         "rename the file in the source",
     ] {
-        site.run().exits(1).says(word);
+        site.run().exits(1).prints(word);
     }
-    site.tarn(&["why", "only"]).exits(0).says("caf\\xe9.txt");
+    site.tarn(&["why", "only"]).exits(0).prints("caf\\xe9.txt");
     // Another failure is not put down to it.
     let other = one("echo no luck; exit 1", "");
     std::fs::write(latin(&other.path("in")), "").expect("a file");
@@ -359,8 +362,8 @@ fn a_workflow_in_a_folder_whose_name_is_not_utf8_is_refused_with_the_remedy() {
         let ran = site.command(&arguments).current_dir(&folder).output();
         Ran::of(ran.expect("tarn"))
             .exits(3)
-            .says("caf\\xe9.txt` is not UTF-8")
-            .says("rename that file or folder");
+            .prints("caf\\xe9.txt` is not UTF-8")
+            .prints("rename that file or folder");
         assert!(!folder.join(".tarn").exists());
     }
 }

@@ -11,7 +11,7 @@ mod nodes;
 #[path = "common/program.rs"]
 mod program;
 
-use nbd::{Client, Fixture, SIZE, ends_well, fails, said};
+use nbd::{Client, Fixture, SIZE, ends_well, fails, output_of};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ fn clients_are_told_what_the_device_can_and_find_what_they_have_written() {
     };
     let partition = fixture.partition("disk");
     let served = fixture.serve(&[&partition]);
-    let info = said(Command::new("nbdinfo").args(["--json", &served.uri]));
+    let info = output_of(Command::new("nbdinfo").args(["--json", &served.uri]));
     let info: serde_json::Value = serde_json::from_str(&info).unwrap();
     let export = &info["exports"][0];
     assert_eq!(export["export-size"], SIZE);
@@ -66,12 +66,12 @@ fn clients_are_told_what_the_device_can_and_find_what_they_have_written() {
     let content: Vec<u8> = (0..SIZE).map(|at| (at / 7 + at / 4096) as u8).collect();
     fs::write(&image, &content).unwrap();
     let copy = |from: &str, to: &str| {
-        said(Command::new("nbdcopy").args(["--connections=4", "--flush", from, to]));
+        output_of(Command::new("nbdcopy").args(["--connections=4", "--flush", from, to]));
     };
     copy(image.to_str().unwrap(), &served.uri);
     copy(&served.uri, again.to_str().unwrap());
     assert!(fs::read(&again).unwrap() == content);
-    said(
+    output_of(
         Command::new("qemu-img")
             .args(["compare", "-fraw", "-Fraw", &served.uri])
             .arg(&image),
@@ -119,7 +119,7 @@ fn a_file_system_is_made_and_checked_on_it() {
     let (dump, out) = (fixture.path("dump"), device.display());
     let request = format!("dump /field {}", dump.display());
     let dumped = ends_well(Command::new("debugfs").args(["-R", &request, &out.to_string()]));
-    said(Command::new("umount").arg(&mount));
+    output_of(Command::new("umount").arg(&mount));
     fuse.wait().unwrap();
     assert!(made && checked && dumped);
     assert!(fs::read(dump).unwrap() == content);
@@ -153,8 +153,8 @@ fn several_partitions_are_one_device_block_by_block() {
     assert_eq!(one[60 << 10..64 << 10], [0x44; 4 << 10]);
     assert_eq!(other[..4 << 10], [0x44; 4 << 10]);
     assert_eq!((one[60 << 10..][4 << 10], other[4 << 10]), (0, 0));
-    let told = fixture.refused(&["one", "other"].map(|name| fixture.name(name)));
-    assert!(told.contains("give it with several"), "{told}");
+    let output = fixture.refused(&["one", "other"].map(|name| fixture.name(name)));
+    assert!(output.contains("give it with several"), "{output}");
 }
 
 #[test]
@@ -172,9 +172,9 @@ fn what_was_flushed_is_there_after_servers_were_killed() {
     served.io(&["write -P 0x55 0 1M", "flush", "write -f -P 0x66 1M 4k"]);
     // nbdkit is killed: `tarn` says so, and takes its socket away.
     served.kill_nbdkit();
-    let (status, told) = served.ended();
-    assert_eq!(status, Some(5), "{told}");
-    assert!(told.contains("nbdkit has ended by itself"), "{told}");
+    let (status, stderr) = served.ended();
+    assert_eq!(status, Some(5), "{stderr}");
+    assert!(stderr.contains("nbdkit has ended by itself"), "{stderr}");
     assert!(!socket.exists());
 
     // `tarn` is killed: nbdkit goes with it, the socket stays, and the next one replaces it.
@@ -184,8 +184,8 @@ fn what_was_flushed_is_there_after_servers_were_killed() {
         "read -P 0x66 1M 4k",
         "write -P 0x77 0 4k",
     ]);
-    let told = fixture.refused(&[&*partition, listen[0], listen[1]]);
-    assert!(told.contains("a server listens at"), "{told}");
+    let output = fixture.refused(&[&*partition, listen[0], listen[1]]);
+    assert!(output.contains("a server listens at"), "{output}");
     served.kill();
     assert!(socket.exists());
     let served = fixture.serve(&[&partition, listen[0], listen[1]]);
@@ -219,7 +219,7 @@ fn the_folder_of_a_killed_server_is_removed_by_the_next_start() {
     let other = fixture.partition("other");
     let beside = fixture.serve(&[&other]);
     assert_eq!(folders().len(), 2);
-    said(Command::new("nbdinfo").arg(&served.uri));
+    output_of(Command::new("nbdinfo").arg(&served.uri));
     drop((served, beside));
     assert_eq!(folders(), Vec::<String>::new());
 }
@@ -234,9 +234,9 @@ fn it_ends_when_it_is_told_to_though_clients_stay() {
     let mut client = Client::new(&served);
     let line = client.io("write -P 0x12 0 4k");
     assert!(line.contains("wrote 4096"), "{line}");
-    served.tell_to_end();
-    let (status, told) = served.ended();
-    assert_eq!(status, Some(0), "{told}");
+    served.terminate();
+    let (status, stderr) = served.ended();
+    assert_eq!(status, Some(0), "{stderr}");
     client.rest("");
     fixture.serve(&[&partition]).io(&["read -P 0x12 0 4k"]);
 }
@@ -253,16 +253,17 @@ fn a_partition_that_is_served_stays_and_one_that_is_read_only_is_not_written() {
         "read-only",
         &served.uri
     ])));
-    let told = fails(Command::new("qemu-io").args(["-f", "raw", "-c", "write 0 4k", &served.uri]));
-    assert!(told.contains("Permission denied"), "{told}");
+    let output =
+        fails(Command::new("qemu-io").args(["-f", "raw", "-c", "write 0 4k", &served.uri]));
+    assert!(output.contains("Permission denied"), "{output}");
     let refused = Partition::delete(&fixture.file("disk").with_extension("")).unwrap_err();
     assert_eq!(refused.code, tarn_partitions::Code::Busy);
     drop(served);
     Partition::delete(&fixture.file("disk").with_extension("")).unwrap();
-    let told = fixture.refused(&[&*partition]);
+    let output = fixture.refused(&[&*partition]);
     assert!(
-        told.contains("disk") && told.contains("does not serve"),
-        "{told}"
+        output.contains("disk") && output.contains("does not serve"),
+        "{output}"
     );
 }
 
@@ -276,7 +277,7 @@ fn a_partition_that_has_grown_is_larger_for_the_next_client() {
     let path = fixture.file("disk").with_extension("");
     let open = Partition::open(&path, tarn_partitions::OpenOptions::default()).unwrap();
     assert_eq!(open.grow(2 * SIZE).unwrap(), 2 * SIZE);
-    let size = said(Command::new("nbdinfo").args(["--size", &served.uri]));
+    let size = output_of(Command::new("nbdinfo").args(["--size", &served.uri]));
     assert_eq!(size.trim(), (2 * SIZE).to_string());
     served.io(&["write -P 0x13 17M 4k", "read -P 0x13 17M 4k"]);
 }
@@ -296,8 +297,8 @@ fn a_file_made_shorter_by_force_is_an_error_of_the_client_and_no_end_of_the_serv
         .open(fixture.file("disk"))
         .unwrap();
     file.set_len(3 << 20).unwrap();
-    let told = client.rest("read 12M 4k\nread 8M 4k\n");
-    assert_eq!(told.matches("Input/output error").count(), 2, "{told}");
+    let output = client.rest("read 12M 4k\nread 8M 4k\n");
+    assert_eq!(output.matches("Input/output error").count(), 2, "{output}");
     // The server refuses a new client, and gives the reason.
     fails(Command::new("nbdinfo").args(["--size", &served.uri]));
     assert!(served.is_there());
@@ -309,8 +310,11 @@ fn memory_is_refused_by_who_does_not_want_it() {
         return;
     };
     let partition = fixture.partition("disk");
-    let told = fixture.refused(&[&*partition, "--no-volatile"]);
-    assert!(told.contains("does not outlive a loss of power"), "{told}");
+    let output = fixture.refused(&[&*partition, "--no-volatile"]);
+    assert!(
+        output.contains("does not outlive a loss of power"),
+        "{output}"
+    );
 }
 
 #[test]
@@ -353,14 +357,14 @@ fn attack_another_users_partition_is_refused() {
             .env("LD_LIBRARY_PATH", &folder);
         command
     };
-    let told = fails(&mut serve(&partition));
+    let output = fails(&mut serve(&partition));
     assert!(
-        told.contains("ermission denied") || told.contains("not allowed"),
-        "{told}"
+        output.contains("ermission denied") || output.contains("not allowed"),
+        "{output}"
     );
     // Its own it would have.
     chown(fixture.file("disk"), Some(65534), Some(65534)).unwrap();
-    said(&mut serve(&partition));
+    output_of(&mut serve(&partition));
 }
 
 #[test]
@@ -369,8 +373,8 @@ fn over_tcp_only_who_has_a_certificate_or_a_key_comes_in() {
         return;
     };
     let partition = fixture.partition("disk");
-    let told = fixture.refused(&[&*partition, "--listen", "127.0.0.1:1"]);
-    assert!(told.contains("--insecure"), "{told}");
+    let output = fixture.refused(&[&*partition, "--listen", "127.0.0.1:1"]);
+    assert!(output.contains("--insecure"), "{output}");
     let info = |uri: &str| {
         let mut command = Command::new("nbdinfo");
         command.args(["--size", uri]);
@@ -390,7 +394,7 @@ fn over_tcp_only_who_has_a_certificate_or_a_key_comes_in() {
     let certificates =
         |folder: &std::path::Path| format!("{}?tls-certificates={}", served.uri, folder.display());
     assert_eq!(
-        said(&mut info(&certificates(&ours))).trim(),
+        output_of(&mut info(&certificates(&ours))).trim(),
         SIZE.to_string()
     );
     fails(&mut info(&certificates(&strangers)));
@@ -400,7 +404,7 @@ fn over_tcp_only_who_has_a_certificate_or_a_key_comes_in() {
 
     let keys = |name: &str| {
         let file = fixture.path(name);
-        said(
+        output_of(
             Command::new("psktool")
                 .args(["-u", "alice", "-p"])
                 .arg(&file),
@@ -411,14 +415,14 @@ fn over_tcp_only_who_has_a_certificate_or_a_key_comes_in() {
     let address = nbd::free_address();
     let served = fixture.serve(&[&partition, "--listen", &address, "--tls-psk", &key]);
     let by = |key: &str| format!("nbds://alice@{address}/?tls-psk-file={key}");
-    assert_eq!(said(&mut info(&by(&key))).trim(), SIZE.to_string());
+    assert_eq!(output_of(&mut info(&by(&key))).trim(), SIZE.to_string());
     fails(&mut info(&by(&other)));
     fails(&mut info(&format!("nbd://{address}/")));
     drop(served);
 
     let address = nbd::free_address();
     let served = fixture.serve(&[&partition, "--listen", &address, "--insecure"]);
-    assert_eq!(said(&mut info(&served.uri)).trim(), SIZE.to_string());
+    assert_eq!(output_of(&mut info(&served.uri)).trim(), SIZE.to_string());
 }
 
 #[test]
@@ -434,14 +438,17 @@ fn what_is_missing_or_of_another_version_is_named() {
         command.args(["block", "serve", &partition]);
         command
     };
-    let told = fails(&mut serve());
-    assert!(told.contains("`make build` makes it"), "{told}");
+    let output = fails(&mut serve());
+    assert!(output.contains("`make build` makes it"), "{output}");
 
     fixture.compile(&["-DTARN_VERSION=\"9.9.9\""], &plugin);
-    let told = fails(&mut serve());
-    assert!(told.contains("of tarn 9.9.9, and this is tarn"), "{told}");
+    let output = fails(&mut serve());
+    assert!(
+        output.contains("of tarn 9.9.9, and this is tarn"),
+        "{output}"
+    );
     let own = format!("partition={partition}");
-    let told = fails(
+    let output = fails(
         Command::new("nbdkit")
             .args(["-f", "-U"])
             .arg(fixture.path("socket"))
@@ -449,14 +456,17 @@ fn what_is_missing_or_of_another_version_is_named() {
             .arg(own),
     );
     let version = env!("CARGO_PKG_VERSION");
-    assert!(told.contains("9.9.9") && told.contains(version), "{told}");
+    assert!(
+        output.contains("9.9.9") && output.contains(version),
+        "{output}"
+    );
 
     fs::copy(fixture.plugin(), &plugin).unwrap();
-    let told = fails(serve().env("PATH", "/nowhere"));
-    assert!(told.contains("apt-get install nbdkit"), "{told}");
+    let output = fails(serve().env("PATH", "/nowhere"));
+    assert!(output.contains("apt-get install nbdkit"), "{output}");
     // Its library is not where it is looked for.
-    let told = fails(&mut serve());
-    assert!(told.contains("libtarn.so"), "{told}");
+    let output = fails(&mut serve());
+    assert!(output.contains("libtarn.so"), "{output}");
 }
 
 #[test]
@@ -468,7 +478,7 @@ fn the_plug_in_is_sound_where_sanitizers_look() {
     let plugin = fixture.path("checked.so");
     let checked = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     fixture.compile(&[&own, checked[0], checked[1]], &plugin);
-    let sanitizer = said(Command::new("cc").arg("-print-file-name=libasan.so"));
+    let sanitizer = output_of(Command::new("cc").arg("-print-file-name=libasan.so"));
     let (partition, image) = (fixture.partition("disk"), fixture.path("image"));
     let clients = format!(
         "unset LD_PRELOAD
@@ -483,7 +493,7 @@ fn the_plug_in_is_sound_where_sanitizers_look() {
         .args(["-U", "-"])
         .arg(&plugin)
         .arg(format!("partition={partition}"));
-    let text = said(command.args(["--run", &clients]));
+    let text = output_of(command.args(["--run", &clients]));
     assert!(!text.contains("verification failed"), "{text}");
     assert_eq!(fs::metadata(image).unwrap().len(), SIZE);
 }

@@ -147,7 +147,7 @@ fn a_change_of_the_last_step_runs_that_step_alone() {
     assert_eq!(ran(&site), ["first", "second", "third"]);
     assert_eq!(names(&site), ["a", "b"]);
     is_exact(&site.path("tier"), &[&site]);
-    tarn(&site, &["data", "ls"]).exits(0).says("cache ");
+    tarn(&site, &["data", "ls"]).exits(0).prints("cache ");
     for _ in 0..2 {
         change_last(&site);
         let planned = plan(&site).exits(0);
@@ -202,9 +202,12 @@ fn nothing_is_cached_where_that_is_asked() {
     site.leaves_nothing_on_its_tier();
     ran(&site);
     change_last(&site);
-    let said = "`first`, `second` run again with the same command and inputs";
-    plan(&site).exits(0).says(said).says("a larger `--cache`");
-    run(&site).exits(0).says(said);
+    let expected = "`first`, `second` run again with the same command and inputs";
+    plan(&site)
+        .exits(0)
+        .prints(expected)
+        .prints("a larger `--cache`");
+    run(&site).exits(0).prints(expected);
     assert_eq!(ran(&site), ["first", "second", "third"]);
     // Its variable does the same.
     let site = chain(1000);
@@ -275,7 +278,7 @@ fn what_an_ended_run_has_cached_makes_way_for_another_workflow() {
     assert!(!done.err.contains("wait"), "{}", done.err);
     tarn(&first, &["data", "get", "b", "got"])
         .exits(7)
-        .says("to step `second` (another value");
+        .prints("to step `second` (another value");
     assert!(names(&first).is_empty());
     is_exact(tier.path(), &[&first, &second]);
     assert!(left(tier.path()).is_empty(), "{:?}", left(tier.path()));
@@ -333,9 +336,9 @@ fn what_is_erased_or_needed_no_more_after_a_week_is_not_left() {
         .arg(index)
         .status();
     assert!(passed.expect("python3 starts").success());
-    tarn(&site, &["data", "ls"]).exits(0).says("no longer");
+    tarn(&site, &["data", "ls"]).exits(0).prints("no longer");
     change_last(&site);
-    run(&site).exits(0).says("kept no longer");
+    run(&site).exits(0).prints("kept no longer");
     assert_eq!(ran(&site), ["first", "second", "third"]);
 }
 
@@ -346,14 +349,14 @@ fn what_is_cached_can_be_kept_without_being_made_again() {
     run(&site).exits(0);
     tarn(&site, &["data", "pin", "b"])
         .exits(2)
-        .says("is only cached");
+        .prints("is only cached");
     change(&site, "[data.b]", "[data.b]\nkeep = \"forever\"");
     change_last(&site);
     ran(&site);
     run(&site).exits(0);
     assert_eq!(ran(&site), ["third"]);
     assert!(!names(&site).contains(&"b".to_owned()));
-    tarn(&site, &["data", "ls"]).exits(0).says("forever");
+    tarn(&site, &["data", "ls"]).exits(0).prints("forever");
     assert!(ledger(tier.path(), "used") >= 2 * MIB + ledger(tier.path(), "cached"));
     tarn(&site, &["data", "rm", "b"]).exits(0);
     is_exact(tier.path(), &[&site]);
@@ -460,8 +463,10 @@ fn what_a_failed_run_has_cached_is_pinned_for_good() {
     let other = fill(tier.path(), kept - x);
     run(&other)
         .exits(1)
-        .says("held by what dead runs have left");
-    tarn(&site, &["data", "verify", "x"]).exits(0).says("whole");
+        .prints("held by what dead runs have left");
+    tarn(&site, &["data", "verify", "x"])
+        .exits(0)
+        .prints("whole");
     // Runs of its own workflow do not mark it again.
     tarn(&site, &["resume", "a-1"]).exits(1);
     assert_eq!(ledger(tier.path(), "cached"), 0);
@@ -469,7 +474,9 @@ fn what_a_failed_run_has_cached_is_pinned_for_good() {
     run(&site).exits(0);
     assert_eq!(names(&site), ["z"]);
     assert!(ledger(tier.path(), "cached") < x);
-    tarn(&site, &["data", "verify", "x"]).exits(0).says("whole");
+    tarn(&site, &["data", "verify", "x"])
+        .exits(0)
+        .prints("whole");
 }
 
 #[test]
@@ -488,12 +495,12 @@ fn what_a_failed_run_has_cached_is_not_listed_once_it_is_gone() {
     let again = "To make `x` again: set `keep = \"7d\"` in [data.x], add `env = { AGAIN = \"1\" }` to step `mk`";
     tarn(&site, &["data", "pin", "x"])
         .exits(7)
-        .says("is gone")
-        .says(again);
+        .prints("is gone")
+        .prints(again);
     tarn(&site, &["data", "get", "x", "got"])
         .exits(7)
-        .says("`x` is not stored anywhere that tarn knows")
-        .says(again);
+        .prints("`x` is not stored anywhere that tarn knows")
+        .prints(again);
 }
 
 /// A chain whose last step fails, and whose first dataset is to be copied out then.
@@ -513,7 +520,7 @@ fn failing(bytes: usize) -> Site {
 #[test]
 fn what_was_consumed_before_a_failure_is_rescued_from_the_cache() {
     let site = failing(1000);
-    let ran = run(&site).exits(1).says("copied `a` to");
+    let ran = run(&site).exits(1).prints("copied `a` to");
     let rescued = site.path("ext/rescued-chain-1/a/f");
     assert_eq!(std::fs::read(rescued).expect("it"), [7; 1000]);
     assert!(!ran.out.contains("not rescued"), "{}", ran.out);
@@ -531,13 +538,13 @@ fn what_was_dropped_before_a_failure_is_named() {
     let mut site = failing(1000);
     site.options.extend(["--cache", "0"].map(str::to_owned));
     let ran = run(&site).exits(1);
-    let said = "`a` was not rescued: no node holds it any more. tarn may remove data once its last reader has ended";
-    assert!(ran.out.contains(said), "{}", ran.out);
+    let expected = "`a` was not rescued: no node holds it any more. tarn may remove data once its last reader has ended";
+    assert!(ran.out.contains(expected), "{}", ran.out);
     assert!(!site.path("ext/rescued-chain-1").exists());
     let why = "not rescued: no node holds it any more. tarn may remove data once its last reader has ended";
-    tarn(&site, &["why", "a"]).exits(0).says(why);
-    tarn(&site, &["why"]).exits(0).says(why);
-    tarn(&site, &["status"]).exits(0).says(said);
+    tarn(&site, &["why", "a"]).exits(0).prints(why);
+    tarn(&site, &["why"]).exits(0).prints(why);
+    tarn(&site, &["status"]).exits(0).prints(expected);
     let page = site.read(".tarn/runs/chain-1/report.html");
     assert!(page.contains("a was not rescued"));
     // As it says there.
@@ -547,7 +554,7 @@ fn what_was_dropped_before_a_failure_is_named() {
         "on_failure = \"drain\"",
         "on_failure = \"drain\"\nkeep = \"workflow\"",
     );
-    run(&site).exits(1).says("copied `a` to");
+    run(&site).exits(1).prints("copied `a` to");
     let rescued = site.path("ext/rescued-chain-2/a");
     assert!(rescued.join("f").exists());
     // It has no `dest`: the copy is named as a copy outside.
@@ -555,7 +562,7 @@ fn what_was_dropped_before_a_failure_is_named() {
     let there = format!("chain/a (only outside, in {})", rescued.display());
     tarn(&site, &["data", "get", "none", "got"])
         .exits(7)
-        .says(&there);
+        .prints(&there);
 }
 
 #[test]
@@ -577,34 +584,34 @@ fn what_is_left_of_a_consumed_version_is_rescued_and_the_rest_is_named() {
     let gone = "`a/e1` is gone";
     run(&site)
         .exits(1)
-        .says("copied what is left of `a` to")
-        .says(gone)
-        .says("`a` was rescued only in part: 3 of its 4 parts were copied; no node holds the other 1 any more");
+        .prints("copied what is left of `a` to")
+        .prints(gone)
+        .prints("`a` was rescued only in part: 3 of its 4 parts were copied; no node holds the other 1 any more");
     for (item, text) in [("e2", "2\n"), ("e3", "3\n"), ("e4", "4\n")] {
         assert_eq!(site.read(&format!("ext/rescued-w-1/a/{item}")), text);
     }
     assert!(!site.path("ext/rescued-w-1/a/e1").exists());
-    let told = "rescued only in part: 3 of its 4 parts";
-    tarn(&site, &["status"]).exits(0).says(told);
-    let told = "because only some of its parts could be copied: 3 of its 4 parts";
-    tarn(&site, &["why", "a"]).exits(0).says(told);
-    tarn(&site, &["why"]).exits(0).says(told);
+    let expected = "rescued only in part: 3 of its 4 parts";
+    tarn(&site, &["status"]).exits(0).prints(expected);
+    let expected = "because only some of its parts could be copied: 3 of its 4 parts";
+    tarn(&site, &["why", "a"]).exits(0).prints(expected);
+    tarn(&site, &["why"]).exits(0).prints(expected);
     let page = site.read(".tarn/runs/w-1/report.html");
     assert!(page.contains("a was rescued only in part"));
     // So does the command.
     tarn(&site, &["data", "get", "a", "got"])
         .exits(1)
-        .says(
+        .prints(
             "`a` (version 1, made by w-1) is incomplete: 1 of its 4 parts is gone, that of `a/e1`",
         )
-        .says("the other 3 parts were copied. To make `a` again: set `keep");
+        .prints("the other 3 parts were copied. To make `a` again: set `keep");
     assert_eq!(site.read("got/e4"), "4\n");
     tarn(&site, &["data", "verify", "a"])
         .exits(1)
-        .says("that of `a/e1`. To make `a` again: ");
+        .prints("that of `a/e1`. To make `a` again: ");
     tarn(&site, &["data", "drain", "a", "drained"])
         .exits(1)
-        .says("nothing was copied");
+        .prints("nothing was copied");
 }
 
 #[test]
@@ -617,17 +624,17 @@ fn what_is_to_be_kept_only_after_it_has_gone_is_named_with_its_remedy() {
                 `first` depends on has changed. To make `a` again: add `env";
     let remedy = "add `env = { AGAIN = \"1\" }` to step `first` (another value if it is there already; in a script: a line `export \
                   AGAIN=1`), then `tarn run`";
-    plan(&site).exits(0).says(&gone[6..]).says(remedy);
-    run(&site).exits(0).says(gone).says(remedy);
+    plan(&site).exits(0).prints(&gone[6..]).prints(remedy);
+    run(&site).exits(0).prints(gone).prints(remedy);
     assert!(ran(&site).is_empty());
     tarn(&site, &["data", "get", "a", "got"])
         .exits(7)
-        .says("`a` is not stored anywhere that tarn knows. Datasets here: chain/o (in its `dest`")
-        .says(remedy);
+        .prints("`a` is not stored anywhere that tarn knows. Datasets here: chain/o (in its `dest`")
+        .prints(remedy);
     // Of one without `keep` that is named as well: it would only be consumed again.
     tarn(&site, &["data", "get", "b", "got"])
         .exits(7)
-        .says("To make `b` again: set `keep = \"7d\"` in [data.b], add `env = { AGAIN = \"1\" }` to step `second`");
+        .prints("To make `b` again: set `keep = \"7d\"` in [data.b], add `env = { AGAIN = \"1\" }` to step `second`");
     // A dataset that is only in its `dest` is named so.
     let there = format!(
         "Datasets here: chain/o (in its `dest` {})",
@@ -635,7 +642,7 @@ fn what_is_to_be_kept_only_after_it_has_gone_is_named_with_its_remedy() {
     );
     tarn(&site, &["data", "get", "none", "got"])
         .exits(7)
-        .says(&there);
+        .prints(&there);
     // As it says.
     let env = "name = \"first\"\nenv = { AGAIN = \"1\" }";
     change(&site, "name = \"first\"", env);
@@ -671,7 +678,7 @@ fn what_was_kept_as_long_as_was_asked_is_not_missed() {
     assert!(!planned.out.contains(KEPT_AND_GONE), "{}", planned.out);
     // It is to stay longer only now.
     change(&site, "keep = \"1s\"", "keep = \"7d\"");
-    run(&site).exits(0).says(KEPT_AND_GONE);
+    run(&site).exits(0).prints(KEPT_AND_GONE);
     // Somebody has removed it.
     let site = chain(1000).with(&["--cache", "0"]);
     change(&site, "[data.a]", "[data.a]\nkeep = \"7d\"");
@@ -704,13 +711,13 @@ fn a_script_makes_what_is_gone_again_as_is_said() {
     run().exits(0);
     tarn(&site, &["data", "get", "counts", "got"])
         .exits(7)
-        .says("in a script: a line `export AGAIN=1`");
+        .prints("in a script: a line `export AGAIN=1`");
     for value in 1..=2 {
         let again = format!(
             "#!/bin/bash\n#TARN name = \"words\"\n#TARN [data.counts]\n#TARN keep = \"7d\"\n#TARN [[step]]\n#TARN out = [\"counts\"]\nexport AGAIN={value}\necho 1 > $TARN_counts/n\n"
         );
         site.write("words.sh", &again);
-        run().exits(0).says("1 run");
+        run().exits(0).prints("1 run");
         let got = format!("got{value}");
         tarn(&site, &["data", "get", "counts", &got]).exits(0);
         tarn(&site, &["data", "rm", "counts"]).exits(0);

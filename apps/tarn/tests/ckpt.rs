@@ -201,7 +201,7 @@ fn versions_are_listed_with_what_can_be_restored_of_them() {
     let table = kept
         .tarn(&["ls"])
         .exits(0)
-        .says("`wave` has not committed a checkpoint");
+        .prints("`wave` has not committed a checkpoint");
     let second = table.out.lines().nth(2).expect("three lines and a head");
     let words: Vec<&str> = second.split_whitespace().collect();
     assert_eq!(words[..6], ["heat", "1.2", "durable", "3", "of", "3"]);
@@ -243,8 +243,8 @@ fn the_medium_says_what_a_loss_of_power_leaves() {
     kept.site
         .tarn(&arguments)
         .exits(0)
-        .says(" lost ")
-        .says("on a tier in memory");
+        .prints(" lost ")
+        .prints("on a tier in memory");
     let there = kept.site.tarn(&[&arguments[..], &["--json"]].concat());
     assert_eq!(there.exits(0).summary()["power_fail"], "lost");
     assert!(["lost", "synced", "flushed", "fenced"].contains(&here.as_str().unwrap()));
@@ -266,12 +266,12 @@ fn objects_are_shown_with_their_places() {
     let at = piece["here"][0]["path"].as_str();
     assert_eq!(at, staging.to_str());
     assert_eq!(kept.json(&["show", "heat", "1.1"], 0).len(), 1);
-    kept.tarn(&["show", "heat"]).exits(0).says("  staging\n");
+    kept.tarn(&["show", "heat"]).exits(0).prints("  staging\n");
     fs::remove_file(staging).unwrap();
     kept.tarn(&["show", "heat"])
         .exits(0)
-        .says("  staging (not here)\n")
-        .says(&kept.is_not_in_memory());
+        .prints("  staging (not here)\n")
+        .prints(&kept.is_not_in_memory());
 }
 
 #[test]
@@ -315,8 +315,8 @@ fn shapes_and_odd_names_are_shown_and_obeyed_by_no_terminal() {
         assert!(!all.contains("ace\nmean"), "{all:?}");
     }
     let shown = kept.tarn(&["show", run]).exits(0);
-    let shown = shown.says("b\\r\\n\\u{1b}[31m").says("rows of 24 B");
-    shown.says("block 49+51/100~1 0+7/7");
+    let shown = shown.prints("b\\r\\n\\u{1b}[31m").prints("rows of 24 B");
+    shown.prints("block 49+51/100~1 0+7/7");
     let lines = kept.json(&["show", run], 0);
     assert_eq!(lines[1]["key"], "b\r\n\u{1b}[31m");
     assert_eq!(lines[2]["shape"]["dimensions"][0]["ghost"], 1);
@@ -364,8 +364,8 @@ fn a_flipped_bit_is_found_where_it_is() {
     assert_eq!(found.len(), 3);
     kept.tarn(&["verify", "heat"])
         .exits(1)
-        .says("object `a`, bytes 262144 to")
-        .says("no copy is here");
+        .prints("object `a`, bytes 262144 to")
+        .prints("no copy is here");
     kept.tarn(&["verify", "heat", "1.1"]).exits(0);
 }
 
@@ -387,8 +387,8 @@ fn a_buddy_stands_in_for_what_is_damaged_or_gone_in_memory() {
     assert_eq!(of(&found[1], &summary), ["3", "3", "false"]);
     kept.tarn(&["verify", "heat"])
         .exits(1)
-        .says(&format!("is not in {}; no copy is here", memory.display()))
-        .says(&kept.is_not_in_memory());
+        .prints(&format!("is not in {}; no copy is here", memory.display()))
+        .prints(&kept.is_not_in_memory());
     // The buddy has it.
     let buddy = kept.memory("heat", 0, 1, "buddy");
     let found = verify(1);
@@ -410,8 +410,8 @@ fn a_buddy_stands_in_for_what_is_damaged_or_gone_in_memory() {
     assert_eq!(of(&found[2], &summary), ["2", "0", "true"]);
     kept.tarn(&["verify", "heat"])
         .exits(1)
-        .says("the buddy has it undamaged")
-        .says("copies stand in for all");
+        .prints("the buddy has it undamaged")
+        .prints("copies stand in for all");
     // The same chunk of both.
     flip(&buddy, STAGED + 1);
     let found = verify(1);
@@ -457,7 +457,7 @@ fn what_is_committed_meanwhile_is_no_damage() {
         writer.join().unwrap()
     });
     let last = format!("version 1.{number}: 1 of 3 ranks");
-    kept.tarn(&["verify", "heat"]).exits(0).says(&last);
+    kept.tarn(&["verify", "heat"]).exits(0).prints(&last);
 }
 
 #[test]
@@ -483,16 +483,16 @@ fn what_cannot_be_read_is_named_and_the_rest_is_read() {
     std::os::unix::fs::symlink("0.arena", folder.join("4.arena")).unwrap();
     let listed = kept.tarn(&["ls", "--json"]).exits(0);
     assert_eq!(listed.out.lines().count(), 1);
-    let listed = listed.says("1.arena: this is no arena").says("2.arena");
-    let listed = listed.says("3.arena: this is no file");
+    let listed = listed.prints("1.arena: this is no arena").prints("2.arena");
+    let listed = listed.prints("3.arena: this is no file");
     listed
-        .says("4.arena: this is no file")
-        .says("phx/heat/2: Not a directory");
+        .prints("4.arena: this is no file")
+        .prints("phx/heat/2: Not a directory");
     let found = kept.json(&["verify", "heat"], 1);
     let kinds: Vec<&Value> = found.iter().map(|l| &l["kind"]).collect();
     assert_eq!(kinds.iter().filter(|k| **k == "unreadable").count(), 5);
     assert_eq!(kinds.last().unwrap(), &"version");
-    kept.tarn(&["show", "heat"]).exits(0).says("warning: ");
+    kept.tarn(&["show", "heat"]).exits(0).prints("warning: ");
 }
 
 /// Root reads what others may not, and only root can make files of others: each sees a half of this.
@@ -502,10 +502,10 @@ fn what_is_somebody_elses_is_named_or_not_believed() {
     kept.arena("heat", 0, 1..2, None);
     kept.arena("mine", 0, 1..2, Some(1));
     let staging = kept.memory("mine", 0, 1, "staging");
-    kept.tarn(&["show", "mine"]).exits(0).says("  staging\n");
+    kept.tarn(&["show", "mine"]).exits(0).prints("  staging\n");
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&staging, Some(65_534), None).unwrap();
-        kept.tarn(&["show", "mine"]).exits(0).says("(not here)");
+        kept.tarn(&["show", "mine"]).exits(0).prints("(not here)");
         return;
     }
     let folder = kept.site.path("tier/phx/heat");
@@ -513,45 +513,45 @@ fn what_is_somebody_elses_is_named_or_not_believed() {
     let listed = kept.tarn(&["ls"]).exits(0);
     let verified = kept.tarn(&["verify", "heat"]).exits(1);
     fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
-    assert!(listed.says("phx/heat: ").out.contains("mine"));
-    verified.says("unreadable: ");
+    assert!(listed.prints("phx/heat: ").out.contains("mine"));
+    verified.prints("unreadable: ");
 }
 
 #[test]
 fn what_is_not_there_is_answered_with_what_is() {
     let kept = Kept::new();
-    kept.tarn(&["ls"]).exits(0).says("no checkpoints are in");
+    kept.tarn(&["ls"]).exits(0).prints("no checkpoints are in");
     kept.tarn(&["ls", "heat"])
         .exits(7)
-        .says("no program has any");
+        .prints("no program has any");
     kept.arena("heat", 0, 1..3, None);
     kept.arena("wave", 0, 1..1, None);
     for command in ["ls", "show", "verify"] {
         kept.tarn(&[command, "head"])
             .exits(7)
-            .says("there are those of heat, wave");
+            .prints("there are those of heat, wave");
     }
     for command in ["show", "verify"] {
         kept.tarn(&[command, "heat", "1.9"])
             .exits(7)
-            .says("no version 1.9 here: there are 1.1, 1.2");
+            .prints("no version 1.9 here: there are 1.1, 1.2");
         kept.tarn(&[command, "heat", "nine"]).exits(2);
     }
     kept.tarn(&["show", "wave"])
         .exits(7)
-        .says("none is stored here");
+        .prints("none is stored here");
     for command in ["ls", "verify"] {
         kept.tarn(&[command, "wave"])
             .exits(0)
-            .says("`wave` has not committed a checkpoint on this node yet");
+            .prints("`wave` has not committed a checkpoint on this node yet");
     }
     let none = kept.site.tarn(&["ckpt", "ls", "--tier", "nowhere"]);
-    none.exits(7).says("cannot read nowhere");
+    none.exits(7).prints("cannot read nowhere");
     let mut command = kept.site.command(&["ckpt", "ls"]);
     command.env_remove("TARN_PHX_TIER");
-    Ran::of(command.output().unwrap()).exits(2).says("--tier");
+    Ran::of(command.output().unwrap()).exits(2).prints("--tier");
     command.env("TARN_PHX_TIER", kept.site.path("tier"));
-    Ran::of(command.output().unwrap()).exits(0).says("heat");
+    Ran::of(command.output().unwrap()).exits(0).prints("heat");
 }
 
 #[test]
@@ -573,10 +573,10 @@ fn models_print_the_published_values_and_their_assumptions() {
         assert!(!value[part]["assumptions"].as_array().unwrap().is_empty());
     }
     let text = site.tarn(&["ckpt", "model"]).exits(0);
-    let text = text.says("0.98960271").says("does not state its other");
-    let text = text.says("as other triples do").says("Omni-Path");
-    text.says("750 MB, met by 32.0 W")
-        .says("take replicas = 1,");
+    let text = text.prints("0.98960271").prints("does not state its other");
+    let text = text.prints("as other triples do").prints("Omni-Path");
+    text.prints("750 MB, met by 32.0 W")
+        .prints("take replicas = 1,");
 }
 
 #[test]

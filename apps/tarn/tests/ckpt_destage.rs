@@ -69,26 +69,26 @@ fn what_waits_in_memory_is_brought_to_the_tier_once_and_outlives_memory() {
     let node = Node::new();
     node.tarn(&["destage"])
         .exits(0)
-        .says("nothing waits in memory");
+        .prints("nothing waits in memory");
     node.tarn(&["destage", "heat"])
         .exits(7)
-        .says("no checkpoints of `heat`");
+        .prints("no checkpoints of `heat`");
     let alive = node.begin("alive", None);
     drop(node.begin("heat", None));
     drop(node.begin("other", None));
-    node.tarn(&["ls", "heat"]).exits(0).says("1.1 committed ");
+    node.tarn(&["ls", "heat"]).exits(0).prints("1.1 committed ");
     // In another memory folder it is missing, not damaged.
     for (command, exit) in [("ls", 0), ("show", 0), ("verify", 1), ("destage", 1)] {
         let elsewhere = node.tarn_in("elsewhere", &[command, "heat"]).exits(exit);
-        elsewhere.says(&node.is_not_in("elsewhere"));
+        elsewhere.prints(&node.is_not_in("elsewhere"));
     }
     let done = node.tarn(&["destage", "heat"]).exits(0);
-    let done = done.says("version 1.1 of heat, rank 0: 1.00 MiB brought to ");
-    done.says("tier/phx/heat/1/0.arena");
-    node.tarn(&["ls", "heat"]).exits(0).says("1.1 durable ");
+    let done = done.prints("version 1.1 of heat, rank 0: 1.00 MiB brought to ");
+    done.prints("tier/phx/heat/1/0.arena");
+    node.tarn(&["ls", "heat"]).exits(0).prints("1.1 durable ");
     node.tarn(&["destage", "heat"])
         .exits(0)
-        .says("nothing waits");
+        .prints("nothing waits");
     // All programs: those that run have no need of it.
     let rows = node.tarn(&["destage", "--json"]).exits(0);
     let rows: Vec<serde_json::Value> = rows
@@ -106,17 +106,17 @@ fn what_waits_in_memory_is_brought_to_the_tier_once_and_outlives_memory() {
     );
     assert_eq!(rows[1]["bytes"], 1 << 20);
     let busy = node.tarn(&["destage", "alive"]).exits(6);
-    busy.says(&format!("process {} is its rank 0", std::process::id()));
+    busy.prints(&format!("process {} is its rank 0", std::process::id()));
     drop(alive);
     node.loses_its_memory();
     drop(node.begin("heat", Some(1)));
     // tarn reports staged data that memory has lost, and leaves the version as it is.
     node.loses_its_memory();
     let lost = node.tarn(&["destage", "heat"]).exits(1);
-    let lost = lost.says("version 2.1 of heat, rank 0: its staged data is damaged, or ");
-    lost.says(&node.is_not_in("memory"));
+    let lost = lost.prints("version 2.1 of heat, rank 0: its staged data is damaged, or ");
+    lost.prints(&node.is_not_in("memory"));
     node.begin("heat", Some(1)).end().unwrap();
     node.tarn(&["destage", "heat"])
         .exits(0)
-        .says("nothing waits");
+        .prints("nothing waits");
 }

@@ -153,20 +153,20 @@ fn files(folder: &Path) -> BTreeSet<PathBuf> {
 fn what_a_killed_program_had_staged_goes_on_on_other_nodes_and_other_numbers_of_ranks() {
     let program = Program::new();
     let nothing = program.tarn(&["drain", "heat"]).exits(7);
-    nothing.says("no checkpoints of `heat`");
+    nothing.prints("no checkpoints of `heat`");
     program.start(2, None, 3, |session| {
         drop(session);
     });
     let listed = program.tarn(&["ls", "heat"]).exits(0);
-    listed.says("1.3 committed ");
+    listed.prints("1.3 committed ");
     let missing = program.tarn(&["drain", "heat", "1.9"]).exits(7);
-    missing.says("no version 1.9");
+    missing.prints("no version 1.9");
     let before = files(&program.site.path("memory"));
     let drained = program.tarn(&["drain", "heat", "--rate", "1GB/s"]).exits(0);
-    drained.says("version 1.3 of heat: 2 of 2 ranks, ");
+    drained.prints("version 1.3 of heat: 2 of 2 ranks, ");
     // It is as it was: another one finds nothing to do, and so does the program's next start.
     let again = program.tarn(&["drain", "heat"]).exits(0);
-    again.says("has version 1.3 already");
+    again.prints("has version 1.3 already");
     let again = program.tarn(&["drain", "heat", "--json"]).exits(0);
     let row = again.summary();
     assert_eq!((&row["number"], &row["bytes"]), (&3.into(), &0.into()));
@@ -176,14 +176,17 @@ fn what_a_killed_program_had_staged_goes_on_on_other_nodes_and_other_numbers_of_
     );
     assert_eq!(files(&program.site.path("memory")), before);
     assert_eq!(program.latest().unwrap(), Some(id(1, 3)));
-    program.tarn(&["ls", "heat"]).exits(0).says("1.3 flushed ");
+    program
+        .tarn(&["ls", "heat"])
+        .exits(0)
+        .prints("1.3 flushed ");
     program.lose_nodes();
     let listed = program.tarn(&["ls"]).exits(0);
-    listed.says("1.3 flushed         0 of 2").says(" yes\n");
+    listed.prints("1.3 flushed         0 of 2").prints(" yes\n");
     program.start(2, Some(id(1, 3)), 1, drop);
     // A version that only the store has is there; a version that nobody has is not.
     let there = program.tarn(&["drain", "heat", "1.3"]).exits(0);
-    there.says("has version 1.3 already");
+    there.prints("has version 1.3 already");
     program.tarn(&["drain", "heat", "1.2"]).exits(7);
     // The staged data in memory is gone: an incomplete version does not get to the store.
     for staging in ["0.staging", "1.staging"] {
@@ -192,8 +195,8 @@ fn what_a_killed_program_had_staged_goes_on_on_other_nodes_and_other_numbers_of_
         fs::remove_file(file).unwrap();
     }
     let damaged = program.tarn(&["drain", "heat", "2.1"]).exits(1);
-    let damaged = damaged.says("the staged data of rank 0's part of version 2.1 is not in ");
-    damaged.says("if the program uses another folder in memory");
+    let damaged = damaged.prints("the staged data of rank 0's part of version 2.1 is not in ");
+    damaged.prints("if the program uses another folder in memory");
     assert_eq!(program.latest().unwrap(), Some(id(1, 3)));
     program.lose_nodes();
     program.start(3, Some(id(1, 3)), 1, drop);
@@ -218,9 +221,9 @@ fn nodes_drain_one_after_the_other_and_come_to_a_version_that_all_have() {
         session.end().unwrap();
     });
     fs::remove_file(&arena).unwrap();
-    let drains = |tier: &str, says: &str| {
+    let drains = |tier: &str, expected: &str| {
         let ran = program.tarn_at(tier, &["drain", "heat"]).exits(0);
-        ran.says(says);
+        ran.prints(expected);
     };
     drains("tier", "version 1.3 of heat: 1 of 2 ranks");
     drains("other", "rank 0 is not there yet");
@@ -251,10 +254,10 @@ fn a_running_program_is_left_to_flush_itself() {
         .wait(committed, PersistenceLevel::Flushed, None)
         .unwrap();
     let busy = program.tarn(&["drain", "heat"]).exits(6);
-    busy.says(&format!("process {}", std::process::id()));
+    busy.prints(&format!("process {}", std::process::id()));
     session.end().unwrap();
     let again = program.tarn(&["drain", "heat"]).exits(0);
-    again.says("has version 1.1 already");
+    again.prints("has version 1.1 already");
 }
 
 /// A drain is killed again and again, anywhere: `latest` names what is whole or nothing, and one that is let be ends well.

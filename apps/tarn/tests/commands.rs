@@ -153,7 +153,7 @@ fn tiers_that_do_not_lie_apart_are_refused() {
         (tier("a", "new"), tier("b", "new/x"), "inside the other"),
     ] {
         let arguments = ["run", "workflow.toml", "--tier", &one, "--tier", &two];
-        site.tarn(&arguments).exits(2).says(why);
+        site.tarn(&arguments).exits(2).prints(why);
     }
     assert!(site.left_on_tier().is_empty() && !site.path("new").exists());
 }
@@ -166,12 +166,15 @@ fn an_incomplete_version_is_not_given_out_as_a_whole_one() {
     let drain = ["data", "drain", "r", "copy"];
     site.tarn(&drain)
         .exits(1)
-        .says(why)
-        .says("nothing was copied");
+        .prints(why)
+        .prints("nothing was copied");
     assert!(!site.path("copy").exists());
     // The output of the other instances can be had, and is not taken for the whole.
     for _ in 0..2 {
-        let had = site.tarn(&["data", "get", "r", "some"]).exits(1).says(why);
+        let had = site
+            .tarn(&["data", "get", "r", "some"])
+            .exits(1)
+            .prints(why);
         assert!(had.err.contains("; its output was copied"), "{}", had.err);
         assert_eq!(fs::read_dir(site.path("some")).expect("there").count(), 1);
     }
@@ -185,7 +188,7 @@ fn an_incomplete_version_is_not_given_out_as_a_whole_one() {
     site.run().exits(1);
     site.tarn(&["data", "get", "r", "copy"])
         .exits(1)
-        .says("--run half-1");
+        .prints("--run half-1");
     assert!(!site.path("copy").exists());
     site.tarn(&["data", "get", "r", "none", "--run", "half-9"])
         .exits(7);
@@ -212,7 +215,7 @@ fn a_step_copies_by_itself_whole_or_not_at_all() {
     site.write("grid/own", "");
     let copy = |arguments: &[&str]| site.tarn(&[&["data", "copy"], arguments].concat());
     // In a folder that is there: under its own name. No leftover beside it.
-    copy(&["raw", "grid"]).exits(0).says("8 B copied to");
+    copy(&["raw", "grid"]).exits(0).prints("8 B copied to");
     assert_eq!(site.read("grid/raw/a/1"), "one\n");
     let link = fs::read_link(site.path("grid/raw/link")).expect("the link");
     assert_eq!(link.to_str(), Some("b"));
@@ -227,7 +230,7 @@ fn a_step_copies_by_itself_whole_or_not_at_all() {
     // An existing target is exchanged only on request, and a file never for a folder.
     site.write("raw/b", "three\n");
     for (from, to) in [("raw", "grid"), ("raw/b", "grid/c")] {
-        copy(&[from, to]).exits(2).says("--replace");
+        copy(&[from, to]).exits(2).prints("--replace");
         copy(&[from, to, "--replace"]).exits(0);
     }
     assert_eq!(
@@ -236,11 +239,11 @@ fn a_step_copies_by_itself_whole_or_not_at_all() {
     );
     copy(&["raw", "grid/c", "--replace"])
         .exits(2)
-        .says("only one of");
+        .prints("only one of");
     copy(&["raw", "raw/a/inside"])
         .exits(2)
-        .says("contains the other");
-    copy(&["nothing", "grid"]).exits(2).says("is not there");
+        .prints("contains the other");
+    copy(&["nothing", "grid"]).exits(2).prints("is not there");
     // A destination that has no space, or that cannot be written, is as it was.
     copy(&["raw", "/proc/tarn"]).exits(1);
     copy(&["raw/b", "/proc/tarn"]).exits(1);
@@ -277,7 +280,7 @@ fn a_copy_that_was_killed_goes_on() {
     assert!(!site.path("copy").exists());
     site.tarn(&["data", "copy", "raw", "copy"])
         .exits(0)
-        .says("64.00 MiB copied");
+        .prints("64.00 MiB copied");
     for n in 0..64 {
         assert!(fs::read(site.path(&format!("copy/{n}"))).expect("a file") == piece);
     }
@@ -296,7 +299,7 @@ fn a_damaged_replica_is_left_for_another() {
     fs::write(&replicas[0], "ONE\n").expect("damage");
     site.tarn(&["data", "get", "r", "copy"])
         .exits(0)
-        .says("another is taken");
+        .prints("another is taken");
     assert_eq!(site.read("copy/a"), "one\n");
     fs::write(&replicas[1], "ONE\n").expect("damage");
     site.tarn(&["data", "get", "r", "second"]).exits(1);
@@ -339,11 +342,11 @@ fn a_delivered_version_is_copied_as_it_was_made() {
     site.tarn(&["data", "get", "r", "second"]).exits(1);
     assert!(!site.path("second").exists());
     let removed = site.tarn(&["data", "rm", "r"]).exits(0);
-    let said = format!(
+    let expected = format!(
         "`r` is not on any tier; the copy in {} stays",
         site.path("out").display()
     );
-    assert!(removed.err.contains(&said), "{}", removed.err);
+    assert!(removed.err.contains(&expected), "{}", removed.err);
     assert_eq!(site.read("out/2"), "3\n");
 }
 
@@ -363,9 +366,9 @@ fn a_damaged_log_of_changes_is_found_before_anything_starts() {
     );
     site.run()
         .exits(5)
-        .says("nothing was started")
-        .says("data.log")
-        .says("restore the file");
+        .prints("nothing was started")
+        .prints("data.log")
+        .prints("restore the file");
     assert!(!site.path("runs").exists());
     site.write(".tarn/data.log", &text);
     site.run().exits(0);
@@ -409,9 +412,9 @@ out = ["o"]
     site.write("in/other", "o\n");
     site.run().exits(0);
     let plan = site.tarn(&["plan", "workflow.toml", "--tier", &site.options[1]]);
-    plan.exits(0).says("each[a.txt]").says("each[b.txt]");
+    plan.exits(0).prints("each[a.txt]").prints("each[b.txt]");
     site.write("in/a.txt", "A\n");
-    let again = site.run().exits(0).says("each[b.txt] unchanged");
+    let again = site.run().exits(0).prints("each[b.txt] unchanged");
     assert!(again.err.contains("each[a.txt] done"), "{}", again.err);
     assert!(!again.err.contains("each[1]"), "{}", again.err);
 }
@@ -422,7 +425,7 @@ fn a_steps_log_has_a_bound() {
         "echo one",
         "(yes noise || true) | head -c 80000000; echo; echo the cause; false",
     ));
-    site.run().exits(1).says("| the cause");
+    site.run().exits(1).prints("| the cause");
     let mut logs = Vec::new();
     files(&site.path(".tarn/runs/kept-1/steps"), &mut logs);
     let log = File::open(&logs[0])
@@ -497,22 +500,22 @@ fn a_value_that_is_no_number_is_told_the_form_with_an_example() {
         let refused = site.tarn(&["run", "workflow.toml", &format!("{option}={value}")]);
         let refused = refused
             .exits(2)
-            .says(&format!("invalid value '{value}' for '{option} <"))
-            .says(form);
+            .prints(&format!("invalid value '{value}' for '{option} <"))
+            .prints(form);
         for word in ["digit found", "too large", "0..", "tip"] {
             assert!(!refused.err.contains(word), "{}", refused.err);
         }
     }
     // As a word of its own it looks like an option.
     let refused = site.tarn(&["run", "workflow.toml", "--cache", "-5"]);
-    let refused = refused.exits(2).says("invalid value '-5' for '--cache <");
-    assert!(!refused.err.contains("tip"), "{}", refused.says(form).err);
+    let refused = refused.exits(2).prints("invalid value '-5' for '--cache <");
+    assert!(!refused.err.contains("tip"), "{}", refused.prints(form).err);
     let mut command = site.command(&["run", "workflow.toml"]);
     command.env("TARN_CACHE", "much");
     Ran::of(command.output().expect("tarn starts"))
         .exits(2)
-        .says(form)
-        .says("environment variable TARN_CACHE");
+        .prints(form)
+        .prints("environment variable TARN_CACHE");
 }
 
 #[test]
@@ -525,20 +528,20 @@ fn a_run_that_is_not_there_is_told_which_are() {
     for command in ["status", "resume", "cancel", "why"] {
         site.tarn(&[command, "--run", "kept-3"])
             .exits(7)
-            .says("there is no run kept-3")
-            .says(there);
+            .prints("there is no run kept-3")
+            .prints(there);
     }
     site.tarn(&["status", "kept-1", "--run", "kept-1"])
         .exits(2)
-        .says("name the run once");
+        .prints("name the run once");
     let empty = Site::new(&kept());
     std::fs::create_dir(empty.path(".tarn")).expect("mkdir");
     empty
         .tarn(&["status"])
         .exits(7)
-        .says("no run has been started here yet: `tarn run` starts one");
+        .prints("no run has been started here yet: `tarn run` starts one");
     for words in [&["status", "--run", "kept-1"][..], &["status", "kept-1"]] {
-        site.tarn(words).exits(0).says("kept-1  done");
+        site.tarn(words).exits(0).prints("kept-1  done");
     }
 }
 

@@ -26,8 +26,8 @@ def tick(*_):
     ticks += 1
 
 
-def worker(asked, answers):
-    with os.fdopen(asked) as lines, os.fdopen(answers, "w", buffering=1) as out:
+def worker(requests, answers):
+    with os.fdopen(requests) as lines, os.fdopen(answers, "w", buffering=1) as out:
         for line in lines:
             print(int(line) ** 2, file=out)
     os._exit(0)

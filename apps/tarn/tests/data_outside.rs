@@ -504,16 +504,16 @@ fn an_external_store_that_cannot_be_used_stops_a_run_before_it_starts() {
         .env("AWS_SECRET_ACCESS_KEY", "guessed")
         .output();
     let wrong = Ran::of(wrong.expect("tarn starts")).exits(3);
-    let says = |ran: &Ran, what: &str| {
+    let assert_reports = |ran: &Ran, what: &str| {
         assert!(
             ran.err.contains("`external`") && ran.err.contains(what),
             "{}",
             ran.err
         );
     };
-    says(&wrong, "check key and secret");
+    assert_reports(&wrong, "check key and secret");
     site.write("workflow.toml", &text.replace(&bucket.name, "none-such"));
     let none = tarn(&site, &site.run_arguments()).exits(3);
-    says(&none, "there is no bucket `none-such`");
+    assert_reports(&none, "there is no bucket `none-such`");
     assert!(!site.path("made").exists());
 }

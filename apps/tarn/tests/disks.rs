@@ -40,7 +40,7 @@ fn with_small_disk(site: &Site, folder: &str, size: &str, arguments: &[&str]) ->
 }
 
 #[test]
-fn a_step_that_fills_its_tier_says_so_and_goes_on_with_more_room() {
+fn a_step_that_fills_its_tier_says_so_and_goes_on_with_more_space() {
     // Its promised output fits; the disk below is smaller than it seemed.
     let site = site(&reads(
         "fill",
@@ -63,7 +63,7 @@ fn a_step_that_fills_its_tier_says_so_and_goes_on_with_more_room() {
     );
     site.tarn(&["why", "fill"])
         .exits(0)
-        .says("no space is left");
+        .prints("no space is left");
     assert_eq!(site.read("in/x"), "input\n");
     assert!(!site.path("out").exists());
     let resumed = with_small_disk(&site, "tier", "64m", &["resume"]).expect("as before");
@@ -75,7 +75,7 @@ fn a_step_that_fills_its_tier_says_so_and_goes_on_with_more_room() {
 }
 
 #[test]
-fn a_transfer_that_fills_its_tier_fails_whole_and_goes_on_with_more_room() {
+fn a_transfer_that_fills_its_tier_fails_whole_and_goes_on_with_more_space() {
     // The first step takes the tier's space behind tarn's back: no account can know of it.
     let site = site(&reads(
         "read",
@@ -147,7 +147,7 @@ out = ["o"]
         eprintln!("skipped: a tmpfs cannot be mounted in a namespace here");
         return;
     }
-    let ran = ran.exits(0).says("No space left").says("tarn resume");
+    let ran = ran.exits(0).prints("No space left").prints("tarn resume");
     assert!(ran.out.ends_with("5 0\n"), "{}\n{}", ran.out, ran.err);
     assert_eq!(site.read("out/x"), "1\n");
     site.leaves_nothing_on_its_tier();
@@ -181,7 +181,7 @@ fn a_source_that_changes_while_it_is_copied_fails_the_transfer_whole() {
     for n in 0..FILES {
         std::fs::write(site.path(&format!("in/{n}")), vec![9; FILE + 1000]).expect("write");
     }
-    let ran = Ran::end(child).exits(1).says("tarn resume");
+    let ran = Ran::end(child).exits(1).prints("tarn resume");
     assert!(ran.err.contains("`i`"), "{}", ran.err);
     let log = site.log();
     assert!(
@@ -208,7 +208,7 @@ fn a_source_that_vanishes_while_it_is_copied_is_named_and_resume_goes_on_when_it
         .status();
     assert!(copied.expect("cp").success());
     std::fs::remove_dir_all(site.path("in")).expect("rm");
-    let ran = Ran::end(child).exits(1).says("tarn resume");
+    let ran = Ran::end(child).exits(1).prints("tarn resume");
     assert!(
         ran.err.contains("vanished") && ran.err.contains("`i`"),
         "{}",
@@ -264,12 +264,12 @@ fn an_external_folder_that_cannot_be_written_is_named_and_nothing_is_lost() {
     let Some(ran) = unprivileged(&site, &site.run_arguments()) else {
         return;
     };
-    ran.exits(3).says("Permission denied");
+    ran.exits(3).prints("Permission denied");
     assert!(!site.path(".tarn/runs").exists(), "nothing was computed");
     // Only when the result is there can it be found out that the folder was closed meanwhile.
     mode(0o755);
     let ran = unprivileged(&site, &site.run_arguments()).expect("as before");
-    let ran = ran.exits(1).says("tarn resume");
+    let ran = ran.exits(1).prints("tarn resume");
     assert!(
         ran.err.contains("store") && ran.err.contains("Permission denied"),
         "{}",
@@ -313,7 +313,7 @@ fn an_emulated_store_holds_transfers_back_and_every_result_says_so() {
     let begun = Instant::now();
     let ran = Ran::end(site.begin(&["--external-latency", "50ms"])).exits(0);
     assert!(begun.elapsed() >= Duration::from_millis(100), "two files");
-    ran.says("emulated at full rate, 50 ms a file");
+    ran.prints("emulated at full rate, 50 ms a file");
     let link = site.log()[0]["cluster"]["external"].clone();
     assert_eq!(
         (link["emulated"].as_bool(), link["latency"].as_u64()),

@@ -17,7 +17,7 @@ fn a_kept_dataset_of_empty_folders_outlives_the_run_and_every_data_command() {
     site.tarn(&["data", "pin", "r"]).exits(0);
     site.tarn(&["data", "get", "r", "back"]).exits(0);
     assert!(whole("back"));
-    site.run().exits(0).says("unchanged");
+    site.run().exits(0).prints("unchanged");
     site.tarn(&["data", "drain", "r", "out"]).exits(0);
     assert!(whole("out"));
     site.leaves_nothing_on_its_tier();

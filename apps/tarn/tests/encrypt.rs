@@ -90,7 +90,7 @@ fn the_result_is_right_and_what_stays_is_sealed() {
     assert_eq!(site.read("got/a.txt"), "kryptonite one\n2\n");
     site.tarn(&["key", "rotate", "--drop"])
         .exits(0)
-        .says("2 keys of data were wrapped again");
+        .prints("2 keys of data were wrapped again");
     site.tarn(&["data", "get", "counts", "again"]).exits(0);
     assert_eq!(site.read("again/b.txt"), "two kryptonite\n2\n");
     site.tarn(&["data", "rm", "counts"]).exits(0);
@@ -106,16 +106,16 @@ fn keys_are_not_forgotten_before_all_is_wrapped_anew() {
     // A folder that is not there is a mistake, and so is none.
     site.tarn(&["key", "rotate", "--drop", "elsewhere"])
         .exits(7)
-        .says("nothing was changed");
+        .prints("nothing was changed");
     site.tarn(&["--state", "elsewhere", "key", "rotate", "--drop"])
         .exits(7)
-        .says("no state folder");
+        .prints("no state folder");
     assert_eq!(site.read("config/tarn/key"), key);
     // As many as there may be: dropped without another one.
     for _ in 1..16 {
         site.tarn(&["key", "rotate"]).exits(0);
     }
-    site.tarn(&["key", "rotate"]).exits(5).says("--drop");
+    site.tarn(&["key", "rotate"]).exits(5).prints("--drop");
     // Key files that were being forgotten when the machine stopped are removed.
     let mut all = Vec::new();
     files(&site.path(".tarn/keys"), &mut all);
@@ -135,7 +135,7 @@ fn keys_are_not_forgotten_before_all_is_wrapped_anew() {
 fn a_failed_run_goes_on_from_what_is_sealed() {
     let Some(site) = site(FLOW) else { return };
     std::fs::remove_file(site.path("ok")).expect("a file");
-    site.run().exits(1).says("sum");
+    site.run().exits(1).prints("sum");
     assert!(nothing_in_clear(&site) > 2);
     site.write("ok", "");
     let resumed = site.tarn(&["resume"]).exits(0);
@@ -153,7 +153,7 @@ fn without_the_key_what_is_sealed_is_made_again() {
     std::fs::remove_file(site.path("ok")).expect("a file");
     site.run().exits(1);
     std::fs::remove_file(site.path("config/tarn/key")).expect("the key");
-    site.tarn(&["resume"]).exits(5).says("`tarn key new`");
+    site.tarn(&["resume"]).exits(5).prints("`tarn key new`");
     site.tarn(&["key", "new"]).exits(0);
     site.write("ok", "");
     let resumed = site.tarn(&["resume"]).exits(0);
@@ -164,14 +164,16 @@ fn without_the_key_what_is_sealed_is_made_again() {
 #[test]
 fn it_is_refused_before_anything_starts_where_it_cannot_be_had() {
     let Some(site) = site(FLOW) else { return };
-    site.tarn(&["key", "new"]).exits(5).says("tarn key rotate");
+    site.tarn(&["key", "new"])
+        .exits(5)
+        .prints("tarn key rotate");
     let off = [&site.run_arguments()[..], &["--isolation", "off"]].concat();
-    site.tarn(&off).exits(4).says("no_encryption");
+    site.tarn(&off).exits(4).prints("no_encryption");
     std::fs::remove_file(site.path("config/tarn/key")).expect("the key");
-    site.run().exits(4).says("`tarn key new`");
+    site.run().exits(4).prints("`tarn key new`");
     site.tarn(&["key", "rotate"])
         .exits(5)
-        .says("`tarn key new`");
+        .prints("`tarn key new`");
     assert!(!site.path("result").exists());
 }
 

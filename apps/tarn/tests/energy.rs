@@ -57,7 +57,7 @@ fn a_step_has_the_energy_that_was_drawn_while_it_ran() {
     assert_eq!(summary["steps"][0]["energy"]["attempts"], 1);
     let options: Vec<&str> = site.options.iter().map(String::as_str).collect();
     let shown = tarn(&site, &[&["nodes"][..], &options].concat());
-    shown.exits(0).says("rapl, processor").says("41 C");
+    shown.exits(0).prints("rapl, processor").prints("41 C");
 }
 
 #[test]
@@ -71,5 +71,5 @@ fn what_is_not_known_is_missing_and_not_0() {
     let nodes = tarn(&site, &[&["nodes", "--json"][..], &options].concat()).exits(0);
     let nodes: serde_json::Value = serde_json::from_str(&nodes.out).expect("JSON");
     assert!(nodes["tiers"][0].get("power").is_none(), "{nodes}");
-    tarn(&site, &["doctor"]).exits(0).says("power");
+    tarn(&site, &["doctor"]).exits(0).prints("power");
 }

@@ -18,7 +18,7 @@ mod nodes;
 mod program;
 
 use fixture::{Fixture, plugin};
-use linked::{said, source};
+use linked::{output_of, source};
 use std::process::Command;
 
 /// A script that writes and reads all kinds of HDF5 objects.
@@ -32,12 +32,12 @@ fn rich(name: &str) -> String {
 /// Both hold the same, and the tools read what is exported.
 fn same(fixture: &Fixture, partitions: &str, exported: &str, plain: &str) {
     fixture.h5(&["export", partitions, exported]);
-    said(Command::new("h5diff").args([plain, exported]));
-    let dumped = said(Command::new("h5dump").args(["-d", "/rows", exported]));
+    output_of(Command::new("h5diff").args([plain, exported]));
+    let dumped = output_of(Command::new("h5dump").args(["-d", "/rows", exported]));
     assert!(dumped.contains("SIMPLE { ( 50, 10 )"), "{dumped}");
     let packed = format!("{exported}.packed");
-    said(Command::new("h5repack").args([exported, &packed]));
-    said(Command::new("h5diff").args([&packed, plain]));
+    output_of(Command::new("h5repack").args([exported, &packed]));
+    output_of(Command::new("h5diff").args([&packed, plain]));
 }
 
 /// On a disk, where a partition is used in units and nothing ends within its doorbell.
@@ -64,12 +64,12 @@ fn h5py_writes_and_reads_what_it_would_write_to_a_file() {
     };
     for (which, hdf5) in [("old", "1.14."), ("new", "2.0.0\n")] {
         let plain = fixture.path(&format!("{which}.plain"));
-        said(Command::new(fixture.python(which)).args(["-c", &rich(&plain)]));
+        output_of(Command::new(fixture.python(which)).args(["-c", &rich(&plain)]));
         let name = format!("no/such/folder/{which}.h5");
         // Once more into the same partition, which holds an older file then.
         for _ in 0..2 {
-            let told = fixture.run(which, &["folder"], &rich(&name));
-            assert!(told.starts_with(hdf5), "{told}");
+            let output = fixture.run(which, &["folder"], &rich(&name));
+            assert!(output.starts_with(hdf5), "{output}");
         }
         let exported = format!("{plain}.exported");
         same(
@@ -85,8 +85,8 @@ fn h5py_writes_and_reads_what_it_would_write_to_a_file() {
         listed.contains("no/such/folder/new.h5  3.5") && listed.contains("changed 4 times"),
         "{listed}"
     );
-    let told = fixture.refused(&["export", "./none.h5", "none.h5"]);
-    assert!(told.contains("`tarn h5 ls .` shows"), "{told}");
+    let output = fixture.refused(&["export", "./none.h5", "none.h5"]);
+    assert!(output.contains("`tarn h5 ls .` shows"), "{output}");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_file_lies_in_several_partitions_block_by_block() {
     let right = with([&a, &b, &c], "64K");
     let right: Vec<_> = right.iter().map(String::as_str).collect();
     let plain = fixture.path("plain");
-    said(Command::new(fixture.python("new")).args(["-c", &rich(&plain)]));
+    output_of(Command::new(fixture.python("new")).args(["-c", &rich(&plain)]));
     fixture.run("new", &right, &rich("any"));
     same(&fixture, "./a,./b,./c", &fixture.path("exported"), &plain);
     let list = "print(len(h5py.File('any')))";
@@ -125,27 +125,27 @@ fn a_file_lies_in_several_partitions_block_by_block() {
         ),
     ] {
         let wrong: Vec<_> = wrong.iter().map(String::as_str).collect();
-        let told = fixture.fails("new", &wrong, list);
-        assert!(told.contains(why), "{told}");
+        let output = fixture.fails("new", &wrong, list);
+        assert!(output.contains(why), "{output}");
     }
     for wrong in ["./b,./a,./c", "./a,./b", "./a"] {
-        let told = fixture.refused(&["export", wrong, "none"]);
-        assert!(told.contains("hold a file"), "{told}");
+        let output = fixture.refused(&["export", wrong, "none"]);
+        assert!(output.contains("hold a file"), "{output}");
     }
     assert!(fixture.h5(&["ls", "."]).contains("over 3 partitions"));
     // And from an ordinary file into others, and back.
     fixture.h5(&["import", "plain", "./x,./y", "--block", "128 KiB"]);
-    let told = fixture.refused(&["import", "plain", "./z,./y", "--block", "128 KiB"]);
-    assert!(told.contains("is there already"), "{told}");
+    let output = fixture.refused(&["import", "plain", "./z,./y", "--block", "128 KiB"]);
+    assert!(output.contains("is there already"), "{output}");
     fixture.h5(&["export", "./x,./y", "again"]);
     assert_eq!(
         std::fs::read(&plain).unwrap(),
         std::fs::read(fixture.path("again")).unwrap()
     );
-    let told = fixture.refused(&["export", "./x,./y", "again"]);
-    assert!(told.contains("is there already"), "{told}");
-    let told = fixture.refused(&["import", "a.partition", "./z"]);
-    assert!(told.contains("is no HDF5 file"), "{told}");
+    let output = fixture.refused(&["export", "./x,./y", "again"]);
+    assert!(output.contains("is there already"), "{output}");
+    let output = fixture.refused(&["import", "a.partition", "./z"]);
+    assert!(output.contains("is no HDF5 file"), "{output}");
     let more = [
         "a.partition",
         "again",
@@ -183,7 +183,7 @@ with netCDF4.Dataset('weather.nc') as file:
 ";
     assert_eq!(fixture.run("new", &["folder"], text), "2.2.0 (20, 100)\n");
     fixture.h5(&["export", "./weather.nc", "weather"]);
-    let dumped = said(Command::new("h5dump").args(["-H", &fixture.path("weather")]));
+    let dumped = output_of(Command::new("h5dump").args(["-H", &fixture.path("weather")]));
     assert!(dumped.contains("( 20, 100 )"), "{dumped}");
 }
 
@@ -221,7 +221,7 @@ print(list(h5py.File('x')))
 fn the_plug_in_needs_no_symbol_of_hdf5() {
     let folder = plugin("symbols", "");
     let library = folder.join("libh5fdtarn.so");
-    let symbols = |which| said(Command::new("nm").args(["-D", which]).arg(&library));
+    let symbols = |which| output_of(Command::new("nm").args(["-D", which]).arg(&library));
     let needed = symbols("--undefined-only");
     let of_hdf5 = needed.lines().filter(|line| line.contains(" H5"));
     assert_eq!(of_hdf5.count(), 0, "{needed}");
@@ -274,7 +274,7 @@ fn the_plug_in_declares_what_hdf5s_own_headers_declare() {
                 "{version}: {number}"
             );
         }
-        said(
+        output_of(
             Command::new("cc")
                 .args([
                     "-std=c11",
@@ -301,8 +301,8 @@ fn the_plug_in_does_nothing_that_sanitizers_find() {
     };
     let flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -g";
     fixture.plugin = plugin("checked", flags);
-    let asan = said(Command::new("cc").arg("-print-file-name=libasan.so"));
-    let ubsan = said(Command::new("cc").arg("-print-file-name=libubsan.so"));
+    let asan = output_of(Command::new("cc").arg("-print-file-name=libasan.so"));
+    let ubsan = output_of(Command::new("cc").arg("-print-file-name=libubsan.so"));
     for config in [
         &["folder"][..],
         &[
@@ -316,8 +316,8 @@ fn the_plug_in_does_nothing_that_sanitizers_find() {
     ] {
         let mut command = fixture.script("old", config, &rich("x"));
         command.env("LD_PRELOAD", format!("{} {}", asan.trim(), ubsan.trim()));
-        let told = said(command.env("ASAN_OPTIONS", "detect_leaks=0"));
-        assert!(told.starts_with("1.14."), "{told}");
+        let output = output_of(command.env("ASAN_OPTIONS", "detect_leaks=0"));
+        assert!(output.starts_with("1.14."), "{output}");
     }
 }
 
@@ -332,10 +332,10 @@ fn the_benchmark_compares_it_with_hdf5s_own_drivers_and_leaves_nothing() {
         .args(["--python", &fixture.python("new")])
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let results = said["results"].as_array().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = report["results"].as_array().unwrap();
     for result in results {
         assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
     }

@@ -35,7 +35,7 @@ fn a_script_that_was_edited_is_not_run_by_a_resume_and_never_taken_for_the_old_o
         "{}",
         refused.err
     );
-    site.run().exits(0).says("1 unchanged");
+    site.run().exits(0).prints("1 unchanged");
     assert_eq!(site.read("out/out"), "v2\n");
     // As it was when the first run began: the run can resume, or run again, and it is never v2.
     site.write("script.sh", "echo v1");
@@ -76,13 +76,13 @@ fn a_resume_says_that_the_workflow_file_is_another_by_now() {
         }
         site.write("ok", "");
         let ran = site.tarn(&["resume"]).exits(0);
-        let says = if gone {
+        let expected = if gone {
             "cannot be read"
         } else {
             "has changed"
         };
         assert!(
-            ran.err.contains(says) && ran.err.contains("tarn run"),
+            ran.err.contains(expected) && ran.err.contains("tarn run"),
             "{}",
             ran.err
         );
@@ -127,11 +127,11 @@ fn a_source_that_only_looks_other_is_read_before_anything_runs_again() {
     };
     assert_eq!(runs(), (1, 1));
     // It was written a moment before the first run: its time stamps say nothing.
-    site.run().exits(0).says("unchanged");
+    site.run().exits(0).prints("unchanged");
     assert_eq!(runs(), (1, 1));
     // Written again with the same content.
     site.write("s/a", "content");
-    site.run().exits(0).says("unchanged");
+    site.run().exits(0).prints("unchanged");
     assert_eq!(runs(), (1, 1));
     // Other content of the same length.
     site.write("s/a", "CONTENT");
@@ -154,9 +154,9 @@ fn an_input_that_was_mended_is_noticed_by_a_resume() {
     site.write("s/b", "more\n");
     site.tarn(&["resume"]).exits(1);
     site.write("s/a", "good\n");
-    let said = "the input a of `s` has changed since this run began, and step `use`, which reads it, is still to be run; `tarn run`";
-    site.tarn(&["resume"]).exits(2).says(said);
-    site.run().exits(0).says("slow unchanged");
+    let expected = "the input a of `s` has changed since this run began, and step `use`, which reads it, is still to be run; `tarn run`";
+    site.tarn(&["resume"]).exits(2).prints(expected);
+    site.run().exits(0).prints("slow unchanged");
     assert_eq!(site.read("o/o"), "good\nmore\n1\n");
     assert_eq!(site.read("slow").lines().count(), 1);
     // A file of the same length, one that is new, and one that is gone.
@@ -183,8 +183,8 @@ fn an_input_that_was_mended_is_noticed_by_a_resume() {
         mend(&site);
         site.tarn(&["resume"])
             .exits(2)
-            .says("of `s`")
-            .says("tarn run");
+            .prints("of `s`")
+            .prints("tarn run");
     }
 }
 
@@ -204,8 +204,8 @@ fn a_resume_goes_on_with_what_was_made_of_an_input_that_has_changed_since() {
     site.run().exits(1);
     site.write("s/a", "new\n");
     site.write("ok", "");
-    let said = "note: the input a of `s` has changed since this run began. The run continues with the results it made from the old one";
-    site.tarn(&["resume"]).exits(0).says(said);
+    let expected = "note: the input a of `s` has changed since this run began. The run continues with the results it made from the old one";
+    site.tarn(&["resume"]).exits(0).prints(expected);
     assert_eq!(site.read("o/o"), "old\n");
     site.run().exits(0);
     assert_eq!(site.read("o/o"), "new\n");
@@ -247,9 +247,9 @@ fn a_resume_refuses_when_what_was_made_of_a_changed_input_is_gone() {
     site.write("s/a", "new\n");
     empty_tier(&site);
     site.write("workflow.toml", &(text.clone() + "\n# changed\n"));
-    let said = "the input a of `s` has changed since this run began. Step `slow` must run again, because its output is needed and gone, \
+    let expected = "the input a of `s` has changed since this run began. Step `slow` must run again, because its output is needed and gone, \
                 and `tarn resume` would mix old and new input. Nothing was started. Use `tarn run`";
-    let refused = site.tarn(&["resume"]).exits(2).says(said);
+    let refused = site.tarn(&["resume"]).exits(2).prints(expected);
     assert!(!refused.err.contains("note:"), "{}", refused.err);
     assert_eq!(runs(), (1, 1));
     site.run().exits(0);
@@ -264,7 +264,7 @@ fn a_resume_refuses_when_what_was_made_of_a_changed_input_is_gone() {
     empty_tier(&site);
     site.tarn(&["resume"])
         .exits(2)
-        .says("make.sh, which step `slow` names, has changed since this run began. Step `slow` must run again, because");
+        .prints("make.sh, which step `slow` names, has changed since this run began. Step `slow` must run again, because");
     site.run().exits(0);
     assert_eq!(site.read("o/o"), "old\nold\n");
     // Data that nobody needs any more may be gone.
@@ -273,6 +273,6 @@ fn a_resume_refuses_when_what_was_made_of_a_changed_input_is_gone() {
     site.run().exits(1);
     site.write("ok", "");
     site.write("s/a", "new\n");
-    site.tarn(&["resume"]).exits(0).says("The run continues");
+    site.tarn(&["resume"]).exits(0).prints("The run continues");
     assert_eq!(site.read("o/o"), "old\n");
 }

@@ -26,10 +26,10 @@ fn criu(alone: bool) -> Option<PathBuf> {
 }
 
 fn version(criu: &Path) -> (u32, u32) {
-    let said = Command::new(criu).arg("--version").output();
-    let said = said.map_or(Vec::new(), |o| o.stdout);
-    let said = String::from_utf8_lossy(&said).into_owned();
-    let number = said.lines().find_map(|l| l.strip_prefix("Version: "));
+    let output = Command::new(criu).arg("--version").output();
+    let stdout = output.map_or(Vec::new(), |o| o.stdout);
+    let text = String::from_utf8_lossy(&stdout).into_owned();
+    let number = text.lines().find_map(|l| l.strip_prefix("Version: "));
     let mut parts = number.unwrap_or_default().trim().split('.');
     let mut next = || parts.next().and_then(|n| n.parse().ok()).unwrap_or(0);
     let version = (next(), next());
@@ -246,11 +246,11 @@ impl Counting {
     }
 
     /// Prints the last lines of the step and of tarn, and the rest of its processes: why a test has failed.
-    fn tell(&self) {
+    fn print_state(&self) {
         let mut all = Vec::new();
         files(&self.site.path(".tarn/runs"), &mut all);
-        let told = |p: &&PathBuf| p.extension().is_some_and(|e| e == "log");
-        for path in all.iter().filter(told) {
+        let is_log = |p: &&PathBuf| p.extension().is_some_and(|e| e == "log");
+        for path in all.iter().filter(is_log) {
             let text = fs::read_to_string(path).unwrap_or_default();
             let lines: Vec<_> = text.lines().collect();
             let last = &lines[lines.len().saturating_sub(20)..];
@@ -331,7 +331,7 @@ impl Drop for Counting {
     /// A test that has failed leaves nothing that waits for it: neither tarn nor the step name another folder.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.tell();
+            self.print_state();
         }
         for pid in named(&self.site.dir.path().display().to_string()) {
             if let Some(pid) = Pid::from_raw(pid) {
@@ -377,11 +377,11 @@ fn a_program_that_is_killed_twice_goes_on_from_its_images() {
     counting.may_end();
     let ran = Ran::end(child).exits(0);
     counting.is_right(3);
-    let ran = ran.says("count resumes from image 1.");
+    let ran = ran.prints("count resumes from image 1.");
     let ran = ran
-        .says("count resumes from image 2.")
-        .says("(2nd restart)");
-    ran.says("images    count: ");
+        .prints("count resumes from image 2.")
+        .prints("(2nd restart)");
+    ran.prints("images    count: ");
     assert!(counting.page().contains("Images of processes"));
     counting.site.leaves_nothing_on_its_tier();
 }
@@ -410,7 +410,7 @@ fn after_kill_9_of_tarn_it_goes_on_though_the_machines_clock_has_gone_back() {
     counting.may_end();
     let ran = counting.tarn(&["resume"]).exits(0);
     counting.is_right(2);
-    ran.says("count resumes from image 1.");
+    ran.prints("count resumes from image 1.");
 }
 
 /// The newest image has lost its last bytes, another was being taken: neither is used.
@@ -450,8 +450,8 @@ fn after_a_loss_of_power_it_goes_on_from_the_newest_image_that_is_whole() {
     counting.may_end();
     let ran = counting.tarn(&["resume"]).exits(0);
     counting.is_right(2);
-    let ran = ran.says(&format!("image {name} cannot be used and was removed"));
-    ran.says(&format!("count resumes from image {}", images[0].1));
+    let ran = ran.prints(&format!("image {name} cannot be used and was removed"));
+    ran.prints(&format!("count resumes from image {}", images[0].1));
     counting.site.leaves_nothing_on_its_tier();
 }
 
@@ -471,7 +471,7 @@ fn a_kill_while_an_image_is_taken_leaves_the_one_before() {
     counting
         .tarn(&["resume"])
         .exits(0)
-        .says("count resumes from image 1.");
+        .prints("count resumes from image 1.");
     counting.is_right(2);
 }
 
@@ -532,7 +532,7 @@ fn a_kill_of_criu_does_no_harm() {
     counting.may_end();
     Ran::end(child)
         .exits(0)
-        .says("no image of its processes was taken, it continues");
+        .prints("no image of its processes was taken, it continues");
     counting.counted();
 }
 
@@ -548,8 +548,8 @@ fn a_kill_of_criu_ends_a_step_that_is_alone() {
     counting.may_end();
     let ran = Ran::end(child).exits(0);
     counting.is_right(2);
-    ran.says("its connections may be held for ever, so it is ended")
-        .says("count resumes from image 1.");
+    ran.prints("its connections may be held for ever, so it is ended")
+        .prints("count resumes from image 1.");
 }
 
 /// A step that is alone, and a port of this machine that is not for it.
@@ -579,7 +579,7 @@ fn a_step_that_is_alone_goes_on_with_its_connections_and_shared_memory() {
     counting
         .tarn(&["resume"])
         .exits(0)
-        .says("count resumes from image 2.");
+        .prints("count resumes from image 2.");
     counting.is_right(3);
     assert!(!Path::new("/dev/shm/tarn-test-count").exists());
 }
@@ -603,7 +603,7 @@ fn mpi_goes_on(kind: &str) {
     counting.may_end();
     let ran = counting.tarn(&["resume"]).exits(0);
     counting.is_right(4);
-    ran.says("count resumes from image 3.");
+    ran.prints("count resumes from image 3.");
     counting.site.leaves_nothing_on_its_tier();
 }
 
@@ -641,8 +641,8 @@ fn without(more: &str, tier: Option<(&str, &str)>, why: &str) {
     }
     let ran = Ran::end(counting.begin(command)).exits(0);
     counting.is_right(1);
-    ran.says("count: no image of its processes was taken, it continues")
-        .says(why);
+    ran.prints("count: no image of its processes was taken, it continues")
+        .prints(why);
     let log = counting.site.log();
     let images = log.iter().filter(|r| r["event"] == "image");
     assert!(images.clone().count() > 1, "it is tried again");
@@ -673,7 +673,7 @@ fn a_step_that_has_left_a_daemon_goes_on_without_images() {
 
 /// That is looked at before.
 #[test]
-fn a_tier_without_room_for_an_image_leaves_the_step_alone() {
+fn a_tier_without_space_for_an_image_leaves_the_step_alone() {
     without("hold 40000000", Some(("32m", "24MiB")), "and its tier has");
 }
 
@@ -694,12 +694,12 @@ fn without_criu_nothing_is_started() {
     };
     counting.criu = "/no/such/criu".into();
     let ran = Ran::end(counting.run()).exits(4);
-    let ran = ran.says("no_images").says("/no/such/criu");
-    ran.says("TARN_CRIU");
+    let ran = ran.prints("no_images").prints("/no/such/criu");
+    ran.prints("TARN_CRIU");
     assert!(counting.printed(1).is_empty());
     let mut off = counting.site.run_arguments();
     off.extend(["--isolation", "off"]);
-    counting.tarn(&off).exits(4).says("it needs namespaces");
+    counting.tarn(&off).exits(4).prints("it needs namespaces");
 }
 
 /// Without any rights over the machine: as `nobody`.
@@ -734,7 +734,9 @@ fn as_nobody(counting: Counting) {
     counting.goes_on(1);
     counting.kill_program();
     counting.may_end();
-    Ran::end(child).exits(0).says("count resumes from image 1.");
+    Ran::end(child)
+        .exits(0)
+        .prints("count resumes from image 1.");
     counting.is_right(2);
 }
 

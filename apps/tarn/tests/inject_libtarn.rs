@@ -19,7 +19,7 @@ mod steps;
 #[path = "inject_libtarn/tasks.rs"]
 mod tasks;
 
-use linked::{compiler, said};
+use linked::{compiler, output_of};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -29,7 +29,7 @@ fn compiled(name: &str) -> PathBuf {
     let part = program.with_extension(std::process::id().to_string());
     let flags = ["-std=c11", "-D_GNU_SOURCE"];
     let source = format!("tests/{name}.c");
-    said(&mut compiler("cc", &flags, &[&source], &part));
+    output_of(&mut compiler("cc", &flags, &[&source], &part));
     std::fs::rename(part, &program).unwrap();
     program
 }

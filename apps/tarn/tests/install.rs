@@ -65,9 +65,9 @@ impl Host {
     /// Refused with this exit code and these words, and nothing has changed.
     fn refused(&self, code: i32, words: &[&str]) {
         let (names, before) = (self.names(), self.read("slurm.conf"));
-        let said = self.install(&[]);
-        let text = stderr(&said);
-        assert_eq!(said.status.code(), Some(code), "{text}");
+        let output = self.install(&[]);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{text}");
         for word in words {
             assert!(text.contains(word), "{word}: {text}");
         }
@@ -75,16 +75,21 @@ impl Host {
     }
 }
 
-fn stdout(said: &Output) -> String {
-    String::from_utf8_lossy(&said.stdout).into_owned()
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn stderr(said: &Output) -> String {
-    String::from_utf8_lossy(&said.stderr).into_owned()
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn well(said: &Output) {
-    assert!(said.status.success(), "{}{}", stdout(said), stderr(said));
+fn well(output: &Output) {
+    assert!(
+        output.status.success(),
+        "{}{}",
+        stdout(output),
+        stderr(output)
+    );
 }
 
 #[test]
@@ -131,9 +136,9 @@ fn a_check_finds_what_was_changed() {
         let text = host.read(name);
         assert!(text.contains(from));
         host.write(name, &text.replace(from, to));
-        let said = host.install(&[&options[..], &["--check"]].concat());
-        assert_eq!(said.status.code(), Some(5), "{name}");
-        let lines = stdout(&said);
+        let output = host.install(&[&options[..], &["--check"]].concat());
+        assert_eq!(output.status.code(), Some(5), "{name}");
+        let lines = stdout(&output);
         let no: Vec<&str> = lines.lines().filter(|l| l.starts_with("no")).collect();
         assert!(no.len() == 1 && no[0].contains(name), "{name}: {lines}");
         host.write(name, &text);
@@ -158,7 +163,7 @@ fn what_the_site_has_is_not_touched() {
     host.refused(5, &["mend that by hand"]);
 
     // All else works without tarn's job_submit.lua.
-    for (name, text, told) in [
+    for (name, text, expected) in [
         (
             "job_submit.lua",
             "-- ours\n",
@@ -168,9 +173,9 @@ fn what_the_site_has_is_not_touched() {
     ] {
         let host = Host::new();
         host.write(name, text);
-        let said = host.install(&[]);
-        well(&said);
-        assert!(stderr(&said).contains(told), "{}", stderr(&said));
+        let output = host.install(&[]);
+        well(&output);
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
         assert!(!host.read("slurm.conf").contains("JobSubmit"));
         assert_eq!(host.read(name), text);
         well(&host.install(&["--remove"]));
@@ -186,8 +191,8 @@ fn what_would_stop_all_jobs_is_refused() {
 
     let host = Host::new();
     fs::remove_file(host.etc().join("slurm.conf")).unwrap();
-    let said = host.install(&[]);
-    assert_eq!(said.status.code(), Some(7), "{}", stderr(&said));
+    let output = host.install(&[]);
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
 
     let host = Host::new();
     for words in [
@@ -196,9 +201,9 @@ fn what_would_stop_all_jobs_is_refused() {
         ["--conf", "/etc/\"slurm"],
         ["--memory-mode", "a|b"],
     ] {
-        let said = host.install(&words);
-        let text = stderr(&said);
-        assert_eq!(said.status.code(), Some(2), "{words:?}: {text}");
+        let output = host.install(&words);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {text}");
         let why = ["cannot stand in Slurm's files", "a feature is letters"];
         assert!(why.iter().any(|why| text.contains(why)), "{text}");
     }
@@ -242,10 +247,10 @@ fn a_switch_refuses_new_jobs_alone() {
     let check = || tarn(&["check"], Some(&script));
     let checked = check();
     well(&checked);
-    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    let text = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(
-        said.contains("ok: ") && said.contains("writes `made`"),
-        "{said}"
+        text.contains("ok: ") && text.contains("writes `made`"),
+        "{text}"
     );
     well(&tarn(&["off"], None));
     assert_eq!(check().status.code(), Some(5));
@@ -255,24 +260,24 @@ fn a_switch_refuses_new_jobs_alone() {
         .args(["new", "drives", "come"])
         .output();
     well(&off.unwrap());
-    let said = stderr(&check());
+    let text = stderr(&check());
     assert!(
-        said.contains("new drives come") && said.contains("jobs without them"),
-        "{said}"
+        text.contains("new drives come") && text.contains("jobs without them"),
+        "{text}"
     );
     well(&tarn(&["on"], None));
     well(&check());
     well(&tarn(&["on"], None));
     // An option among the words of the reason is one.
     for (option, code) in [("--help", 0), ("-h", 0), ("--no-such-option", 2)] {
-        let said = Command::new(env!("CARGO_BIN_EXE_tarn"))
+        let output = Command::new(env!("CARGO_BIN_EXE_tarn"))
             .args(["slurm", "off", "--conf"])
             .arg(folder.path())
             .args(["we", "move", option])
             .output()
             .unwrap();
-        let text = stdout(&said) + &stderr(&said);
-        assert_eq!(said.status.code(), Some(code), "{text}");
+        let text = stdout(&output) + &stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{text}");
         assert!(text.contains("tarn slurm off"), "{text}");
         well(&check());
     }
@@ -281,14 +286,14 @@ fn a_switch_refuses_new_jobs_alone() {
         .arg(folder.path())
         .output();
     well(&off.unwrap());
-    let said = stderr(&check());
-    assert!(said.contains("we move;"), "{said}");
+    let text = stderr(&check());
+    assert!(text.contains("we move;"), "{text}");
 }
 
 /// Of a command to be run, options are from its first word on the command's own, and before it tarn's.
 #[test]
 fn options_before_a_command_are_tarns() {
-    let said = |words: &[&str]| {
+    let run_tarn = |words: &[&str]| {
         let mut tarn = Command::new(env!("CARGO_BIN_EXE_tarn"));
         tarn.env_remove("TARN_EXEC_DIR")
             .env_remove("TARN_EXEC_DIRS");
@@ -303,9 +308,9 @@ fn options_before_a_command_are_tarns() {
     for (words, usage) in before {
         for (option, code) in [("--help", 0), ("-h", 0), ("--no-such-option", 2)] {
             let words = [words, &[option, "true"][..]].concat();
-            let said = said(&words);
-            let text = stdout(&said) + &stderr(&said);
-            assert_eq!(said.status.code(), Some(code), "{words:?}: {text}");
+            let output = run_tarn(&words);
+            let text = stdout(&output) + &stderr(&output);
+            assert_eq!(output.status.code(), Some(code), "{words:?}: {text}");
             assert!(
                 text.contains(&format!("Usage: {usage}")),
                 "{words:?}: {text}"
@@ -313,7 +318,7 @@ fn options_before_a_command_are_tarns() {
         }
         for option in ["--help", "--no-such-option"] {
             let words = [words, &["no-such-program", option][..]].concat();
-            let text = stdout(&said(&words));
+            let text = stdout(&run_tarn(&words));
             assert!(!text.contains("Usage:"), "{words:?}: {text}");
         }
     }
@@ -338,8 +343,8 @@ fn what_a_job_makes_encrypted_without_a_size_is_refused_at_sbatch() {
     well(&check(", size = \"1 MiB\""));
     let refused = check("");
     assert!(!refused.status.success());
-    let said = stderr(&refused);
+    let text = stderr(&refused);
     for word in ["line 2", "`made` cannot be encrypted", "add `size`"] {
-        assert!(said.contains(word), "{said}");
+        assert!(text.contains(word), "{text}");
     }
 }

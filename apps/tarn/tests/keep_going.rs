@@ -44,15 +44,15 @@ fn what_does_not_need_the_failed_sample_runs_and_is_delivered() {
     assert_eq!(status["not_run"][0]["step"], "sum");
     site.tarn(&["why", "sum"])
         .exits(0)
-        .says("not run: needs part[2], which failed");
+        .prints("not run: needs part[2], which failed");
     assert!(
         site.read(".tarn/runs/w-1/report.html")
             .contains("sum did not run")
     );
     for about in ["", "part", "part[2]"] {
         let why = site.tarn(&["why", about]).exits(0).out;
-        let told = why.matches("its command ended with status 1").count();
-        assert_eq!(told, 1, "{why}");
+        let count = why.matches("its command ended with status 1").count();
+        assert_eq!(count, 1, "{why}");
         let ends = why.matches("not run because of it: sum").count();
         assert_eq!(ends, usize::from(about.is_empty()), "{why}");
     }
@@ -82,11 +82,13 @@ fn with_fail_fast_nothing_new_starts_after_a_failure() {
         assert!(failed.out.contains(&line), "{}", failed.out);
         site.tarn(&["status"])
             .exits(0)
-            .says(&format!("not run: {step}: {why}"));
-        site.tarn(&["why", step]).exits(0).says(why);
+            .prints(&format!("not run: {step}: {why}"));
+        site.tarn(&["why", step]).exits(0).prints(why);
     }
-    let said = "takes no --fail-fast; `tarn run --fail-fast` begins a new run";
-    site.tarn(&["resume", "--fail-fast"]).exits(2).says(said);
+    let expected = "takes no --fail-fast; `tarn run --fail-fast` begins a new run";
+    site.tarn(&["resume", "--fail-fast"])
+        .exits(2)
+        .prints(expected);
     site.write("ok", "");
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("sum/all"), "1\n2\n3\n");
@@ -128,7 +130,7 @@ fn one_chain_fails(site: &Site) {
     assert_eq!(site.read("got/s3"), "1\nGOOD THREE\n");
     site.tarn(&["why", "call[s2]"])
         .exits(0)
-        .says("align[s2], which failed");
+        .prints("align[s2], which failed");
     let status = site.tarn(&["status"]);
     let text = "not run: call: 1 of 3 instances: needs align[s2], which failed";
     assert!(status.out.contains(text), "{}", status.out);
@@ -251,14 +253,14 @@ fn status_names_all_that_failed_and_counts_as_the_summary_does() {
                 let line = format!("failed: {failed}: status 7; log ");
                 assert!(status.out.contains(&line), "{}", status.out);
             }
-            let told = status.out.matches("its command ended with").count();
-            assert_eq!(told, 0, "{}", status.out);
+            let count = status.out.matches("its command ended with").count();
+            assert_eq!(count, 0, "{}", status.out);
             let head = "2 done, 3 not run, 2 failed; and 1 step with an unknown number of instances (`each`)\n";
             assert!(status.out.contains(head), "{}", status.out);
         }
     }
     let site = Site::new(text);
-    let said =
+    let expected =
         "2 run, 2 failed, 3 not run; and 1 step with an unknown number of instances (`each`)";
-    site.run().exits(1).says(said);
+    site.run().exits(1).prints(expected);
 }

@@ -78,7 +78,7 @@ fn lammps_goes_on_from_its_restart_files_as_if_it_had_not_been_killed() {
     let lammps = running(&site).expect("LAMMPS runs");
     kill_process(lammps, Signal::KILL).expect("it was there");
     let ran = Ran::end(child).exits(0);
-    ran.says("melt: started again (1st restart; 1 of 5 retries used up)");
+    ran.prints("melt: started again (1st restart; 1 of 5 retries used up)");
     let log = site.read("result/log.lammps");
     let again = log.split_once("Reading restart file").expect("it did").1;
     let from = *thermo(again).keys().next().expect("a line");

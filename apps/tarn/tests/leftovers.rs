@@ -52,7 +52,7 @@ fn what_a_failed_run_left_makes_way_for_what_a_changed_step_or_source_makes() {
 }
 
 #[test]
-fn what_is_kept_from_an_older_form_takes_room_and_the_next_goes_to_the_slower_tier() {
+fn what_is_kept_from_an_older_form_takes_space_and_the_next_goes_to_the_slower_tier() {
     let keep = "keep = \"forever\"";
     let mut site = site(&workflow("/dev/zero", keep, "true"));
     std::fs::create_dir(site.path("slow")).expect("mkdir");
@@ -61,7 +61,7 @@ fn what_is_kept_from_an_older_form_takes_room_and_the_next_goes_to_the_slower_ti
     site.run().exits(0);
     let edited = workflow("/dev/urandom", keep, "true");
     site.write("workflow.toml", &edited);
-    site.run().exits(0).says("hold kept data");
+    site.run().exits(0).prints("hold kept data");
     let place = |tier: &str| {
         let mut all = Vec::new();
         common::files(&site.path(tier), &mut all);
@@ -71,7 +71,7 @@ fn what_is_kept_from_an_older_form_takes_room_and_the_next_goes_to_the_slower_ti
 }
 
 #[test]
-fn what_is_kept_of_the_same_step_is_counted_and_named_where_there_is_no_room_beside_it() {
+fn what_is_kept_of_the_same_step_is_counted_and_named_where_there_is_no_space_beside_it() {
     let text = workflow("/dev/zero", "keep = \"forever\"", "true");
     let site = site(&text);
     site.run().exits(0);
@@ -86,7 +86,9 @@ fn what_is_kept_of_the_same_step_is_counted_and_named_where_there_is_no_room_bes
     site.write("in/n", "2");
     let refused = site.run();
     assert_ne!(refused.code, Some(0), "{}", refused.err);
-    refused.says("asked to be kept").says("tarn data release");
+    refused
+        .prints("asked to be kept")
+        .prints("tarn data release");
     site.tarn(&["data", "rm", "m"]).exits(0);
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("out/n"), "1\nmore\n");
@@ -136,7 +138,7 @@ fn orphans_are_found_on_tiers_of_older_runs() {
     assert!(!left.is_empty());
     // The run can be resumed.
     let orphans = site.tarn(&["data", "rm", "--orphans"]).exits(0);
-    orphans.says("0 replicas removed").says("`tarn resume`");
+    orphans.prints("0 replicas removed").prints("`tarn resume`");
     assert_eq!(site.left_on_tier(), left);
     std::fs::create_dir(site.path("other")).expect("mkdir");
     site.options[1] = format!("other={}:7MiB", site.path("other").display());
@@ -146,7 +148,7 @@ fn orphans_are_found_on_tiers_of_older_runs() {
     );
     site.run().exits(0);
     let orphans = site.tarn(&["data", "rm", "--orphans"]).exits(0);
-    orphans.says("replicas removed");
+    orphans.prints("replicas removed");
     assert!(site.left_on_tier().is_empty(), "{:?}", site.left_on_tier());
     let ls = site.tarn(&["data", "ls"]).exits(0);
     assert!(!ls.out.contains("next run"), "{}", ls.out);

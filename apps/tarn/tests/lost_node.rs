@@ -130,10 +130,10 @@ fn what_a_lost_node_led_to_is_decided_again_and_told() {
         assert_eq!(replayed["recorded_by"], serde_json::json!([]));
         site.tarn(&["status", "w-1"])
             .exits(0)
-            .says("lost: node1 at 3.00 s with 1 replica(s), 1.00 MiB, and 1 running attempt(s): as the fault plan wants it; back at 3.50 s");
+            .prints("lost: node1 at 3.00 s with 1 replica(s), 1.00 MiB, and 1 running attempt(s): as the fault plan wants it; back at 3.50 s");
         let status = site.tarn(&["status", "w-1", "--json"]).exits(0).summary();
         assert_eq!(status["lost_nodes"][0]["node"], "node1");
         let why = site.tarn(&["why", "--run", "w-1", "node1"]).exits(0);
-        why.says("node1 is lost").says("node1 is back");
+        why.prints("node1 is lost").prints("node1 is back");
     }
 }

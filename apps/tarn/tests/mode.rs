@@ -60,8 +60,8 @@ impl Node {
     }
 
     fn json(&self, words: &[&str]) -> Value {
-        let said = self.mode(&[words, &["--json"]].concat());
-        serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {}", said.out))
+        let ran = self.mode(&[words, &["--json"]].concat());
+        serde_json::from_str(&ran.out).unwrap_or_else(|e| panic!("{e}: {}", ran.out))
     }
 
     fn boot(&self) {
@@ -173,7 +173,9 @@ fn a_plan_changes_nothing() {
         (&true.into(), &false.into())
     );
     assert_eq!(node.changes(), Vec::<String>::new());
-    node.mode(&["plan", "3lm"]).exits(2).says("no memory mode");
+    node.mode(&["plan", "3lm"])
+        .exits(2)
+        .prints("no memory mode");
 }
 
 #[test]
@@ -186,7 +188,7 @@ fn a_change_is_made_once_and_a_reboot_makes_it_so() {
         .write("state/namespaces", "namespace0.0 fsdax 1073741824 pmem77\n");
     node.mode(&["set", "2lm"])
         .exits(1)
-        .says("nothing was changed");
+        .prints("nothing was changed");
     assert_eq!(node.changes(), Vec::<String>::new());
     let set = node.mode(&["set", "2lm", "--destroy", "idle"]).exits(0);
     let audit = "changes 1lm to 2lm: ndctl destroy-namespace --force namespace0.0";
@@ -312,7 +314,7 @@ fn live_data_is_found_and_left_alone() {
     if root() {
         node.mode(&["set", "2lm", "--destroy", "idle"])
             .exits(1)
-            .says("nothing was changed");
+            .prints("nothing was changed");
         assert_eq!(node.changes(), Vec::<String>::new());
     }
 }
@@ -373,7 +375,7 @@ fn a_device_becomes_memory_and_a_device_again() {
 #[test]
 fn tools_that_misbehave_are_survived() {
     let node = Node::whole();
-    for (script, says) in [
+    for (script, expected) in [
         ("echo nonsense", "no JSON"),
         ("echo '{\"dev\":' ; exit 3", "no JSON"),
         (
@@ -392,7 +394,7 @@ fn tools_that_misbehave_are_survived() {
             "{script}: {}",
             shown.err
         );
-        assert!(shown.err.contains(says), "{script}: {}", shown.err);
+        assert!(shown.err.contains(expected), "{script}: {}", shown.err);
         assert!(shown.out.contains("mode        1lm"), "{}", shown.out);
         let plan = node.mode(&["plan", "2lm", "--destroy", "idle"]).exits(1);
         assert!(
@@ -481,15 +483,15 @@ fn the_planner_counts_no_store_in_pure_2lm_and_more_memory() {
         node.site.tarn(&words)
     };
     let bytes = |name: &str| {
-        let said = sim(name, WORKLOAD).exits(0);
-        let value: Value = serde_json::from_str(&said.out).expect("JSON");
+        let ran = sim(name, WORKLOAD).exits(0);
+        let value: Value = serde_json::from_str(&ran.out).expect("JSON");
         value["runs"][0]["bytes"]["external_out"]
             .as_u64()
             .expect("bytes")
     };
     let large = "[[job]]\nname = \"large\"\ncompute = \"1s\"\nmemory = \"1200 GiB\"\n";
     assert_eq!(bytes("one"), 0, "data stays on the modules");
-    sim("one", large).exits(4).says("large");
+    sim("one", large).exits(4).prints("large");
     node.site.write("state/mode", "100");
     assert_eq!(
         bytes("two"),

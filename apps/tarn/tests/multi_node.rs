@@ -224,9 +224,9 @@ fn conflicting(first: &str, second: &str) {
     assert!(!site.path("case-out").exists() && !site.path("result").exists());
     site.tarn(&["why", "solve"])
         .exits(0)
-        .says("common/settings");
+        .prints("common/settings");
     // Resuming meets the same conflict; the version before is still there.
-    site.tarn(&["resume"]).exits(1).says("`common/settings`");
+    site.tarn(&["resume"]).exits(1).prints("`common/settings`");
     assert!(!started(&site)[1..].contains(&0), "decompose ran again");
     site.write("workflow.toml", &foam(SOLVE));
     site.run().exits(0);
@@ -446,7 +446,7 @@ out = ["made:scatter"]
     }
     site.tarn(&["exec", "n0", "--", "true"])
         .exits(255)
-        .says("step");
+        .prints("step");
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn without_namespaces_steps_of_two_nodes_are_refused_before_anything_starts() {
         return;
     };
     let site = site.with(&["--isolation", "off"]);
-    let ran = site.run().exits(4).says("--isolation off");
+    let ran = site.run().exits(4).prints("--isolation off");
     assert!(
         ran.err.contains("workflow.toml") && ran.err.contains("solve"),
         "{}",

@@ -17,11 +17,11 @@ fn put(site: &Site) -> common::Ran {
 }
 
 #[test]
-fn what_is_put_twice_is_there_and_takes_its_room_once() {
+fn what_is_put_twice_is_there_and_takes_its_space_once() {
     let site = folder();
     put(&site).exits(0);
     for _ in 0..2 {
-        put(&site).exits(0).says(", unchanged");
+        put(&site).exits(0).prints(", unchanged");
     }
     site.tarn(&["data", "get", "one", "out"]).exits(0);
     assert!(site.read("out/f") == site.read("in/f"));
@@ -93,11 +93,11 @@ fn how_long_it_is_kept_is_as_was_said_last() {
     };
     put("until-consumed")
         .exits(2)
-        .says("as soon as it is there");
+        .prints("as soon as it is there");
     put("7d").exits(0);
-    put("forever").exits(0).says("already");
-    site.tarn(&["data", "ls"]).exits(0).says("forever");
-    put("2h").exits(0).says("already");
+    put("forever").exits(0).prints("already");
+    site.tarn(&["data", "ls"]).exits(0).prints("forever");
+    put("2h").exits(0).prints("already");
     site.tarn(&["data", "get", "one", "out"]).exits(0);
 }
 
@@ -173,7 +173,7 @@ fn a_result_whose_record_was_not_written_any_more_is_known_as_tarns_own() {
         // And what nobody of tarn's has put there is safe all the same.
         site.write("out/mine", "by hand\n");
         site.write("in/f", "five\n");
-        site.run().exits(3).says("mine");
+        site.run().exits(3).prints("mine");
         assert_eq!(site.read("out/mine"), "by hand\n");
     }
 }
@@ -196,14 +196,14 @@ fn replica(site: &Site) -> std::path::PathBuf {
 fn a_kept_replica_that_was_changed_is_read_again_before_it_is_used() {
     let site = Site::new(&keeps(""));
     site.run().exits(0);
-    site.tarn(&["data", "verify", "k"]).exits(0).says("whole");
+    site.tarn(&["data", "verify", "k"]).exits(0).prints("whole");
     let file = replica(&site);
     // Of the same size.
     fs::write(&file, "wrong\n").expect("its owner may");
     site.tarn(&["data", "verify", "k"])
         .exits(1)
-        .says("damaged")
-        .says("tarn run");
+        .prints("damaged")
+        .prints("tarn run");
     let json = site.tarn(&["data", "verify", "k", "--json"]).exits(1);
     let line: serde_json::Value =
         serde_json::from_str(json.out.lines().next().expect("a line")).expect("JSON");
@@ -213,7 +213,7 @@ fn a_kept_replica_that_was_changed_is_read_again_before_it_is_used() {
         "[data.r]\ndest = \"out\"\n[[step]]\nname = \"read\"\nin = [\"k\"]\nout = [\"r\"]\nrun = \"cat $TARN_k/f > $TARN_r/f\"\n",
     );
     site.write("workflow.toml", &reads);
-    site.run().exits(0).says("changed or damaged");
+    site.run().exits(0).prints("changed or damaged");
     assert_eq!(site.read("out/f"), "right\n");
     // A file that was only touched counts as unchanged.
     site.tarn(&["data", "get", "k", "got"]).exits(0);
@@ -246,7 +246,7 @@ fn a_kept_replica_of_which_a_file_was_replaced_is_not_delivered() {
             fs::rename(&other, &file).expect("its owner may");
         }
         site.write("workflow.toml", &reads);
-        site.run().exits(0).says("changed or damaged");
+        site.run().exits(0).prints("changed or damaged");
         assert_eq!(site.read("out/f"), "right\n");
     }
 }
@@ -261,7 +261,7 @@ fn what_a_step_has_read_is_delivered_while_it_ends() {
     );
     let mut slowly = site.run_arguments();
     slowly.extend(["--external-rate", "2MB/s"]);
-    let ran = site.tarn(&slowly).exits(0).says("3 run");
+    let ran = site.tarn(&slowly).exits(0).prints("3 run");
     assert!(!ran.err.contains("failed"), "{}", ran.err);
     assert_eq!(site.read("sum/bytes"), "3000000\n");
 }
@@ -273,7 +273,7 @@ fn a_kept_replica_that_was_only_touched_is_used() {
     let file = fs::File::options().write(true).open(replica(&site));
     file.and_then(|f| f.set_modified(std::time::SystemTime::UNIX_EPOCH))
         .expect("touched");
-    site.tarn(&["data", "verify", "k"]).exits(0).says("whole");
+    site.tarn(&["data", "verify", "k"]).exits(0).prints("whole");
     let again = site.run().exits(0);
     assert!(!again.err.contains("damaged"), "{}", again.err);
     site.tarn(&["data", "get", "k", "got"]).exits(0);
@@ -317,11 +317,11 @@ fn a_drain_that_was_interrupted_is_ended_by_the_next_call() {
     site.write("half/f", "righ");
     site.tarn(&["data", "drain", "k", "half"])
         .exits(2)
-        .says("exists already");
+        .prints("exists already");
     site.tarn(&["data", "drain", "k", "drained"])
         .exits(0)
-        .says("has all of it already")
-        .says("freed");
+        .prints("has all of it already")
+        .prints("freed");
     assert_eq!(site.read("drained/f"), "right\n");
     site.leaves_nothing_on_its_tier();
 }
@@ -341,7 +341,7 @@ fn what_the_other_samples_have_made_can_be_had_when_one_fails() {
     assert!(!site.path("out").exists());
     site.tarn(&["data", "get", "per", "got"])
         .exits(1)
-        .says(
+        .prints(
             "`per` is incomplete: 2 of 3 instances of `one` have finished in w-1; their output was copied. `tarn resume` runs the other",
         );
     assert_eq!(site.read("got/1") + &site.read("got/2"), "1\n2\n");
@@ -350,7 +350,7 @@ fn what_the_other_samples_have_made_can_be_had_when_one_fails() {
     site.run().exits(1);
     site.tarn(&["data", "get", "per", "older", "--run", "w-1"])
         .exits(1)
-        .says("`tarn run` runs the other instances");
+        .prints("`tarn run` runs the other instances");
     site.write("go", "");
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("out/3"), "3\n");
@@ -360,7 +360,7 @@ fn what_the_other_samples_have_made_can_be_had_when_one_fails() {
 fn what_the_other_samples_have_made_is_rescued_when_one_fails() {
     let site = samples("dest = \"out\"\non_failure = \"drain\"");
     let failed = site.run().exits(1);
-    failed.says("copied the output of 2 of 3 instances of `per` to");
+    failed.prints("copied the output of 2 of 3 instances of `per` to");
     assert!(!site.path("out").exists());
     let rescued = |name: &str| site.path("rescued-w-1/per").join(name);
     assert_eq!(fs::read(rescued("1")).expect("rescued"), b"1\n");
@@ -392,8 +392,8 @@ fn consumed(more: &str) -> Site {
 #[test]
 fn what_a_later_step_has_read_is_rescued_too() {
     let site = consumed("on_failure = \"drain\"");
-    let told = "copied the output of 2 of 3 instances of `bam` to";
-    site.run().exits(1).says(told);
+    let expected = "copied the output of 2 of 3 instances of `bam` to";
+    site.run().exits(1).prints(expected);
     for item in ["s1", "s3"] {
         let rescued = site.read(&format!("external/rescued-w-1/bam/{item}"));
         assert_eq!(rescued, format!("{item}\n"));
@@ -409,9 +409,12 @@ fn what_a_later_step_has_read_is_rescued_too() {
         .find(|file| file.ends_with("s1"))
         .expect("there");
     fs::remove_dir_all(s1.parent().expect("a replica")).expect("removed");
-    let told = "copied the output of 1 of 3 instances of `bam` to";
+    let expected = "copied the output of 1 of 3 instances of `bam` to";
     let gone = "the output of align[s1] is gone";
-    site.tarn(&["resume"]).exits(1).says(told).says(gone);
+    site.tarn(&["resume"])
+        .exits(1)
+        .prints(expected)
+        .prints(gone);
     assert!(!site.path("external/rescued-w-1/bam/s1").exists());
 }
 
@@ -421,8 +424,8 @@ fn what_a_later_step_has_read_and_is_gone_is_named() {
     site.run().exits(1);
     site.tarn(&["data", "get", "bam", "got"])
         .exits(1)
-        .says("2 of 3 instances of `align` have finished in w-1; the output of align[s1] is gone (to prevent this: `keep")
-        .says("; what is there was copied. `tarn resume` runs");
+        .prints("2 of 3 instances of `align` have finished in w-1; the output of align[s1] is gone (to prevent this: `keep")
+        .prints("; what is there was copied. `tarn resume` runs");
     assert_eq!(site.read("got/s3"), "s3\n");
     assert!(!site.path("got/s1").exists());
 }
@@ -441,17 +444,19 @@ fn a_newer_version_that_is_not_rescued_is_named_though_an_older_one_is() {
     fs::create_dir(site.path("ext")).expect("mkdir");
     let site = site.with(&["--cache", "0"]);
     let ran = site.run().exits(1);
-    ran.says("`x` was not rescued");
-    site.tarn(&["status"]).exits(0).says("`x` was not rescued");
-    let said = "version 1 was copied, and version 2, which is newer, was not";
-    site.tarn(&["why", "x"]).exits(0).says(said);
+    ran.prints("`x` was not rescued");
+    site.tarn(&["status"])
+        .exits(0)
+        .prints("`x` was not rescued");
+    let expected = "version 1 was copied, and version 2, which is newer, was not";
+    site.tarn(&["why", "x"]).exits(0).prints(expected);
     assert_eq!(site.read("ext/rescued-w-1/x/f"), "1\n");
 }
 
 #[test]
 fn a_resumption_does_not_repeat_what_an_earlier_one_has_copied() {
     let site = consumed("on_failure = \"drain\"");
-    site.run().exits(1).says("copied the output of 2 of 3");
+    site.run().exits(1).prints("copied the output of 2 of 3");
     let resumed = site.tarn(&["resume"]).exits(1);
     assert!(!resumed.err.contains("copied"), "{}", resumed.err);
 }

@@ -133,8 +133,8 @@ fn what_somebody_puts_into_the_destination_during_a_delivery_stays() {
     })
     .with(Conditions::Kept);
     let failed = ran(&site, &proxy.endpoint, &site.run_arguments()).exits(1);
-    let says = "result/words: somebody else has put an object there since tarn looked";
-    assert!(failed.err.contains(says), "{}", failed.err);
+    let expected = "result/words: somebody else has put an object there since tarn looked";
+    assert!(failed.err.contains(expected), "{}", failed.err);
     assert_eq!(bucket.read("result/words"), b"theirs");
     assert!(!bucket.keys("result/").iter().any(|k| k.contains(".tarn")));
     // It stays until it is moved away.
@@ -252,7 +252,7 @@ fn wrong_keys_and_missing_sources_stop_a_run_with_what_to_do() {
 
 #[test]
 fn places_that_are_none_are_refused_in_the_file() {
-    for (from, to, says) in [
+    for (from, to, expected) in [
         ("s3://BUCKET/result/", "s3://some-bucket", "whole bucket"),
         (
             "s3://BUCKET/books/",
@@ -268,6 +268,6 @@ fn places_that_are_none_are_refused_in_the_file() {
         let text = WORKFLOW.replace(from, to).replace("BUCKET", "some-bucket");
         let site = Site::new(&text.replace("EXTRA", ":"));
         let refused = site.run().exits(3);
-        assert!(refused.err.contains(says), "{}", refused.err);
+        assert!(refused.err.contains(expected), "{}", refused.err);
     }
 }

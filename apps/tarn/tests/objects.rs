@@ -80,13 +80,13 @@ fn attack_an_encrypted_object_is_what_its_trailer_said() {
     let path = site.path("store/s/1.obj");
     let file = fs::read(&path).unwrap();
     let at = file.len() - TRAILER as usize;
-    let said = Trailer::decode(&file[at..], file.len() as u64).unwrap();
+    let stored = Trailer::decode(&file[at..], file.len() as u64).unwrap();
     let attacks: [&dyn Fn(&mut Trailer); 3] =
         [&|t| t.about = "finer".into(), &|t| t.number = 2, &|t| {
             t.identity ^= 1
         }];
     for (n, attack) in attacks.iter().enumerate() {
-        let mut trailer = said.clone();
+        let mut trailer = stored.clone();
         attack(&mut trailer);
         let forged = site.path(&format!("store/s/{}.obj", trailer.number));
         let _ = fs::remove_file(&forged);
@@ -152,29 +152,31 @@ fn objects_are_put_listed_verified_and_removed() {
     assert_eq!(site.read("out"), "points");
     tarn("data get mesh/a out --object")
         .exits(1)
-        .says("cannot write out");
+        .prints("cannot write out");
     let mut bytes = fs::read(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     bytes[3] ^= 1;
     fs::write(&path, &bytes).unwrap();
     tarn("data get mesh/a new --object")
         .exits(1)
-        .says("damaged");
+        .prints("damaged");
     assert!(!site.path("new").exists());
 
     tarn("data rm mesh/a --object --number 2").exits(0);
     tarn("data get mesh/a --object --number 2")
         .exits(7)
-        .says("no version 2");
+        .prints("no version 2");
     tarn("data rm mesh/a --object").exits(0);
     tarn("data versions mesh/a").exits(7);
     tarn("data put mesh.dat a/../b --object").exits(2);
-    tarn("data put . a --object").exits(2).says("is no file");
+    tarn("data put . a --object").exits(2).prints("is no file");
     let made = std::process::Command::new("mkfifo")
         .arg(site.path("fifo"))
         .status();
     assert!(made.unwrap().success());
-    tarn("data put fifo a --object").exits(2).says("is no file");
+    tarn("data put fifo a --object")
+        .exits(2)
+        .prints("is no file");
     tarn("data put mesh.dat c --object --about \u{1b}[31mred\n").exits(0);
     let listed = tarn("data objects").exits(0).out;
     assert!(listed.contains("  \\u{1b}[31mred\\n\n"), "{listed:?}");
@@ -182,13 +184,13 @@ fn objects_are_put_listed_verified_and_removed() {
     tarn("data get b --object --number 0").exits(2);
     tarn("data get b --object --from n2")
         .exits(7)
-        .says("TARN_SOCKET");
+        .prints("TARN_SOCKET");
     tarn("data put mesh.dat b --store store")
         .exits(2)
-        .says("--object");
+        .prints("--object");
     site.tarn(&["data", "objects"])
         .exits(2)
-        .says("TARN_OBJECTS");
+        .prints("TARN_OBJECTS");
 }
 
 /// Each instance puts an object of its own into the dataset; the next step has all of them, and maps the very files that were written.
@@ -247,7 +249,7 @@ out = ["seen"]
     );
     // A delivered folder is a store too.
     let delivered = site.tarn(&["data", "get", "part/b", "--object", "--store", "fields"]);
-    delivered.exits(0).says("fields/part/b/1.obj");
+    delivered.exits(0).prints("fields/part/b/1.obj");
     let inode = |name: &str| site.path(name).metadata().unwrap().ino();
     assert_eq!(
         inode("fields/part/b/1.obj"),

@@ -57,7 +57,7 @@ fn it_is_read_where_it_is_stored_and_stays() {
         put(&site, "genome").exits(0);
         let file = replica(&site, "genome");
         let inode = fs::metadata(&file).expect("there").ino();
-        plan(&site).exits(0).says("1 run");
+        plan(&site).exits(0).prints("1 run");
         site.run().exits(0);
         assert_eq!(site.read("res/text"), "ACGT\n");
         assert_eq!(
@@ -75,10 +75,10 @@ fn it_is_read_where_it_is_stored_and_stays() {
         assert_eq!(fs::metadata(&file).expect("there still").ino(), inode);
         site.tarn(&["data", "verify", "genome"])
             .exits(0)
-            .says("whole");
+            .prints("whole");
         // Nothing has changed.
-        plan(&site).exits(0).says("1 unchanged");
-        site.run().exits(0).says("1 unchanged");
+        plan(&site).exits(0).prints("1 unchanged");
+        site.run().exits(0).prints("1 unchanged");
         site.tarn(&["data", "rm", "genome"]).exits(0);
         site.leaves_nothing_on_its_tier();
     }
@@ -104,13 +104,13 @@ fn a_changed_version_is_noticed_and_an_equal_one_is_not() {
     put(&site, "genome").exits(0);
     plan(&site)
         .exits(0)
-        .says("1 run")
-        .says("`genome` of workflow put-genome has changed");
+        .prints("1 run")
+        .prints("`genome` of workflow put-genome has changed");
     site.run().exits(0);
     assert_eq!(site.read("res/text"), "TTTT\n");
     site.tarn(&["data", "rm", "genome"]).exits(0);
     put(&site, "genome").exits(0);
-    site.run().exits(0).says("1 unchanged");
+    site.run().exits(0).prints("1 unchanged");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn nobody_removes_or_replaces_it_while_a_run_reads_it() {
     for refused in ["rm", "release"] {
         site.tarn(&["data", refused, "genome"])
             .exits(6)
-            .says("a run of another workflow reads data of workflow put-genome");
+            .prints("a run of another workflow reads data of workflow put-genome");
     }
     site.write("ref/genome", "TTTT\n");
     put(&site, "genome").exits(6);
@@ -132,7 +132,9 @@ fn nobody_removes_or_replaces_it_while_a_run_reads_it() {
     site.tarn(&["data", "rm", "--orphans"]).exits(0);
     assert_eq!(site.read("got/genome"), "ACGT\n");
     // `plan` refuses the same as `run`.
-    plan(&site).exits(6).says("a run of workflow use is active");
+    plan(&site)
+        .exits(6)
+        .prints("a run of workflow use is active");
     site.write("go", "");
     Ran::end(run).exits(0);
     assert_eq!(site.read("res/text"), "ACGT\n");
@@ -146,9 +148,9 @@ fn what_is_kept_no_longer_is_not_used() {
     let with = ["data", "put", "ref", "genome", "--tier", &site.options[1]];
     site.tarn(&[&with[..], &["--keep", "1s"]].concat())
         .exits(0)
-        .says("already");
+        .prints("already");
     until(|| site.tarn(&["data", "ls"]).out.contains("no longer"));
-    site.run().exits(7).says("is not kept");
+    site.run().exits(7).prints("is not kept");
     site.tarn(&["data", "pin", "genome"]).exits(0);
     site.run().exits(0);
 }
@@ -180,8 +182,8 @@ fn what_is_not_there_or_not_clear_or_not_ones_own_is_named() {
         put(&site, "genome").exits(0);
         for refused in [plan(&site), site.run()] {
             let refused = refused.exits(exit);
-            let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
-            assert!(said.contains(text), "{of}: {}", refused.err);
+            let message = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(message.contains(text), "{of}: {}", refused.err);
         }
         assert!(!site.path("res").exists());
     }
@@ -195,12 +197,12 @@ fn one_of_several_is_named_by_its_workflow() {
     site.write("other.toml", other);
     let all = ["run", "other.toml", "--tier", &site.options[1]];
     site.tarn(&all).exits(0);
-    site.run().exits(2).says("both other and put-genome");
+    site.run().exits(2).prints("both other and put-genome");
     let named = |name: &str| site.tarn(&["data", "where", name]);
     named("genome")
         .exits(2)
-        .says("both other and put-genome")
-        .says("other/genome");
+        .prints("both other and put-genome")
+        .prints("other/genome");
     let (others, puts) = (
         named("other/genome").exits(0),
         named("put-genome/genome").exits(0),
@@ -208,7 +210,7 @@ fn one_of_several_is_named_by_its_workflow() {
     assert_ne!(others.out, puts.out);
     named("put-genome/genmoe")
         .exits(7)
-        .says("; did you mean `genome`? Datasets here: other/genome, put-genome/genome");
+        .prints("; did you mean `genome`? Datasets here: other/genome, put-genome/genome");
     site.write("workflow.toml", &reads("other/genome", ""));
     site.run().exits(0);
     assert_eq!(site.read("res/text"), "TTTT\n");
@@ -237,10 +239,10 @@ fn a_damaged_one_is_not_used() {
     fs::write(&file, "XXXX\n").expect("its owner may");
     site.run()
         .exits(5)
-        .says("`genome` of workflow put-genome is damaged");
+        .prints("`genome` of workflow put-genome is damaged");
     assert!(file.exists() && !site.path("res").exists());
     fs::remove_dir_all(file.parent().expect("a folder")).expect("its owner may");
-    site.run().exits(7).says("somebody has removed it");
+    site.run().exits(7).prints("somebody has removed it");
     put(&site, "genome").exits(0);
     site.run().exits(0);
 }
@@ -258,7 +260,7 @@ fn a_run_that_was_killed_goes_on_with_what_it_read() {
     assert_eq!(site.read("res/text"), "ACGT\n");
     site.tarn(&["data", "verify", "genome"])
         .exits(0)
-        .says("whole");
+        .prints("whole");
 }
 
 #[test]
@@ -271,7 +273,7 @@ fn a_resumed_run_refuses_what_was_replaced_meanwhile() {
     site.write("go", "");
     site.tarn(&["resume", "use-1"])
         .exits(5)
-        .says("was changed since");
+        .prints("was changed since");
     site.run().exits(0);
     assert_eq!(site.read("res/text"), "TTTT\n");
 }
@@ -320,7 +322,7 @@ fn a_copy_that_a_failed_run_was_brought_is_no_dataset_of_its_own() {
     assert_eq!((of("put-genome "), of("use ")), (1, 0), "{listed}");
     site.tarn(&["data", "verify", "genome"])
         .exits(0)
-        .says("whole");
+        .prints("whole");
     // It is clear which is meant.
     site.tarn(&["data", "rm", "genome"]).exits(0);
 }
@@ -345,7 +347,7 @@ fn a_resumed_run_refuses_what_is_kept_no_longer() {
     assert!(replica(&site, "genome").exists());
     site.write("go", "");
     for refused in [site.tarn(&["resume", "use-1"]), site.run()] {
-        refused.exits(7).says("is not kept");
+        refused.exits(7).prints("is not kept");
     }
     run_other(other);
     site.tarn(&["resume", "use-1"]).exits(0);
@@ -353,7 +355,7 @@ fn a_resumed_run_refuses_what_is_kept_no_longer() {
 }
 
 #[test]
-fn nobody_takes_what_a_run_reads_for_room() {
+fn nobody_takes_what_a_run_reads_for_space() {
     let site = site("genome", WAITS);
     put(&site, "genome").exits(0);
     // As an earlier version has left it: kept, and marked as cache all the same.
@@ -412,7 +414,7 @@ fn what_its_workflow_has_cached_makes_way() {
         Ran::of(command.output().expect("tarn starts"))
     };
     with_cache(&["run", "owner.toml", "--tier", &site.options[1]]).exits(0);
-    site.tarn(&["data", "ls"]).exits(0).says("cache ");
+    site.tarn(&["data", "ls"]).exits(0).prints("cache ");
     plan(&site).exits(0);
     site.run().exits(0);
     assert!(site.read("res/text").ends_with(" 31457280\n"));
@@ -453,7 +455,7 @@ fn a_resumed_run_reads_none_that_was_removed_meanwhile() {
     site.write("go", "");
     site.tarn(&["resume", "use-1"])
         .exits(0)
-        .says("was changed or damaged and is not used");
+        .prints("was changed or damaged and is not used");
     assert_eq!(site.read("res/text"), "ACGT\n");
     let log = site.log();
     let resumed = log.iter().position(|r| r["event"] == "resumed");
@@ -471,19 +473,19 @@ fn what_others_have_only_left_is_not_meant() {
     site.write("a.toml", left);
     site.tarn(&["run", "a.toml", "--tier", &site.options[1]])
         .exits(1);
-    site.run().exits(7).says("is not kept");
+    site.run().exits(7).prints("is not kept");
     put(&site, "genome").exits(0);
-    site.tarn(&["data", "ls"]).exits(0).says("next run");
+    site.tarn(&["data", "ls"]).exits(0).prints("next run");
     plan(&site).exits(0);
     site.run().exits(0);
     assert_eq!(site.read("res/text"), "ACGT\n");
     site.tarn(&["data", "verify", "genome"])
         .exits(0)
-        .says("whole");
+        .prints("whole");
     site.tarn(&["data", "get", "genome", "got"]).exits(0);
     assert_eq!(site.read("got/genome"), "ACGT\n");
     // Which is to be removed must be clear.
     site.tarn(&["data", "rm", "genome"])
         .exits(2)
-        .says("both a and put-genome");
+        .prints("both a and put-genome");
 }

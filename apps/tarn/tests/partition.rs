@@ -9,7 +9,7 @@ use serde_json::json;
 fn partitions_are_made_listed_resized_and_taken_away() {
     let site = Site::new("");
     let tarn = |arguments: &[&str]| site.tarn(&[&["partition"], arguments].concat());
-    tarn(&["ls", "./tier"]).exits(0).says("no partitions");
+    tarn(&["ls", "./tier"]).exits(0).prints("no partitions");
     let own = "--unit=4KiB --grant=user:1234 --grant=group:root:rw";
     let own: Vec<_> = own.split(' ').collect();
     tarn(&[&["create", "./tier/field", "1 MiB"][..], &own].concat()).exits(0);
@@ -17,10 +17,10 @@ fn partitions_are_made_listed_resized_and_taken_away() {
     assert_eq!(path.metadata().unwrap().len(), 3 << 20);
     tarn(&["create", "./tier/field", "1 MiB"])
         .exits(1)
-        .says("delete it first");
+        .prints("delete it first");
     tarn(&["ls", "./tier"])
         .exits(0)
-        .says("user:1234 group:0:rw");
+        .prints("user:1234 group:0:rw");
     let listed = site.tarn(&["--json", "partition", "ls", "./tier"]).exits(0);
     let owner = rustix::process::geteuid().as_raw();
     let grants = json!([
@@ -35,11 +35,13 @@ fn partitions_are_made_listed_resized_and_taken_away() {
     let open = tarn_partitions::Partition::open(&site.path("tier/field"), Default::default());
     let open = open.unwrap();
     assert_eq!(open.size().unwrap(), 2 << 20);
-    tarn(&["rm", "./tier/field"]).exits(6).says("close it");
+    tarn(&["rm", "./tier/field"]).exits(6).prints("close it");
     drop(open);
     tarn(&["rm", "./tier/field"]).exits(0);
     tarn(&["rm", "./tier/field"]).exits(7);
-    tarn(&["create", "field", "1 MiB"]).exits(2).says("./field");
+    tarn(&["create", "field", "1 MiB"])
+        .exits(2)
+        .prints("./field");
     tarn(&["create", "./field", "1 MiB", "--grant", "all"]).exits(2);
     tarn(&["create", "./nowhere/field", "1 MiB"]).exits(7);
     // By units of one's own choice, wherever it is.
@@ -55,7 +57,7 @@ fn partitions_are_made_listed_resized_and_taken_away() {
     // There is no tarnd here.
     tarn(&["create", "fast/field", "1 MiB"])
         .exits(7)
-        .says("TARN_SOCKET");
+        .prints("TARN_SOCKET");
 }
 
 /// A partition of zeros may be somebody's data, whatever its size.
@@ -83,14 +85,14 @@ fn an_import_leaves_partitions_alone_that_it_did_not_make() {
         site.tarn(&["partition", "create", &own, &format!("{size} B")])
             .exits(0);
         let (before, count) = (state(name), names());
-        import(to).exits(1).says("is there already");
+        import(to).exits(1).prints("is there already");
         assert!(state(name) == before, "{to}");
         assert_eq!(names(), count, "{to}");
         site.tarn(&["partition", "rm", &own]).exits(0);
         import(to).exits(0);
         // Nor is a whole file replaced.
         let before = state(name);
-        import(to).exits(1).says("is there already");
+        import(to).exits(1).prints("is there already");
         assert!(state(name) == before, "{to}");
     }
 }

@@ -22,7 +22,7 @@ fn stays(site: &Site) {
         !of_x.is_empty() && of_x.iter().all(|l| l.contains("forever")),
         "{listed}"
     );
-    site.tarn(&["data", "verify", "x"]).exits(0).says("whole");
+    site.tarn(&["data", "verify", "x"]).exits(0).prints("whole");
     site.tarn(&["data", "get", "x", "got"]).exits(0);
     std::fs::remove_dir_all(site.path("got")).expect("removed");
 }
@@ -51,7 +51,7 @@ fn a_run_of_the_same_workflow_leaves_what_is_pinned() {
     site.tarn(&plan).exits(0);
     site.run().exits(0);
     stays(&site);
-    site.run().exits(0).says("3 unchanged");
+    site.run().exits(0).prints("3 unchanged");
     stays(&site);
     goes(&site);
 }
@@ -129,9 +129,9 @@ fn what_is_pinned_survives_that_it_is_to_be_made_again() {
     site.write("go", "");
     site.tarn(&["resume"])
         .exits(1)
-        .says("stays, as it is pinned");
+        .prints("stays, as it is pinned");
     assert_eq!(std::fs::read(x.join("f")).expect("it stays"), b"1\n");
-    site.tarn(&["data", "ls"]).exits(0).says("forever");
+    site.tarn(&["data", "ls"]).exits(0).prints("forever");
     std::fs::remove_file(site.path("no")).expect("there");
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("out/f"), "1\n2\n");
@@ -150,7 +150,7 @@ fn a_resumed_run_has_the_space_of_what_was_released_meanwhile() {
     let site = Site::new(keeps);
     site.run().exits(0);
     site.write("workflow.toml", large);
-    site.run().exits(4).says("hold kept data");
+    site.run().exits(4).prints("hold kept data");
     // As long as it is kept, there is no more space than before.
     site.tarn(&["resume"]).exits(4);
     site.tarn(&["data", "release", "k"]).exits(0);

@@ -17,11 +17,11 @@ fn copies(source: &str, dest: &str) -> String {
 
 /// Refused, and no run was begun; its plan says the same before.
 #[track_caller]
-fn refused(site: &Site, ran: Ran, says: &str) {
-    ran.exits(3).says(says);
+fn refused(site: &Site, ran: Ran, expected: &str) {
+    ran.exits(3).prints(expected);
     assert!(!site.path(".tarn/runs").exists() && !site.path("state/runs").exists());
-    if !says.contains("mount point") {
-        site.plan().exits(3).says(says);
+    if !expected.contains("mount point") {
+        site.plan().exits(3).prints(expected);
     }
 }
 
@@ -44,7 +44,7 @@ fn a_plan_refuses_what_its_run_refuses() {
     fs::create_dir(site.path("in")).expect("mkdir");
     symlink("/proc/meminfo", site.path("in/info")).expect("symlink");
     for ran in [site.plan(), site.run()] {
-        ran.exits(1).says("has size 0 but is not empty");
+        ran.exits(1).prints("has size 0 but is not empty");
     }
     // A workflow that can be run can be planned, and the plan leaves nothing behind.
     let site = Site::new(&copies("in", "out"));
@@ -76,13 +76,13 @@ fn a_source_that_is_missing_or_a_dangling_link_is_refused_and_nothing_is_replace
     symlink("data", site.path("in")).expect("symlink");
     site.run().exits(0);
     fs::rename(site.path("data"), site.path("unmounted")).expect("rename");
-    site.run().exits(3).says("leads nowhere");
+    site.run().exits(3).prints("leads nowhere");
     assert_eq!(site.read("out/x"), "1", "yesterday's result");
 }
 
 #[test]
 fn places_in_each_others_way_are_seen_through_links() {
-    for (source, dest, says) in [
+    for (source, dest, expected) in [
         ("src", "here/src/x", "is inside the source"),
         ("here/out", "out", "is the dest"),
         ("src", ".tarn/foo", "is inside the state folder"),
@@ -93,7 +93,7 @@ fn places_in_each_others_way_are_seen_through_links() {
         symlink(".", site.path("here")).expect("symlink");
         site.write("src/a", "1");
         fs::create_dir(site.path("out")).expect("mkdir");
-        refused(&site, site.run(), says);
+        refused(&site, site.run(), expected);
     }
 }
 
@@ -160,7 +160,7 @@ fn attack_data_on_a_tier_is_nobody_elses_to_read() {
     fs::create_dir(&target).expect("mkdir");
     symlink(&target, &planted).expect("symlink");
     site.write("in/x", "another secret");
-    site.run().exits(5).says("no folder");
+    site.run().exits(5).prints("no folder");
     assert_eq!(fs::read_dir(&target).expect("theirs").count(), 0);
 }
 
@@ -199,13 +199,13 @@ fn a_tier_that_is_not_there_is_not_made_on_the_root_disk() {
         ] {
             let ran = site.tarn(&[words, &tier].concat());
             ran.exits(5)
-                .says("tier `nv`")
-                .says("would be made on the node's root disk");
+                .prints("tier `nv`")
+                .prints("would be made on the node's root disk");
             assert!(!Path::new("/").join(&lost).exists(), "{root}: {words:?}");
         }
         let mut exec = site.command(&["h5", "exec", "--folder", &root, "--", "true"]);
         let ran = Ran::of(exec.output().expect("it runs"));
-        ran.exits(2).says("would be made on the node's root disk");
+        ran.exits(2).prints("would be made on the node's root disk");
         assert!(!Path::new("/").join(&lost).exists(), "{root}");
     }
 }

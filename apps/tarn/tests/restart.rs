@@ -26,7 +26,7 @@ fn site(step: &str, arguments: &str) -> Site {
 /// Compiles the program against libtarn, which cargo has built as a dependency of these tests.
 fn compile(to: &Path) {
     let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
-    linked::said(&mut linked::compiler(
+    linked::output_of(&mut linked::compiler(
         "cc",
         &flags,
         &["../../apps/tarn/tests/restart.c"],
@@ -81,8 +81,8 @@ fn a_step_that_is_killed_goes_on_from_its_newest_version_until_it_is_done() {
         begun(&site),
         ["from step 0", "from step 20", "from step 40"]
     );
-    let ran = ran.says("add: restarted from version 1.2 (1st restart)");
-    ran.says("add: restarted from version 2.2 (2nd restart)");
+    let ran = ran.prints("add: restarted from version 1.2 (1st restart)");
+    ran.prints("add: restarted from version 2.2 (2nd restart)");
     site.leaves_nothing_on_its_tier();
 }
 
@@ -92,7 +92,7 @@ fn attempts_that_come_no_further_use_up_the_retries() {
     let tries = ["from step 0", "from step 20", "from step 20"];
     let ran = site.run().exits(1);
     assert_eq!(begun(&site), tries);
-    ran.says("restarted from version 1.2 (2nd restart; 1 of 1 retries used up)");
+    ran.prints("restarted from version 1.2 (2nd restart; 1 of 1 retries used up)");
     let memory = staged(&site);
     assert!(memory.0.is_dir(), "they stay for `tarn resume`");
     site.tarn(&["resume"]).exits(1);
@@ -106,8 +106,8 @@ fn attempts_that_come_no_further_use_up_the_retries() {
     let over = memory.0.join("sums-0");
     fs::create_dir_all(over.join("add-0")).expect("what an older run has staged");
     let kept = site.tarn(&["data", "rm", "--orphans"]).exits(0);
-    let kept = kept.says("checkpoints stay in");
-    kept.says(&memory.0.display().to_string());
+    let kept = kept.prints("checkpoints stay in");
+    kept.prints(&memory.0.display().to_string());
     assert!(!site.left_on_tier().is_empty());
     assert!(!over.exists(), "no run goes on with it");
     assert_eq!(fs::read_dir(&memory.0).expect("the workspace").count(), 1);
@@ -116,7 +116,7 @@ fn attempts_that_come_no_further_use_up_the_retries() {
 #[test]
 fn a_step_that_dies_before_its_first_version_fails_after_its_retries() {
     let site = site("retries = 2\n", "kill 5 0");
-    site.run().exits(1).says("signal 9 (kill");
+    site.run().exits(1).prints("signal 9 (kill");
     let _memory = staged(&site);
     assert_eq!(begun(&site), ["from step 0"; 3]);
 }
@@ -127,7 +127,7 @@ fn a_run_that_is_killed_and_resumed_goes_on_from_the_newest_version() {
     let child = site.begin(&[]);
     until("it hangs", || site.path("hangs").exists());
     let status = site.tarn(&["status"]).exits(0);
-    status.says("restarted from version 1.2 (1st restart)");
+    status.prints("restarted from version 1.2 (1st restart)");
     send(Signal::KILL, &child);
     Ran::end(child);
     let ran = site.tarn(&["resume"]).exits(0);
@@ -136,10 +136,10 @@ fn a_run_that_is_killed_and_resumed_goes_on_from_the_newest_version() {
         begun(&site),
         ["from step 0", "from step 20", "from step 40"]
     );
-    ran.says("add: started again (2nd restart)");
+    ran.prints("add: started again (2nd restart)");
     site.tarn(&["why", "add"])
         .exits(0)
-        .says("has its checkpoints");
+        .prints("has its checkpoints");
     site.leaves_nothing_on_its_tier();
 }
 
@@ -174,7 +174,7 @@ exit $code
     let ran = site.run().exits(0);
     assert_eq!(site.read("result/sum"), "1830\n");
     assert_eq!(begun(&site), ["from step 0", "from step 20"]);
-    ran.says("add: restarted from version 1.2 (1st restart)");
+    ran.prints("add: restarted from version 1.2 (1st restart)");
     site.leaves_nothing_on_its_tier();
 }
 
@@ -201,6 +201,6 @@ cp $TARN_CHECKPOINTS/attempts $TARN_result
     );
     let ran = site.run().exits(0);
     assert_eq!(site.read("result/attempts"), "1\n2\n3\n");
-    ran.says("count: started again (2nd restart; 2 of 2 retries used up)");
+    ran.prints("count: started again (2nd restart; 2 of 2 retries used up)");
     site.leaves_nothing_on_its_tier();
 }

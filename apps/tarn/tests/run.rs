@@ -36,7 +36,7 @@ fn words() -> Site {
 #[test]
 fn the_result_is_right_and_nothing_is_left() {
     let site = words();
-    site.run().exits(0).says("report");
+    site.run().exits(0).prints("report");
     assert_eq!(site.read("result/words"), "6\n");
     site.leaves_nothing_on_its_tier();
     assert!(site.path(".tarn/runs/words-1/report.html").exists());
@@ -46,7 +46,7 @@ fn the_result_is_right_and_nothing_is_left() {
 fn a_second_run_runs_nothing_and_a_change_runs_what_it_changes() {
     let site = words();
     site.run().exits(0);
-    let again = site.run().exits(0).says("unchanged");
+    let again = site.run().exits(0).prints("unchanged");
     assert!(!again.err.contains("done in"), "{}", again.err);
     site.write("books/b.txt", "four five seven\n");
     let changed = site.run().exits(0);
@@ -88,7 +88,7 @@ fn stage_through_gives_the_same_result_with_more_traffic() {
 fn every_policy_gives_the_same_result_and_is_named() {
     let orders = ["fcfs", "greedy", "easy", "sjf-easy", "heft", "same-nodes"];
     let cached = orders.map(|o| format!("{o}+cache"));
-    let mut names = [&orders[..], &["greedy:patience=5s", "data", "energy"]].concat();
+    let mut names = [&orders[..], &["greedy:max-wait=5s", "data", "energy"]].concat();
     names.extend(cached.iter().map(String::as_str));
     let text = WORDS.replace("name = \"words\"", "name = \"words\"\nexternal = \"ext\"");
     for name in names {
@@ -131,7 +131,7 @@ fn a_policy_that_does_not_exist_is_refused_with_those_that_do() {
     arguments.push("easy+cache");
     site.tarn(&arguments)
         .exits(3)
-        .says("--policy easy+cache has nowhere to put counts");
+        .prints("--policy easy+cache has nowhere to put counts");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_mistake_is_shown_with_its_place_before_anything_starts() {
     assert!(!site.path(".tarn").exists());
     site.tarn(&["run", "missing.toml"])
         .exits(7)
-        .says("missing.toml");
+        .prints("missing.toml");
     site.tarn(&["run"]).exits(2);
 }
 
@@ -168,31 +168,31 @@ fn status_why_and_data_tell_what_happened() {
     let site = words();
     site.write("workflow.toml", &text);
     site.run().exits(0);
-    site.tarn(&["status"]).exits(0).says("done");
-    site.tarn(&["why", "sum"]).exits(0).says("ends first");
-    site.tarn(&["why", "summ"]).exits(7).says("did you mean");
+    site.tarn(&["status"]).exits(0).prints("done");
+    site.tarn(&["why", "sum"]).exits(0).prints("ends first");
+    site.tarn(&["why", "summ"]).exits(7).prints("did you mean");
     let ls = site.tarn(&["data", "ls"]).exits(0);
     assert!(ls.out.contains("counts"), "{}", ls.out);
     site.tarn(&["data", "where", "counts"])
         .exits(0)
-        .says("/parts/");
+        .prints("/parts/");
     site.tarn(&["data", "get", "counts", "copied"]).exits(0);
     assert_eq!(site.read("copied/a.txt").trim(), "3");
     site.tarn(&["data", "get", "counts", "copied"])
         .exits(0)
-        .says("has all of it already");
+        .prints("has all of it already");
     site.write("copied/a.txt", "edited");
     site.tarn(&["data", "get", "counts", "copied"])
         .exits(2)
-        .says("exists already");
+        .prints("exists already");
     site.tarn(&["data", "pin", "counts"]).exits(0);
     site.tarn(&["data", "drain", "counts", "drained"])
         .exits(0)
-        .says("freed");
+        .prints("freed");
     assert_eq!(site.read("drained/c.txt").trim(), "1");
     site.leaves_nothing_on_its_tier();
     site.tarn(&["data", "rm", "counts"]).exits(7);
-    site.tarn(&["cancel"]).exits(7).says("not running");
+    site.tarn(&["cancel"]).exits(7).prints("not running");
     // The drained data is gone from the nodes: its producers run again when it is needed.
     site.run().exits(0);
 }
@@ -203,7 +203,7 @@ fn a_folder_can_be_put_on_a_node_and_fetched() {
     let tier = site.options[1].clone();
     site.tarn(&["data", "put", "books", "library", "--tier", &tier])
         .exits(0);
-    site.tarn(&["data", "ls"]).exits(0).says("library");
+    site.tarn(&["data", "ls"]).exits(0).prints("library");
     site.tarn(&["data", "get", "library", "back"]).exits(0);
     assert_eq!(site.read("back/a.txt"), "one two three\n");
     site.tarn(&["data", "release", "library"]).exits(0);
@@ -220,13 +220,13 @@ fn nodes_and_doctor_describe_this_machine() {
     let value: serde_json::Value = serde_json::from_str(&nodes.out).expect("JSON");
     assert_eq!(value["tiers"].as_array().map(Vec::len), Some(2));
     assert_eq!(value["tiers"][0]["capacity"], 64 << 20);
-    site.tarn(&["doctor"]).exits(0).says("host");
+    site.tarn(&["doctor"]).exits(0).prints("host");
 }
 
 #[test]
 fn what_a_step_leaves_undeclared_is_removed_and_reported() {
     let run = "echo 1 > $TARN_r/x; echo 2 > junk";
     let site = Site::new(&makes("w", "dest = \"out\"", run));
-    site.run().exits(0).says("junk");
+    site.run().exits(0).prints("junk");
     site.leaves_nothing_on_its_tier();
 }

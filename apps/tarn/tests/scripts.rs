@@ -102,13 +102,17 @@ fn mistakes_are_shown_where_they_are() {
         &SCRIPTS[1].1.replace("in = [\"counts\"]", "nodes = 2"),
     );
     let refused = site.tarn(&arguments(&site, "plan", &NAMES)).exits(3);
-    for told in [
+    for expected in [
         "jobs/count.sh:2:26",
         "`--array` cannot be `1-x`",
         "sum.sh:5:7",
         "`#SBATCH --nodes` sets it",
     ] {
-        assert!(refused.err.contains(told), "{told}: {}", refused.err);
+        assert!(
+            refused.err.contains(expected),
+            "{expected}: {}",
+            refused.err
+        );
     }
     // A workflow file stands alone.
     site.write(
@@ -148,7 +152,7 @@ fn scripts_have_a_number_of_their_own_where_there_is_no_slurm() {
     );
     let run = || {
         let planned = site.tarn(&arguments(&site, "plan", &["tidy.sh"])).exits(0);
-        planned.says("`SLURM_JOB_PARTITION` is not set where there is no Slurm");
+        planned.prints("`SLURM_JOB_PARTITION` is not set where there is no Slurm");
         let mut command = site.command(&arguments(&site, "run", &["tidy.sh"]));
         command.env("SLURM_JOB_PARTITION", "short");
         let ran = common::Ran::of(command.output().expect("tarn")).exits(0);
@@ -198,6 +202,6 @@ fn nothing_is_submitted_where_no_controller_is() {
     let refused = common::Ran::of(submit.output().expect("tarn starts"));
     refused
         .exits(5)
-        .says("controller does not answer")
-        .says("nothing was submitted");
+        .prints("controller does not answer")
+        .prints("nothing was submitted");
 }

@@ -234,22 +234,22 @@ fn the_table_compares_and_the_advice_says_what_a_tier_is_worth() {
         "the default policies"
     );
     let ran = ran
-        .says("workflow wing")
-        .says("lower bound")
-        .says("read locally");
+        .prints("workflow wing")
+        .prints("lower bound")
+        .prints("read locally");
     // 4 x 60 GB at 1 GB/s.
-    ran.says("used again within 4m 00s (all tiers over the external bandwidth)")
-        .says("fields");
+    ran.prints("used again within 4m 00s (all tiers over the external bandwidth)")
+        .prints("fields");
     let priced = ["--advice", "--tier-price", "3", "--external-price", "900"];
     sim(&site, &priced)
         .exits(0)
-        .says("used again within 5m 00s (these prices)");
+        .prints("used again within 5m 00s (these prices)");
     // 4 J a gigabyte from outside, 20 mW to keep it.
     let energy = ["--advice", "--tier-watts", "0.02", "--external-joules", "4"];
     sim(&site, &energy)
         .exits(0)
-        .says("saves energy to keep      what is used again within 3m 20s")
-        .says("used again within 4m 00s (all tiers over the external bandwidth)");
+        .prints("saves energy to keep      what is used again within 3m 20s")
+        .prints("used again within 4m 00s (all tiers over the external bandwidth)");
 }
 
 #[test]
@@ -320,8 +320,8 @@ fn what_cannot_run_and_what_is_odd_is_named() {
     site.write("workload.toml", &(WORKLOAD.to_owned() + needs));
     let ran = sim(&site, &["--policy", "easy"])
         .exits(0)
-        .says("giant")
-        .says("memory");
+        .prints("giant")
+        .prints("memory");
     assert!(
         ran.err.contains("note: easy: giant was taken out: "),
         "{}",
@@ -336,13 +336,13 @@ fn what_cannot_run_and_what_is_odd_is_named() {
     site.write("flow.toml", steps);
     sim(&site, &["--policy", "easy"])
         .exits(4)
-        .says("workflow flow can never run to its end")
-        .says("huge")
-        .says("memory");
+        .prints("workflow flow can never run to its end")
+        .prints("huge")
+        .prints("memory");
     site.write("workload.toml", needs);
     sim(&site, &["--policy", "easy"])
         .exits(4)
-        .says("none of the jobs");
+        .prints("none of the jobs");
     let odd = "9 30 -1 -5 1 -1 -1 1 100 -1 1 1 1 -1 1 -1 -1 -1\n";
     site.write("trace.swf", &(trace(3) + odd));
     let files = [
@@ -373,10 +373,10 @@ fn what_cannot_run_and_what_is_odd_is_named() {
 #[test]
 fn mistakes_say_where_and_why() {
     let site = site();
-    let refused = |code: i32, arguments: &[&str], says: &str| {
+    let refused = |code: i32, arguments: &[&str], expected: &str| {
         let ran = site.tarn(&[&["sim"], arguments].concat()).exits(code);
         assert!(ran.out.is_empty(), "{}", ran.out);
-        ran.says(says);
+        ran.prints(expected);
     };
     let good = ["--cluster", "cluster.toml", "--workload", "workload.toml"];
     let with = |more: &[&'static str]| [&good[..], more].concat();

@@ -117,7 +117,7 @@ fn full_tiers_and_failures_are_decided_again_as_they_were() {
         "{} records with {}",
         replayed["records"], replayed["agreed_actions"]
     );
-    ran.says(&agree);
+    ran.prints(&agree);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn resumed_runs_are_decided_again_as_they_were() {
     let replayed = agrees(&site, "full-1");
     assert_eq!(replayed["resumed"], 2);
     site.tarn(&["sim", "--replay", "full-1"])
-        .says("resumed 2 times");
+        .prints("resumed 2 times");
 }
 
 #[test]
@@ -189,10 +189,10 @@ fn the_first_difference_is_told() {
         assert_eq!(difference["recorded"].is_null(), name == "missing");
         assert_eq!(difference["decided"].is_null(), name == "more");
     }
-    let told = site.tarn(&["sim", "--replay", "more"]).exits(70);
-    told.says(&format!("differs     record {seq}"))
-        .says("decided   nothing more")
-        .says("report it with the log");
+    let ran = site.tarn(&["sim", "--replay", "more"]).exits(70);
+    ran.prints(&format!("differs     record {seq}"))
+        .prints("decided   nothing more")
+        .prints("report it with the log");
 }
 
 #[test]
@@ -205,14 +205,14 @@ fn a_log_of_another_engine_is_said_to_be_one() {
     }
     write(&site, "same", &records);
     let same = site.tarn(&["sim", "--replay", "same"]).exits(0);
-    same.says("engine version 1")
-        .says("differences are expected");
+    same.prints("engine version 1")
+        .prints("differences are expected");
     records.last_mut().expect("a record").actions.clear();
     write(&site, "differs", &records);
     let differs = site.tarn(&["sim", "--replay", "differs"]).exits(1);
     differs
-        .says("engine version 1")
-        .says("the tarn that wrote it");
+        .prints("engine version 1")
+        .prints("the tarn that wrote it");
 }
 
 #[test]
@@ -220,17 +220,17 @@ fn what_cannot_be_replayed_is_refused() {
     let site = full();
     site.tarn(&["sim", "--replay", "full-1"])
         .exits(7)
-        .says("no state folder");
+        .prints("no state folder");
     site.run().exits(0);
     site.tarn(&["sim", "--replay", "full-2"])
         .exits(7)
-        .says("Runs, newest first: full-1");
+        .prints("Runs, newest first: full-1");
     site.tarn(&["sim", "--replay", "workflow.toml"]).exits(5);
     let records = read(&site);
     write(&site, "empty", &records[..0]);
     site.tarn(&["sim", "--replay", "empty"])
         .exits(7)
-        .says("before its first record");
+        .prints("before its first record");
     let mut headless = records[1..].to_vec();
     for (seq, record) in (0u64..).zip(&mut headless) {
         record.seq = seq;
@@ -238,7 +238,7 @@ fn what_cannot_be_replayed_is_refused() {
     write(&site, "headless", &headless);
     site.tarn(&["sim", "--replay", "headless"])
         .exits(5)
-        .says("does not begin with its start");
+        .prints("does not begin with its start");
     for more in [
         ["--cluster", "c.toml"],
         ["--calibrate", "full-1"],
@@ -246,9 +246,9 @@ fn what_cannot_be_replayed_is_refused() {
         ["--seed", "3"],
     ] {
         let arguments = [&["sim", "--replay", "full-1"], &more[..]].concat();
-        site.tarn(&arguments).exits(2).says("cannot be used with");
+        site.tarn(&arguments).exits(2).prints("cannot be used with");
     }
-    site.tarn(&["sim"]).exits(2).says("--cluster");
+    site.tarn(&["sim"]).exits(2).prints("--cluster");
 }
 
 /// Four sleeps, one that reads what they made, and a delivery.
@@ -295,24 +295,24 @@ fn a_simulated_run_is_told_beside_the_real_one() {
         .tarn(&[&site.run_arguments()[..], &["--json"]].concat())
         .exits(0);
     let real = real.summary();
-    let told = site
+    let ran = site
         .tarn(&["sim", "--calibrate", "sleeps-1", "--json", "--check"])
         .exits(0);
-    let told = told.summary();
-    assert_eq!(told["schema"], 1);
-    assert_eq!(told["bandwidths"]["external_in"]["observed"], true);
+    let summary = ran.summary();
+    assert_eq!(summary["schema"], 1);
+    assert_eq!(summary["bandwidths"]["external_in"]["observed"], true);
     assert_eq!(
-        told["bandwidths"]["peer"]["observed"], false,
+        summary["bandwidths"]["peer"]["observed"], false,
         "one node has no peer"
     );
-    let policies = told["policies"].as_array().expect("policies");
+    let policies = summary["policies"].as_array().expect("policies");
     assert_eq!(policies.len(), 1);
     let data = &policies[0];
     assert_eq!(data["policy"], "data");
     let makespan = &data["makespan"];
     let off = number(&makespan["real"]) - number(&real["makespan_ns"]) / 1e9;
     assert!(off.abs() < 1e-9, "{makespan}");
-    assert!(number(&makespan["simulated"]) >= number(&told["lower_bound_s"]) - 1e-6);
+    assert!(number(&makespan["simulated"]) >= number(&summary["lower_bound_s"]) - 1e-6);
     assert!(
         number(&makespan["simulated"]) >= 0.5,
         "a nap, then the join: {makespan}"
@@ -357,30 +357,30 @@ fn policies_are_told_one_after_the_other() {
         "data,easy",
         "--json",
     ];
-    let told = site.tarn(&arguments).exits(0).summary();
-    let [data, easy] = [0, 1].map(|at| told["policies"][at].clone());
+    let summary = site.tarn(&arguments).exits(0).summary();
+    let [data, easy] = [0, 1].map(|at| summary["policies"][at].clone());
     assert_eq!([&data["policy"], &easy["policy"]], ["data", "easy"]);
     // Each nap reads its input outside, each writes there, and so does the join.
     assert_eq!(easy["bytes"]["external_in"]["simulated"], 800_000);
     assert_eq!(easy["bytes"]["external_out"]["simulated"], 800_000);
     assert!(number(&easy["makespan"]["simulated"]) > number(&data["makespan"]["simulated"]));
     let text = site.tarn(&["sim", "--calibrate", "sleeps-1"]).exits(0);
-    text.says("real    simulated difference")
-        .says("nap (4)")
-        .says("not modelled");
+    text.prints("real    simulated difference")
+        .prints("nap (4)")
+        .prints("not modelled");
 }
 
 #[test]
 fn what_the_simulation_leaves_out_is_counted() {
     let site = full();
     site.run().exits(0);
-    let told = site.tarn(&["sim", "--calibrate", "full-1", "--json"]);
+    let ran = site.tarn(&["sim", "--calibrate", "full-1", "--json"]);
     // With one core for both nodes the log is refused; elsewhere it is not.
-    if told.code == Some(2) {
-        assert!(told.err.contains("on a host that has"), "{}", told.err);
+    if ran.code == Some(2) {
+        assert!(ran.err.contains("on a host that has"), "{}", ran.err);
         return;
     }
-    let left_out = &told.exits(0).summary()["not_modelled"];
+    let left_out = &ran.exits(0).summary()["not_modelled"];
     assert_eq!(left_out["attempts_in_vain"], 1);
     assert!(number(&left_out["in_vain_s"]) > 0.0 && number(&left_out["overhead_s"]) > 0.0);
     assert_eq!(
@@ -396,17 +396,17 @@ fn what_cannot_be_calibrated_is_refused() {
     site.run().exits(0);
     let crowded = site.tarn(&["sim", "--calibrate", "sleeps-1"]).exits(2);
     crowded
-        .says("on a host that has")
-        .says(&format!("--nodes {cores}"));
+        .prints("on a host that has")
+        .prints(&format!("--nodes {cores}"));
     site.run().exits(0);
     let unchanged = site.tarn(&["sim", "--calibrate", "sleeps-2"]).exits(2);
-    unchanged.says("ran nothing");
+    unchanged.prints("ran nothing");
     site.write("workflow.toml", &SLEEPS.replace("sleep 0.3", "exit 3"));
     site.run().exits(1);
     site.tarn(&["sim", "--calibrate", "sleeps-3"])
         .exits(2)
-        .says("is not complete");
+        .prints("is not complete");
     site.tarn(&["sim", "--calibrate", "sleeps-3", "--cluster", "c"])
         .exits(2)
-        .says("cannot be used with");
+        .prints("cannot be used with");
 }

@@ -57,7 +57,7 @@ out = ["cpus"]
 "#;
 
 /// The last words of the files of `cpus`, sorted.
-fn said(site: &Site) -> Vec<String> {
+fn cpu_lists(site: &Site) -> Vec<String> {
     let files = std::fs::read_dir(site.path("cpus"))
         .expect("a result")
         .flatten();
@@ -91,7 +91,7 @@ fn steps_beside_each_other_get_a_socket_each() {
     run(&site, &pretended(&cpus), &[]);
     let mut each = cpus.to_vec();
     each.sort();
-    assert_eq!(said(&site), each);
+    assert_eq!(cpu_lists(&site), each);
     for (pretend, more) in [
         (pretended(&cpus), &["--bind", "none"][..]),
         (
@@ -101,7 +101,7 @@ fn steps_beside_each_other_get_a_socket_each() {
     ] {
         let site = Site::new(BESIDE);
         run(&site, &pretend, more);
-        assert_eq!(said(&site), [allowed(), allowed()], "{more:?}");
+        assert_eq!(cpu_lists(&site), [allowed(), allowed()], "{more:?}");
     }
 }
 
@@ -128,7 +128,7 @@ out = ["cpus:single"]
     run(&site, &pretended(&cpus), &[]);
     let mut each = cpus.to_vec();
     each.sort();
-    assert_eq!(said(&site), each);
+    assert_eq!(cpu_lists(&site), each);
 }
 
 /// A tmpfs that is bound to NUMA node 0 is on the second socket: steps go there, and it is shown.
@@ -157,7 +157,7 @@ fn a_step_goes_to_the_socket_of_its_tier() {
         return eprintln!("skipped: a tmpfs cannot be mounted here: {error}");
     }
     assert!(ran.status.success(), "{error}");
-    assert_eq!(said(&site), [cpus[1].clone()]);
+    assert_eq!(cpu_lists(&site), [cpus[1].clone()]);
     let shown: serde_json::Value = serde_json::from_str(&site.read("nodes.json")).expect("JSON");
     let sockets = &shown["hosts"][0]["sockets"];
     assert_eq!(sockets[1]["tiers"][0], "fast", "{shown}");

@@ -23,9 +23,9 @@ fn a_link_to_a_file_is_found_under_the_name_that_was_said() {
         ("sample.fastq\n".into(), "reads".into())
     );
     // The target of the link counts.
-    site.run().exits(0).says("unchanged");
+    site.run().exits(0).prints("unchanged");
     site.write("store/000123.dat", "other");
-    site.run().exits(0).says("a done");
+    site.run().exits(0).prints("a done");
     assert_eq!(site.read("out/x"), "other");
 }
 
@@ -57,7 +57,7 @@ fn a_farm_of_links_is_what_they_lead_to() {
         ] {
             assert_eq!(site.read(&format!("out/{file}")), content, "{file}");
         }
-        site.run().exits(0).says("unchanged");
+        site.run().exits(0).prints("unchanged");
         // Changes behind a link are noticed too.
         site.write("store/folder/deep/x", "changed");
         site.run().exits(0);
@@ -70,15 +70,15 @@ fn links_without_end_or_aim_are_refused_by_name() {
     let site = Site::new(&reads("a", "true", ""));
     site.write("in/d/f", "1");
     symlink("../../in", site.path("in/d/round")).unwrap();
-    site.run().exits(1).says("so the tree never ends");
+    site.run().exits(1).prints("so the tree never ends");
     std::fs::remove_file(site.path("in/d/round")).unwrap();
     site.write("other/f", "1");
     symlink("../other", site.path("in/o")).unwrap();
     symlink("../in/d", site.path("other/back")).unwrap();
     symlink("../../other", site.path("in/d/there")).unwrap();
-    site.run().exits(1).says("so the tree never ends");
+    site.run().exits(1).prints("so the tree never ends");
     std::fs::remove_dir_all(site.path("other")).unwrap();
-    site.run().exits(1).says("leads nowhere");
+    site.run().exits(1).prints("leads nowhere");
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn a_file_that_only_says_that_it_is_empty_is_refused() {
     let site = Site::new(&text);
     site.run()
         .exits(3)
-        .says("`/proc/cpuinfo` has size 0 but is not empty");
+        .prints("`/proc/cpuinfo` has size 0 but is not empty");
     site.tarn(&["data", "copy", "/proc/cpuinfo", "copy"])
         .exits(1)
-        .says("write it to a file first");
+        .prints("write it to a file first");
     assert!(!site.path("copy").exists());
     // One that is empty is copied as ever.
     site.write("empty", "");
@@ -105,11 +105,11 @@ fn a_pattern_is_no_source_and_the_message_says_what_to_write() {
     site.write("in/x.fa", "a");
     site.run()
         .exits(3)
-        .says("`source` takes no patterns")
-        .says("`in = [\"i/FILE\"]`");
+        .prints("`source` takes no patterns")
+        .prints("`in = [\"i/FILE\"]`");
     site.tarn(&["plan", "workflow.toml"])
         .exits(3)
-        .says("`source` takes no patterns");
+        .prints("`source` takes no patterns");
 }
 
 #[test]
@@ -120,10 +120,10 @@ fn a_copy_may_end_in_a_slash() {
     assert_eq!(site.read("out/f"), "1");
     site.tarn(&["data", "copy", "in/f", "none/"])
         .exits(2)
-        .says("there is no folder");
+        .prints("there is no folder");
     site.tarn(&["data", "copy", "in/f", "out/"])
         .exits(2)
-        .says("exists already");
+        .prints("exists already");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_dead_socket_is_left_out_of_an_output() {
     ];
     site.run()
         .exits(0)
-        .says("`d/s` in its output `r` is a socket");
+        .prints("`d/s` in its output `r` is a socket");
     assert_eq!(site.read("out/f"), "work");
     assert!(site.path("out/d").is_dir() && !site.path("out/d/s").exists());
 }

@@ -43,7 +43,7 @@ fn what_appears_in_a_dest_while_it_was_being_written_is_never_replaced() {
         send(how, &run);
         run.wait().expect("wait");
         site.write("out/thesis", "years of work");
-        site.run().exits(3).says("did not put there");
+        site.run().exits(3).prints("did not put there");
         let resumed = site.tarn(&["resume"]);
         assert_ne!(resumed.code, Some(0), "{}", resumed.err);
         assert_eq!(site.read("out/thesis"), "years of work");
@@ -71,7 +71,7 @@ fn what_is_put_beside_old_results_while_new_ones_are_copied_is_never_removed() {
     until("the delivery has begun", || staged(&site));
     site.write("out/thesis", "years of work");
     let refused = common::Ran::of(run.wait_with_output().expect("wait")).exits(1);
-    refused.says("did not put there").says("thesis");
+    refused.prints("did not put there").prints("thesis");
     assert_eq!(site.read("out/thesis"), "years of work");
     let old = fs::read(site.path("out/a")).expect("the old result");
     assert!(old.len() == 2_000_000 && old.iter().all(|b| *b == 0));
@@ -93,7 +93,7 @@ fn a_dest_may_be_a_link_and_one_that_leads_nowhere_is_refused() {
     site.run().exits(0);
     assert!(site.path("out").is_symlink());
     assert_eq!(site.read("real/a"), "1\n");
-    site.run().exits(0).says("unchanged");
+    site.run().exits(0).prints("unchanged");
     site.write(
         "workflow.toml",
         &makes("w", "dest = \"out\"", "echo 2 > $TARN_r/a"),
@@ -102,7 +102,7 @@ fn a_dest_may_be_a_link_and_one_that_leads_nowhere_is_refused() {
     assert_eq!(site.read("real/a"), "2\n");
     assert!(site.path("out").is_symlink());
     fs::rename(site.path("real"), site.path("gone")).expect("rename");
-    site.run().exits(3).says("leads nowhere");
+    site.run().exits(3).prints("leads nowhere");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_dest_is_remembered_by_its_folder() {
     }
     // A workflow does not replace data that another one has put there.
     site.write("workflow.toml", &text("r2", 4).replace("\"w\"", "\"v\""));
-    site.run().exits(3).says("did not put there");
+    site.run().exits(3).prints("did not put there");
     assert_eq!(site.read("r2/a"), "2\n");
 }
 
@@ -153,7 +153,7 @@ fn workflows_in_one_folder_leave_each_other_alone() {
     site.write("workflow.toml", &makes("two", "", "echo 2 > $TARN_r/a"));
     site.run().exits(0);
     site.write("workflow.toml", &first);
-    site.run().exits(0).says("unchanged");
+    site.run().exits(0).prints("unchanged");
     assert_eq!(replicas(&site.path("tier")), before);
     site.tarn(&["data", "get", "r", "copy"]).exits(0);
     assert_eq!(site.read("copy/a"), "1\n");
@@ -165,7 +165,7 @@ fn a_lost_manifest_is_made_again() {
     site.run().exits(0);
     let before = replicas(&site.path("tier"));
     fs::remove_dir_all(site.path(".tarn/manifests")).expect("rm");
-    site.run().exits(0).says("unchanged");
+    site.run().exits(0).prints("unchanged");
     assert_eq!(replicas(&site.path("tier")), before);
     site.tarn(&["data", "get", "r", "copy"]).exits(0);
     assert_eq!(site.read("copy/a"), "1\n");
@@ -191,7 +191,7 @@ fn what_is_to_be_kept_stays_whatever_the_nodes() {
     site.run().exits(0);
     site.write("workflow.toml", text);
     site.options.extend(["--nodes".into(), "2".into()]);
-    let again = site.run().exits(0).says("unchanged");
+    let again = site.run().exits(0).prints("unchanged");
     assert!(!again.err.contains("done in"), "{}", again.err);
     for folder in &before {
         assert!(folder.is_dir(), "{} is gone", folder.display());
@@ -211,13 +211,13 @@ fn what_was_to_be_kept_and_is_gone_is_made_again_and_listed_once() {
             fs::remove_dir_all(entry.path()).expect("rm");
         }
     }
-    let again = site.run().exits(0).says("is gone");
+    let again = site.run().exits(0).prints("is gone");
     assert!(again.err.contains("a done"), "{}", again.err);
     assert_eq!(replicas(&site.path("tier")).len(), 1);
     let listed = site.tarn(&["data", "where", "r"]).exits(0);
     assert_eq!(listed.out.lines().count(), 1, "{}", listed.out);
     site.tarn(&["data", "get", "r", "copy"]).exits(0);
-    site.run().exits(0).says("unchanged");
+    site.run().exits(0).prints("unchanged");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn what_was_to_be_kept_and_was_changed_stays_and_is_made_again() {
     site.run().exits(0);
     let changed = replicas(&site.path("tier"))[0].join("a");
     fs::write(&changed, "edited by hand").expect("write");
-    let again = site.run().exits(0).says("was changed or damaged");
+    let again = site.run().exits(0).prints("was changed or damaged");
     assert!(again.err.contains("kept data"), "{}", again.err);
     assert_eq!(
         fs::read_to_string(&changed).expect("it stays"),
@@ -248,7 +248,7 @@ fn what_a_failed_run_left_is_listed_until_the_next_run_removes_it() {
     let site = Site::new(&text(1));
     site.write("src/f", "1");
     site.run().exits(1);
-    let listed = site.tarn(&["data", "ls"]).exits(0).says("src");
+    let listed = site.tarn(&["data", "ls"]).exits(0).prints("src");
     assert!(!listed.out.contains("forever"), "{}", listed.out);
     site.write("workflow.toml", &text(0));
     site.run().exits(0);
@@ -323,7 +323,7 @@ fn a_source_is_what_it_is_now() {
     // Old enough to be remembered.
     std::thread::sleep(Duration::from_millis(2100));
     site.run().exits(0);
-    site.run().exits(0).says("unchanged");
+    site.run().exits(0).prints("unchanged");
     site.write("workflow.toml", &text("w", "s2"));
     site.run().exits(0);
     assert_eq!(site.read("w_r/a"), "two");
@@ -339,7 +339,7 @@ fn a_source_is_what_it_is_now() {
     site.run().exits(0);
     assert_eq!(site.read("v_r/a"), "new");
     age(&site.path("s1/f"));
-    site.run().exits(0).says("unchanged");
+    site.run().exits(0).prints("unchanged");
 }
 
 #[test]
@@ -358,7 +358,10 @@ fn a_step_that_writes_more_than_its_tier_holds_fails_and_says_so() {
         "head -c 9000000 /dev/zero > $TARN_r/a",
     ));
     site.options[1] = site.options[1].replace("64MiB", "6MiB");
-    site.run().exits(1).says("cannot hold them").says("--tier");
+    site.run()
+        .exits(1)
+        .prints("cannot hold them")
+        .prints("--tier");
     let failed = |r: &serde_json::Value| r["ended"]["failure"]["kind"] == "no-space";
     assert!(site.log().iter().any(failed));
     let mut left = Vec::new();
@@ -474,11 +477,11 @@ fn a_plan_refuses_a_state_folder_that_a_run_refuses_and_makes_none() {
             let mut arguments = site.run_arguments();
             arguments[0] = verb;
             let ran = site.tarn(&[&["--state", state], &arguments[..]].concat());
-            let said = format!(
+            let expected = format!(
                 "cannot create the state folder {}",
                 site.path(state).display()
             );
-            ran.exits(5).says(&said);
+            ran.exits(5).prints(&expected);
         }
     }
 }
@@ -494,8 +497,8 @@ fn a_plan_is_refused_while_its_workflow_runs() {
     until("it runs", || site.path("begun").exists());
     for ran in [site.plan(), site.run()] {
         ran.exits(6)
-            .says("a run of workflow w is active")
-            .says("tarn cancel");
+            .prints("a run of workflow w is active")
+            .prints("tarn cancel");
     }
     site.write("go", "");
     assert!(run.wait().expect("an end").success());

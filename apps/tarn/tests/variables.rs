@@ -85,11 +85,11 @@ fn variables_that_nobody_sets_are_named_before_anything_runs() {
     for ran in [site.plan(), site.run()] {
         let ran = ran
             .exits(0)
-            .says("warning: step `a` reads `TARN_rr` (job.sh, line 7), which tarn does not set")
-            .says("did you mean `TARN_r`?")
-            .says("`PBS_JOBID` (job.sh, line 8), which is not set where there is no PBS")
-            .says("`LSB_JOBID` (job.sh, line 8), which is not set where there is no LSF")
-            .says(
+            .prints("warning: step `a` reads `TARN_rr` (job.sh, line 7), which tarn does not set")
+            .prints("did you mean `TARN_r`?")
+            .prints("`PBS_JOBID` (job.sh, line 8), which is not set where there is no PBS")
+            .prints("`LSB_JOBID` (job.sh, line 8), which is not set where there is no LSF")
+            .prints(
                 "`SLURM_JOB_PARTITION` (job.sh, line 8), which is not set where there is no Slurm",
             );
         for not in ["comment", "TARN_own", "given", "quoted", "`TARN_r`,"] {
@@ -104,7 +104,7 @@ fn variables_that_nobody_sets_are_named_before_anything_runs() {
         "run = '''#!/bin/bash\necho .$TARN_ouf\nbash",
     );
     site.write("workflow.toml", &text);
-    site.plan().exits(0).says("`TARN_ouf` (`run`, line 2)");
+    site.plan().exits(0).prints("`TARN_ouf` (`run`, line 2)");
     // Variables that are set around the run are set.
     let mut arguments = site.run_arguments();
     arguments[0] = "plan";
@@ -142,7 +142,7 @@ fn programs_in_python_and_r_and_what_only_a_watched_file_names_are_looked_into()
     );
     site.write("more/deep/d.sh", "echo $PBS_DEEP\n");
     site.write("more/data.txt", "costs $PBS_DATA\n");
-    let said = |ran: &common::Ran| {
+    let assert_warned = |ran: &common::Ran| {
         for (name, place) in [
             ("SLURM_CLUSTER_NAME", "bin/a.py, line 2"),
             ("PBS_JOBID", "bin/a.py, line 3"),
@@ -165,8 +165,8 @@ fn programs_in_python_and_r_and_what_only_a_watched_file_names_are_looked_into()
             assert!(!ran.err.contains(not), "{not}: {}", ran.err);
         }
     };
-    said(&site.plan().exits(0));
-    said(&site.run().exits(0));
+    assert_warned(&site.plan().exits(0));
+    assert_warned(&site.run().exits(0));
 }
 
 #[test]
@@ -203,8 +203,8 @@ fn no_more_than_8_mib_of_a_step_are_looked_into_and_that_is_said() {
     for ran in [site.plan(), site.run()] {
         let ran = ran
             .exits(0)
-            .says("reads `PBS_0` (0.sh, line 2)")
-            .says("note: step `a` runs more than 8 MiB of scripts and programs");
+            .prints("reads `PBS_0` (0.sh, line 2)")
+            .prints("note: step `a` runs more than 8 MiB of scripts and programs");
         assert!(!ran.err.contains("PBS_8"), "{}", ran.err);
     }
 }

@@ -13,7 +13,7 @@ mod program;
 mod storage;
 
 use fixture::{Fixture, Talks, failed};
-use linked::said;
+use linked::output_of;
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
@@ -79,10 +79,12 @@ const DAYS: [&str; 14] = [
     "nonsense-shared",
 ];
 
-/// `VERSION NAME` of the symbols that a library defines (`asks`: that a program requests).
-fn symbols(file: &str, asks: bool) -> BTreeSet<String> {
-    let told = said(Command::new("objdump").args(["-T", file]));
-    let lines = told.lines().filter(|line| line.contains("*UND*") == asks);
+/// `VERSION NAME` of the symbols that a library defines (`is_undefined`: that a program requests).
+fn symbols(file: &str, is_undefined: bool) -> BTreeSet<String> {
+    let output = output_of(Command::new("objdump").args(["-T", file]));
+    let lines = output
+        .lines()
+        .filter(|line| line.contains("*UND*") == is_undefined);
     let ends = lines.filter_map(|line| {
         let mut words = line.split_whitespace().rev();
         let name = words.next()?;
@@ -98,9 +100,9 @@ fn the_device_is_shown() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
-    let told = said(&mut fixture.exec(&["ibv_devices"]));
-    assert!(told.contains("tarn0"), "{told}");
-    let told = said(&mut fixture.exec(&["ibv_devinfo", "-v"]));
+    let output = output_of(&mut fixture.exec(&["ibv_devices"]));
+    assert!(output.contains("tarn0"), "{output}");
+    let output = output_of(&mut fixture.exec(&["ibv_devinfo", "-v"]));
     for part in [
         "hca_id:\ttarn0",
         "PORT_ACTIVE",
@@ -109,18 +111,21 @@ fn the_device_is_shown() {
         "link_layer:\t\tInfiniBand",
         "GID[  0]:",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(output.contains(part), "{part}: {output}");
     }
-    let doctor = said(&mut fixture.tarn(&["doctor"]));
+    let doctor = output_of(&mut fixture.tarn(&["doctor"]));
     let line = doctor.lines().find(|line| line.contains("RDMA verbs"));
     assert!(line.is_some_and(|line| line.starts_with("yes")), "{doctor}");
     // Without the launcher there is none; without the plug-in, or with one of another version, the launcher says so.
-    let told = Command::new("ibv_devices").output().unwrap().stdout;
-    let told = String::from_utf8_lossy(&told);
-    assert!(!told.contains("tarn0"), "{told}");
+    let output = Command::new("ibv_devices").output().unwrap().stdout;
+    let output = String::from_utf8_lossy(&output);
+    assert!(!output.contains("tarn0"), "{output}");
     let none = fixture.dir.path().join("none");
-    let told = failed(fixture.exec(&["true"]).env("TARN_VERBS_PLUGIN", &none));
-    assert!(told.contains("there is no libtarnverbs.so in"), "{told}");
+    let output = failed(fixture.exec(&["true"]).env("TARN_VERBS_PLUGIN", &none));
+    assert!(
+        output.contains("there is no libtarnverbs.so in"),
+        "{output}"
+    );
     fs::create_dir(&none).unwrap();
     fs::write(
         none.join("libtarnverbs.so"),
@@ -132,10 +137,13 @@ fn the_device_is_shown() {
         fixture.dir.path().join("libtarn.so"),
     )
     .unwrap();
-    let told = failed(fixture.exec(&["true"]).env("TARN_VERBS_PLUGIN", &none));
-    assert!(told.contains("is libtarnverbs.so of tarn 0.0.1"), "{told}");
-    let told = failed(&mut fixture.exec(&["/no/such/program"]));
-    assert!(told.contains("cannot run /no/such/program"), "{told}");
+    let output = failed(fixture.exec(&["true"]).env("TARN_VERBS_PLUGIN", &none));
+    assert!(
+        output.contains("is libtarnverbs.so of tarn 0.0.1"),
+        "{output}"
+    );
+    let output = failed(&mut fixture.exec(&["/no/such/program"]));
+    assert!(output.contains("cannot run /no/such/program"), "{output}");
 }
 
 /// Debian's programs find each function in the version that they ask for, and none that would get an object of ours is left to the system's
@@ -146,7 +154,7 @@ fn functions_have_the_versions_that_programs_ask_for() {
         return;
     };
     let own = symbols(fixture.library().to_str().unwrap(), false);
-    let found = said(Command::new("cc").arg("-print-file-name=libibverbs.so"));
+    let found = output_of(Command::new("cc").arg("-print-file-name=libibverbs.so"));
     let theirs = symbols(found.trim(), false);
     // But what later versions have: the device is the same for all of them.
     let known: BTreeSet<_> = theirs
@@ -158,22 +166,23 @@ fn functions_have_the_versions_that_programs_ask_for() {
         .filter(|one| known.contains(one.split(' ').next().unwrap()))
         .collect();
     assert!(made_up.is_empty(), "{made_up:?}");
-    let mut programs: Vec<_> = said(Command::new("dpkg").args(["-L", "ibverbs-utils", "perftest"]))
-        .lines()
-        .filter(|line| line.contains("/bin/ib"))
-        .map(str::to_owned)
-        .collect();
+    let mut programs: Vec<_> =
+        output_of(Command::new("dpkg").args(["-L", "ibverbs-utils", "perftest"]))
+            .lines()
+            .filter(|line| line.contains("/bin/ib"))
+            .map(str::to_owned)
+            .collect();
     // A library that uses it; its package has another name in each release of Debian.
-    let manager = said(Command::new("cc").arg("-print-file-name=librdmacm.so.1"));
+    let manager = output_of(Command::new("cc").arg("-print-file-name=librdmacm.so.1"));
     programs.push(manager.trim().to_owned());
     programs.retain(|program| fs::read(program).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")));
     assert!(programs.len() > 10, "{programs:?}");
-    let asked = programs.iter().flat_map(|program| symbols(program, true));
+    let requested = programs.iter().flat_map(|program| symbols(program, true));
     // Beside what programs here ask for, all that the library has for programs, but of its time before 2008.
     let public = theirs
         .iter()
         .filter(|name| !name.starts_with("IBVERBS_PRIVATE_") && !name.starts_with("IBVERBS_1.0 "));
-    let all: BTreeSet<_> = asked.chain(public.cloned()).collect();
+    let all: BTreeSet<_> = requested.chain(public.cloned()).collect();
     assert!(all.len() > 60, "{all:?}");
     for one in &all {
         let name = one.split(' ').nth(1).unwrap();
@@ -202,10 +211,10 @@ fn messages_go_between_two_programs() {
         ("ibv_srq_pingpong", &["-n", "200"]),
         ("ibv_srq_pingpong", &["-n", "200", "-q", "4", "-e"]),
     ] {
-        let told = fixture.both(program, options, &[]);
-        for told in &told {
-            assert!(told.contains(" iters in "), "{options:?}: {told}");
-            assert!(!told.contains("invalid data"), "{options:?}: {told}");
+        let outputs = fixture.both(program, options, &[]);
+        for output in &outputs {
+            assert!(output.contains(" iters in "), "{options:?}: {output}");
+            assert!(!output.contains("invalid data"), "{options:?}: {output}");
         }
     }
     assert!(fixture.is_tidy());
@@ -235,11 +244,11 @@ fn perftest_measures_writes_reads_messages_and_words() {
         ("ib_send_bw", &["--use-srq", "-q", "4", "-n", "200"]),
         ("ib_send_lat", &["--use-srq", "-n", "50", "-e"]),
     ] {
-        let told = fixture.both(program, options, &[]);
+        let outputs = fixture.both(program, options, &[]);
         assert!(
-            told[1].contains("#bytes") && !told[1].contains("rror"),
+            outputs[1].contains("#bytes") && !outputs[1].contains("rror"),
             "{program}: {}",
-            told[1]
+            outputs[1]
         );
     }
     assert!(fixture.is_tidy());
@@ -251,7 +260,7 @@ fn what_arrives_is_what_was_sent() {
         return;
     };
     assert_eq!(
-        said(&mut fixture.exec(&[&fixture.program("data", "")])),
+        output_of(&mut fixture.exec(&[&fixture.program("data", "")])),
         "ok\n"
     );
     assert!(fixture.is_tidy());
@@ -263,7 +272,7 @@ fn what_is_refused_ends_as_verbs_say() {
         return;
     };
     assert_eq!(
-        said(&mut fixture.exec(&[&fixture.program("errors", "")])),
+        output_of(&mut fixture.exec(&[&fixture.program("errors", "")])),
         "ok\n"
     );
     assert!(fixture.is_tidy());
@@ -276,7 +285,7 @@ fn what_later_versions_have_brought_is_there() {
         return;
     };
     assert_eq!(
-        said(&mut fixture.exec(&[&fixture.program("later", "")])),
+        output_of(&mut fixture.exec(&[&fixture.program("later", "")])),
         "ok\n"
     );
     assert!(fixture.is_tidy());
@@ -288,7 +297,7 @@ fn what_is_unreliable_arrives_or_is_lost() {
         return;
     };
     let program = fixture.program("unreliable", "");
-    assert_eq!(said(&mut fixture.exec(&[&program])), "ok\n");
+    assert_eq!(output_of(&mut fixture.exec(&[&program])), "ok\n");
     assert!(fixture.is_tidy());
 }
 
@@ -298,7 +307,7 @@ fn queue_pairs_share_receive_requests() {
         return;
     };
     assert_eq!(
-        said(&mut fixture.exec(&[&fixture.program("shared", "")])),
+        output_of(&mut fixture.exec(&[&fixture.program("shared", "")])),
         "ok\n"
     );
     assert!(fixture.is_tidy());
@@ -312,9 +321,9 @@ fn bad_days_end_requests_and_nobody_else() {
     };
     let days = fixture.program("days", "");
     for day in DAYS {
-        assert_eq!(said(&mut fixture.exec(&[&days, day])), "ok\n", "{day}");
+        assert_eq!(output_of(&mut fixture.exec(&[&days, day])), "ok\n", "{day}");
         // The next program removes the leftovers of killed ones.
-        said(&mut fixture.exec(&["ibv_devinfo"]));
+        output_of(&mut fixture.exec(&["ibv_devinfo"]));
         assert!(fixture.is_tidy(), "{day}");
     }
 }
@@ -339,10 +348,10 @@ fn attack_another_users_process_reaches_no_memory() {
     };
     // Its folder is not for others, and no folder of others is for this one.
     let mut intrudes = fixture.exec(&["ibv_devinfo"]);
-    said(&mut fixture.exec(&["ibv_devinfo"]));
+    output_of(&mut fixture.exec(&["ibv_devinfo"]));
     nobody(&mut intrudes);
-    let told = failed(&mut intrudes);
-    assert!(told.contains("Failed to open device"), "{told}");
+    let output = failed(&mut intrudes);
+    assert!(output.contains("Failed to open device"), "{output}");
     let mut first = Talks::begin(fixture.exec(&[&days, "stranger"]));
     let mut second = fixture.exec(&[&days, "stranger", "other"]);
     let own = other.path().join("own");
@@ -354,8 +363,8 @@ fn attack_another_users_process_reaches_no_memory() {
     .unwrap();
     let mut second = Talks::begin(second);
     let (one, two) = (first.line(), second.line());
-    first.say(&two);
-    second.say(&one);
+    first.message(&two);
+    second.message(&one);
     assert_eq!(second.end(), "ok\n");
     assert_eq!(first.end(), "ok\n");
     assert!(own.is_dir());
@@ -368,9 +377,9 @@ fn sanitizers_find_nothing() {
     };
     let flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -g -O1";
     let plugin = fixture::plugin("sanitized", flags).unwrap();
-    let sanitizer = said(Command::new("cc").arg("-print-file-name=libasan.so"));
+    let sanitizer = output_of(Command::new("cc").arg("-print-file-name=libasan.so"));
     let partition = fixture.path("field");
-    said(&mut fixture.tarn(&["partition", "create", &partition, "2 MiB"]));
+    output_of(&mut fixture.tarn(&["partition", "create", &partition, "2 MiB"]));
     let run = |name: &str, arguments: &[&str]| {
         let mut command = fixture.tarn(&["verbs", "exec", "--partition", &partition, "--"]);
         command
@@ -380,7 +389,7 @@ fn sanitizers_find_nothing() {
             // Rust's own, in the launcher too, never gives some memory back.
             .env("ASAN_OPTIONS", "detect_leaks=0")
             .env("LD_PRELOAD", sanitizer.trim());
-        assert_eq!(said(&mut command), "ok\n", "{name} {arguments:?}");
+        assert_eq!(output_of(&mut command), "ok\n", "{name} {arguments:?}");
     };
     run("storage", &["check", &partition]);
     run("storage", &["own", &partition]);
@@ -400,15 +409,15 @@ fn other_programs_do_not_notice() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
-    let told = fixture
+    let output = fixture
         .exec(&["sh", "-c", "exec cat /proc/self/maps"])
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&told.stdout);
+    let maps = String::from_utf8_lossy(&output.stdout);
     assert!(
-        told.contains("libtarnverbs.so") && !told.contains("libibverbs"),
-        "{told}"
+        maps.contains("libtarnverbs.so") && !maps.contains("libibverbs"),
+        "{maps}"
     );
     assert!(!fixture.devices().exists());
 }

@@ -106,9 +106,9 @@ fn what_a_killed_run_said_last_is_not_believed() {
     until("the run says where it is", || live.exists());
     send(Signal::KILL, &run);
     run.wait().expect("wait");
-    let said: Value = serde_json::from_str(&site.read(".tarn/runs/slow-1/live")).expect("JSON");
-    assert_eq!(said["format"], 1);
-    assert!(!list(&said, "transfers").is_empty(), "{said}");
+    let status: Value = serde_json::from_str(&site.read(".tarn/runs/slow-1/live")).expect("JSON");
+    assert_eq!(status["format"], 1);
+    assert!(!list(&status, "transfers").is_empty(), "{status}");
     let now = site
         .tarn(&["status", "--watch", "--json"])
         .exits(0)
@@ -123,7 +123,9 @@ fn what_a_killed_run_said_last_is_not_believed() {
         "{now}"
     );
     let text = site.tarn(&["status", "--watch"]).exits(0);
-    let text = text.says("slow-1  unfinished").says("its process is gone");
+    let text = text
+        .prints("slow-1  unfinished")
+        .prints("its process is gone");
     assert!(!text.out.contains("RATE"), "{}", text.out);
     site.tarn(&["resume"]).exits(0);
     assert!(!live.exists());

@@ -108,7 +108,7 @@ struct ControllerConfigFile {
 /// An input of the controller.
 pub(crate) enum ControllerInput {
     /// A request of a client.
-    Asked {
+    Request {
         user: Uid,
         groups: Vec<u32>,
         trusted: bool,
@@ -199,7 +199,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         replies: BTreeMap::new(),
         next: 0,
         clock: ControllerClock::start(),
-        rooms: slurm::rooms(file.sinfo.unwrap_or(true)),
+        spaces: slurm::spaces(file.sinfo.unwrap_or(true)),
         exclusions: slurm::exclusions(),
         sleepers: slurm::sleepers(sleep),
         drawn: BTreeMap::new(),
@@ -227,7 +227,7 @@ struct Controller {
     replies: BTreeMap<Token, SyncSender<ControllerReply>>,
     next: Token,
     clock: ControllerClock,
-    rooms: SlurmNotifier<Vec<NodeInfo>>,
+    spaces: SlurmNotifier<Vec<NodeInfo>>,
     exclusions: SlurmNotifier<Vec<WaitingJob>>,
     sleepers: SlurmNotifier<Vec<String>>,
     /// The power that nodes draw, as Slurm reported it last.
@@ -265,7 +265,7 @@ impl Controller {
             if !events.is_empty() {
                 self.happened(events)?;
             }
-            is_behind = !self.rooms.notify_if_due(|| self.site.node_infos());
+            is_behind = !self.spaces.notify_if_due(|| self.site.node_infos());
             is_behind |= !self.exclusions.notify_if_due(|| self.site.excluded());
             // How long they have been idle is seen by looking again.
             self.sleepers.notify_if_due(|| self.site.spare());
@@ -276,7 +276,7 @@ impl Controller {
     /// The event that the log is to hold of an input. An input that changes nothing is answered at once.
     fn event(&mut self, input: ControllerInput) -> Option<SiteServiceEvent> {
         match input {
-            ControllerInput::Asked {
+            ControllerInput::Request {
                 user,
                 groups,
                 trusted,
@@ -352,7 +352,7 @@ impl Controller {
         }
         self.next = request.token;
         self.replies.insert(self.next, reply);
-        Some(SiteServiceEvent::Asked(request))
+        Some(SiteServiceEvent::Requested(request))
     }
 
     fn open_node(&mut self, opened: OpenedNode) -> SiteServiceEvent {
@@ -438,10 +438,10 @@ impl Controller {
                     number,
                     order,
                 } => self.nodes.order(&node, number, order),
-                SiteServiceAction::Tell { owner, text } => tracing::info!(%owner, "{text}"),
-                SiteServiceAction::Answer { token, said } => {
-                    if let Some(reply) = self.replies.remove(&token) {
-                        let _ = reply.try_send(said);
+                SiteServiceAction::Notify { owner, text } => tracing::info!(%owner, "{text}"),
+                SiteServiceAction::Answer { token, reply } => {
+                    if let Some(sender) = self.replies.remove(&token) {
+                        let _ = sender.try_send(reply);
                     }
                 }
             }
@@ -539,11 +539,11 @@ fn number_of(user: &str) -> Option<Uid> {
     if let Ok(number) = user.parse() {
         return Some(number);
     }
-    let said = std::process::Command::new("id")
+    let output = std::process::Command::new("id")
         .args(["-u", "--", user])
         .output()
         .ok()?;
-    String::from_utf8(said.stdout).ok()?.trim().parse().ok()
+    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -578,7 +578,7 @@ mod tests {
 
     #[test]
     fn what_the_site_cannot_mean_is_an_error_that_names_it() {
-        for (text, said) in [
+        for (text, expected) in [
             ("quotas = 5", "quotas"),
             ("lease = \"soon\"", "lease"),
             (
@@ -593,7 +593,7 @@ mod tests {
         ] {
             let why = format!("{:#}", config(text).expect_err(text));
             assert!(
-                why.contains(said) && why.contains("site.toml"),
+                why.contains(expected) && why.contains("site.toml"),
                 "{text}: {why}"
             );
         }

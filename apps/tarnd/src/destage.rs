@@ -48,9 +48,9 @@ fn look(tier: &mut DestageTier) {
         return;
     };
     for run in runs {
-        let mut tell = |left| log_destaged(&tier.path, &tier.memory, left);
+        let mut log = |left| log_destaged(&tier.path, &tier.memory, left);
         // Those of other users are theirs.
-        if let Err(why) = tier.destager.run(&run, &mut tell) {
+        if let Err(why) = tier.destager.run(&run, &mut log) {
             tracing::debug!(run = %run.display(), "{why}");
         }
     }

@@ -2,7 +2,7 @@
 
 use tarn_ports::{MoverError, ObjectStoreError};
 use tarn_proto::local::{Code, RequestError};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 
 /// The error, with paths as the mover knows them.
 pub(crate) fn request_error_of(error: &MoverError) -> RequestError {
@@ -14,12 +14,12 @@ pub(crate) fn code_of(error: &MoverError) -> Code {
     match error.failure.kind {
         _ if error.refused == Some(ObjectStoreError::Missing) => Code::NotFound,
         _ if error.refused == Some(ObjectStoreError::Denied) => Code::Denied,
-        FailureKind::NoSpace => Code::NoSpace,
-        FailureKind::SourceChanged => Code::Changed,
-        FailureKind::Corrupt => Code::Corrupt,
-        FailureKind::Cancelled => Code::Cancelled,
-        FailureKind::Escape => Code::Denied,
-        FailureKind::Conflict => Code::Exists,
+        RunErrorKind::NoSpace => Code::NoSpace,
+        RunErrorKind::SourceChanged => Code::Changed,
+        RunErrorKind::Corrupt => Code::Corrupt,
+        RunErrorKind::Cancelled => Code::Cancelled,
+        RunErrorKind::Escape => Code::Denied,
+        RunErrorKind::Conflict => Code::Exists,
         _ => Code::Io,
     }
 }

@@ -131,9 +131,9 @@ fn serve(options: &Options, start: NodeStartInput) -> anyhow::Result<()> {
         "tarnd ends: {why}"
     );
     // Not every tarnd that ends is a lost node: a cancelled job ends all of them.
-    let heard = why == SIGNALLED && host.notify_ending();
+    let is_notified = why == SIGNALLED && host.notify_ending();
     let stopped = host.stop();
-    if heard {
+    if is_notified {
         wait_for_leave(&notices);
     }
     drop(server);

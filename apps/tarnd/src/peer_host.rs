@@ -143,11 +143,11 @@ impl PeerHost {
     fn held(&self, space: &str, path: &[u8]) -> Result<ConfinedPath, RequestError> {
         tarn_tasks::check_path(&path.into(), true)?;
         let root = self.root(space)?;
-        let spot = TaskEndpoint::Path {
+        let tier_ref = TaskEndpoint::Path {
             space: Some((space.to_owned(), root)),
             path: path.to_vec(),
         };
-        ConfinedPath::open(&spot, false)
+        ConfinedPath::open(&tier_ref, false)
     }
 
     /// Opens a partition for a program of another node.
@@ -161,7 +161,7 @@ impl PeerHost {
         let space = (space.to_owned(), self.root(space)?);
         let serving = work::serve(space, path, write)?;
         Ok((
-            PeerTarndReply::Lent(serving.describe_partition()?),
+            PeerTarndReply::Exported(serving.describe_partition()?),
             Box::new(|_| serving.target(()).map_err(std::io::Error::other)),
         ))
     }
@@ -227,7 +227,7 @@ impl PeerHost {
                 let text = "this tarnd is no half of a run: it takes part in no step";
                 Err(RequestError::new(Code::Unsupported, text))
             }
-            PeerTarndRequest::Lend { .. } => Err(RequestError::new(
+            PeerTarndRequest::Export { .. } => Err(RequestError::new(
                 Code::Internal,
                 "it is lent with its stream",
             )),
@@ -318,19 +318,19 @@ impl Registry for PeerHost {
 
     fn call(&self, _: &RunId, body: &[u8], control: &Control) -> Result<Called, NotServed> {
         let ask: PeerTarndRequest = unpack(body)?;
-        if let PeerTarndRequest::Lend { space, path, write } = &ask {
+        if let PeerTarndRequest::Export { space, path, write } = &ask {
             return match self.export_partition(space, &path.0, *write) {
-                Ok((said, make)) => {
-                    let said = pack(&said)?;
-                    Ok(Called::Storage(said, make))
+                Ok((reply, make)) => {
+                    let reply = pack(&reply)?;
+                    Ok(Called::Storage(reply, make))
                 }
                 Err(why) => Ok(Called::Reply(pack(&PeerTarndReply::Refused(why))?)),
             };
         }
-        let said = self
+        let reply = self
             .answer(ask, control)
             .unwrap_or_else(PeerTarndReply::Refused);
-        Ok(Called::Reply(pack(&said)?))
+        Ok(Called::Reply(pack(&reply)?))
     }
 }
 

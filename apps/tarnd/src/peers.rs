@@ -24,8 +24,8 @@ use tarn_data_plane::{
 use tarn_mover::throttle::Limiter;
 use tarn_ports::{Control, Watch};
 use tarn_proto::local::{
-    Code, FarPartition, PathBytes, PeerTarndReply, PeerTarndRequest, RequestError, WindowUse, pack,
-    unpack,
+    Code, PathBytes, PeerTarndReply, PeerTarndRequest, RemotePartition, RequestError, WindowUse,
+    pack, unpack,
 };
 use tarn_types::manifest::Manifest;
 use tarn_types::units::parse_rate;
@@ -281,7 +281,7 @@ impl PeerTable {
         &self,
         node: &str,
         ask: &PeerTarndRequest,
-    ) -> Result<(FarPartition, OwnedFd), RequestError> {
+    ) -> Result<(RemotePartition, OwnedFd), RequestError> {
         open_partition_at(&*self.client(node)?, &self.way, ask, &Control::default())
     }
 
@@ -393,13 +393,13 @@ pub(crate) fn open_partition_at(
     way: &ContentTransport,
     ask: &PeerTarndRequest,
     watch: &dyn Watch,
-) -> Result<(FarPartition, OwnedFd), RequestError> {
+) -> Result<(RemotePartition, OwnedFd), RequestError> {
     let internal = |why: String| RequestError::new(Code::Internal, why);
     let body = pack(ask).map_err(|e| internal(e.to_string()))?;
     let mut line = client.line(watch).map_err(|e| request_error_of(&e))?;
     let reply = client.call_on(&mut line, &body, watch);
     match decode_reply(&client.node, &reply.map_err(|e| request_error_of(&e))?)? {
-        PeerTarndReply::Lent(mut far) => {
+        PeerTarndReply::Exported(mut far) => {
             far.windows = way.rma().map(|rma| WindowUse {
                 provider: rma.provider().to_owned(),
                 library: rma.library().as_os_str().as_bytes().into(),
@@ -426,14 +426,14 @@ pub(crate) struct PeerEndpoint {
 
 /// Decodes a node's reply.
 fn decode_reply(node: &str, reply: &[u8]) -> Result<PeerTarndReply, RequestError> {
-    let said = unpack(reply)
+    let decoded = unpack(reply)
         .map_err(|why| RequestError::new(Code::Version, format!("node {node}: {why}")));
-    match said? {
+    match decoded? {
         PeerTarndReply::Refused(why) => Err(RequestError::new(
             why.code,
             format!("node {node}: {}", why.text),
         )),
-        said => Ok(said),
+        decoded => Ok(decoded),
     }
 }
 

@@ -19,7 +19,7 @@ use tarn_data_plane::{
 use tarn_partitions::{PartitionFolder, SUFFIX, Serving};
 use tarn_ports::{STEP_SPACE, Watch};
 use tarn_proto::local::{
-    Code, FarPartition, PeerTarndReply, PeerTarndRequest, Reply, RequestError, pack, unpack,
+    Code, PeerTarndReply, PeerTarndRequest, RemotePartition, Reply, RequestError, pack, unpack,
 };
 
 /// How long streams that are cut may take to be closed here, with what they have open.
@@ -148,38 +148,38 @@ impl ExportedPieces {
         })?;
         let (folder, name, shown) = step.folder(path)?;
         let serving = Serving::new(folder.export_file(&name, write)?.0, &shown, write)?;
-        let said = PeerTarndReply::Lent(serving.describe_partition()?);
+        let reply = PeerTarndReply::Exported(serving.describe_partition()?);
         let make = move |socket: &TcpStream| {
             let open = step.begin(socket)?;
             serving.target(open).map_err(io::Error::other)
         };
-        Ok((said, Box::new(make)))
+        Ok((reply, Box::new(make)))
     }
 
     /// Handles a call of another node's tarnd.
     pub(crate) fn called(&self, body: &[u8]) -> Result<Called, NotServed> {
         let refused = |why| Ok::<_, NotServed>((PeerTarndReply::Refused(why), None));
-        let (said, make) = match unpack(body)? {
-            PeerTarndRequest::Lend { space, path, write } => self
+        let (reply, make) = match unpack(body)? {
+            PeerTarndRequest::Export { space, path, write } => self
                 .serve(&space, &path.0, write)
-                .map(|(said, make)| (said, Some(make)))
+                .map(|(reply, make)| (reply, Some(make)))
                 .or_else(refused)?,
             _ => {
                 let text = "pieces of partitions are lent here to other nodes, and nothing else is done for them";
                 refused(RequestError::new(Code::Unsupported, text))?
             }
         };
-        let said = pack(&said)?;
+        let reply = pack(&reply)?;
         Ok(match make {
-            Some(make) => Called::Storage(said, make),
-            None => Called::Reply(said),
+            Some(make) => Called::Storage(reply, make),
+            None => Called::Reply(reply),
         })
     }
 }
 
 /// An export of pieces, until it is dropped.
 pub(crate) struct PieceExport {
-    lent: ExportedPieces,
+    exported: ExportedPieces,
     name: String,
     step: Arc<StepPieces>,
     /// Dropped last of all: a program that is being answered waits for others.
@@ -188,7 +188,7 @@ pub(crate) struct PieceExport {
 
 impl Drop for PieceExport {
     fn drop(&mut self) {
-        lock(&self.lent.0).remove(&self.name);
+        lock(&self.exported.0).remove(&self.name);
         self.step.end();
     }
 }
@@ -211,15 +211,15 @@ impl ExportedPieces {
             streams: Mutex::default(),
             fewer: Condvar::new(),
         });
-        let asked = PieceHandler {
+        let handler = PieceHandler {
             others,
             name: name.clone(),
             step: Arc::clone(&step),
         };
-        let piece_listener = PieceListener::open(socket, Arc::new(asked))?;
+        let piece_listener = PieceListener::open(socket, Arc::new(handler))?;
         lock(&self.0).insert(name.clone(), Arc::clone(&step));
         Ok(PieceExport {
-            lent: self.clone(),
+            exported: self.clone(),
             name,
             step,
             _door: piece_listener,
@@ -273,9 +273,9 @@ impl PieceHandler {
         path: &[u8],
         write: bool,
         watch: &dyn Watch,
-    ) -> Result<(FarPartition, OwnedFd), RequestError> {
+    ) -> Result<(RemotePartition, OwnedFd), RequestError> {
         let client = self.others.client(node)?;
-        let ask = PeerTarndRequest::Lend {
+        let ask = PeerTarndRequest::Export {
             space: self.name.clone(),
             path: path.into(),
             write,

@@ -538,12 +538,12 @@ impl TarndServer {
         for done in self.workers.done() {
             let event = match done {
                 FileJobOutcome::Event(event) => event,
-                FileJobOutcome::Lent(lent) => {
-                    let (key, number) = lent.to;
+                FileJobOutcome::Exported(exported) => {
+                    let (key, number) = exported.to;
                     if let Some(connection) = self.connections.get_mut(&key) {
                         connection.end_partition_request();
                     }
-                    self.send_with(key, number, &lent.reply, (0, lent.file));
+                    self.send_with(key, number, &exported.reply, (0, exported.file));
                     continue;
                 }
             };

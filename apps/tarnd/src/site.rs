@@ -24,7 +24,7 @@ use anyhow::{Context, bail};
 use audit::Audit;
 use clap::Parser;
 use memory::JobMemory;
-use pool::{Posts, WorkerPool};
+use pool::{WorkerPool, WorkerQueues};
 use rustix::fs::{Mode, Uid as Owner};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -233,7 +233,7 @@ impl SiteNodeService {
             min_uid: options.min_uid,
             worker_config: options.worker_config(),
             audit: Arc::clone(&audit),
-            posts: Posts::default(),
+            queues: WorkerQueues::default(),
             secrets: Mutex::default(),
         };
         Ok(Self {

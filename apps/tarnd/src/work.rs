@@ -88,7 +88,7 @@ pub(crate) struct TaskPlan {
     /// Whether an earlier tarnd may have begun it.
     pub(crate) resumed: bool,
     /// The space reserved for it.
-    pub(crate) room: u64,
+    pub(crate) space: u64,
     /// Its half-done work stays when it is stopped: it will resume.
     pub(crate) keep: Arc<AtomicBool>,
     /// Another node that it needs has not answered, or not as it should.
@@ -114,7 +114,7 @@ impl TaskPlan {
         own: &str,
         root: impl Fn(&str) -> Option<PathBuf>,
     ) -> Result<Option<Self>, RequestError> {
-        let spot = |place: &TaskLocation, region: &Option<ProgramRegion>| match place {
+        let tier_ref = |place: &TaskLocation, region: &Option<ProgramRegion>| match place {
             TaskLocation::Space { name, path } => Ok(TaskEndpoint::Path {
                 space: Some((
                     name.clone(),
@@ -158,8 +158,8 @@ impl TaskPlan {
         Ok(Some(Self {
             id: task.id,
             verb,
-            from: spot(from, &memory.0)?,
-            to: to.map(|to| spot(to, &memory.1)).transpose()?,
+            from: tier_ref(from, &memory.0)?,
+            to: to.map(|to| tier_ref(to, &memory.1)).transpose()?,
             allocation,
             spaces: Vec::new(),
             handed: handed(own, task),
@@ -168,7 +168,7 @@ impl TaskPlan {
             durable: task.spec.durable,
             replace: task.spec.replace,
             resumed: task.resumed,
-            room: task.size.map_or(0, |s| s.room),
+            space: task.size.map_or(0, |s| s.space),
             keep: Arc::default(),
             peer_failed: Arc::default(),
         }))
@@ -177,10 +177,12 @@ impl TaskPlan {
     /// The root of the space that it fills, or else of the one that it reads.
     fn root(&self) -> Option<&Path> {
         let ends = [self.to.as_ref(), Some(&self.from)];
-        ends.into_iter().flatten().find_map(|spot| match spot {
-            TaskEndpoint::Path { space, .. } => space.as_ref().map(|(_, root)| root.as_path()),
-            _ => None,
-        })
+        ends.into_iter()
+            .flatten()
+            .find_map(|tier_ref| match tier_ref {
+                TaskEndpoint::Path { space, .. } => space.as_ref().map(|(_, root)| root.as_path()),
+                _ => None,
+            })
     }
 
     /// Whether this is a failure of another node's, which may pass.
@@ -246,7 +248,7 @@ pub(crate) enum FileJob {
     /// Remove the half-done work of a task that does not resume.
     Discard(TaskPlan),
     /// Open or list partitions for a program.
-    Lend(PartitionRequest),
+    Export(PartitionRequest),
     /// Survey the usage of a space. With `Some`, leftovers of earlier tarnds are removed.
     Survey(String, PathBuf, Option<LiveLeftovers>),
 }
@@ -256,7 +258,7 @@ pub(crate) enum FileJobOutcome {
     /// For the core.
     Event(TaskEvent),
     /// For a program.
-    Lent(PartitionReply),
+    Exported(PartitionReply),
 }
 
 struct FilePoolState {
@@ -359,7 +361,7 @@ fn work(shared: &FilePoolState) {
             }
         };
         let done = match job {
-            FileJob::Lend(lending) => Some(FileJobOutcome::Lent(lending.answer(shared))),
+            FileJob::Export(lending) => Some(FileJobOutcome::Exported(lending.answer(shared))),
             job => shared.perform(job).map(FileJobOutcome::Event),
         };
         let Some(done) = done else {
@@ -402,7 +404,7 @@ impl FilePoolState {
                 delegate::discard(self, &plan);
                 return None;
             }
-            FileJob::Lend(_) => return None,
+            FileJob::Export(_) => return None,
         })
     }
 
@@ -413,7 +415,7 @@ impl FilePoolState {
         match &plan.from {
             TaskEndpoint::Memory { length, .. } => Ok(TaskSize {
                 bytes: *length,
-                room: *length,
+                space: *length,
             }),
             TaskEndpoint::Path { .. } => copy::measure(self, plan, control),
             TaskEndpoint::Object(at) => object::measure(self, at, control),

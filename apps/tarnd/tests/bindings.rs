@@ -7,7 +7,7 @@ mod linked;
 mod page;
 
 use common::*;
-use linked::{compiler, library, said, source};
+use linked::{compiler, library, output_of, source};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -22,8 +22,8 @@ fn the_c_example_and_the_c_test() {
     for file in ["../../examples/tasks/tasks.c", "tests/calls.c"] {
         let program = daemon.path("program");
         let flags = ["-std=c11", "-Wpedantic"];
-        said(&mut compiler("cc", &flags, &[file], &program));
-        let text = said(
+        output_of(&mut compiler("cc", &flags, &[file], &program));
+        let text = output_of(
             Command::new(&program)
                 .arg(daemon.path("out"))
                 .env("TARN_PEER", "b")
@@ -47,12 +47,12 @@ fn partitions_are_used_by_their_names() {
     let program = daemon.path("program");
     let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
     let file = ["../../bindings/c/tests/dsa.c"];
-    said(&mut compiler("cc", &flags, &file, &program));
+    output_of(&mut compiler("cc", &flags, &file, &program));
     let mut command = Command::new(&program);
     command
         .args(["fast", "run"])
         .env("TARN_SOCKET", daemon.socket());
-    let text = said(&mut command);
+    let text = output_of(&mut command);
     assert!(
         text.starts_with("field has 1048576 bytes, 1 may have it\n"),
         "{text}"
@@ -69,7 +69,7 @@ fn partitions_of_another_node_are_used_by_their_names() {
     let run = |name: &str| {
         let mut command = Command::new(&program);
         command.arg(name).env("TARN_SOCKET", here.socket());
-        said(&mut command)
+        output_of(&mut command)
     };
     for name in ["b:fast/field", "fast/field", "b:fast/field"] {
         assert_eq!(run(name), "no error, 8\nno error, 0\n", "{name}");
@@ -106,8 +106,8 @@ fn programs_of_two_nodes_change_neighbours_in_a_unit_of_their_own_choice() {
     let program = here.path("units");
     let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
     let file = ["../../bindings/c/tests/units.c"];
-    said(&mut compiler("cc", &flags, &file, &program));
-    let asked = |daemon: &Daemon, name: &str, what: &[&str]| {
+    output_of(&mut compiler("cc", &flags, &file, &program));
+    let units_command = |daemon: &Daemon, name: &str, what: &[&str]| {
         let mut command = Command::new(&program);
         command
             .arg(name)
@@ -115,7 +115,7 @@ fn programs_of_two_nodes_change_neighbours_in_a_unit_of_their_own_choice() {
             .env("TARN_SOCKET", daemon.socket());
         command
     };
-    said(&mut asked(&here, "b:fast/field", &["make", "8192"]));
+    output_of(&mut units_command(&here, "b:fast/field", &["make", "8192"]));
     std::thread::scope(|scope| {
         let programs = [
             (&there, "fast/field", "1"),
@@ -123,18 +123,18 @@ fn programs_of_two_nodes_change_neighbours_in_a_unit_of_their_own_choice() {
             (&here, "b:fast/field", "3"),
         ];
         for (daemon, name, number) in programs {
-            let mut command = asked(daemon, name, &["neighbour", number, "40"]);
-            scope.spawn(move || said(&mut command));
+            let mut command = units_command(daemon, name, &["neighbour", number, "40"]);
+            scope.spawn(move || output_of(&mut command));
         }
     });
     for (daemon, name) in [(&there, "fast/field"), (&here, "b:fast/field")] {
-        let words = said(&mut asked(daemon, name, &["show", "4"]));
+        let words = output_of(&mut units_command(daemon, name, &["show", "4"]));
         assert_eq!(words, "120 40 40 40 of 8192\n");
     }
 }
 
 #[test]
-fn attack_other_users_change_neighbours_in_a_unit_that_is_lent_to_them_and_readers_nothing() {
+fn attack_other_users_change_neighbours_in_a_unit_that_is_exported_to_them_and_readers_nothing() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be another user");
         return;
@@ -144,7 +144,7 @@ fn attack_other_users_change_neighbours_in_a_unit_that_is_lent_to_them_and_reade
     let program = daemon.path("units");
     let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
     let file = ["../../bindings/c/tests/units.c"];
-    said(&mut compiler("cc", &flags, &file, &program));
+    output_of(&mut compiler("cc", &flags, &file, &program));
     // The other users may enter this folder.
     std::fs::copy(library().join("libtarn.so"), daemon.path("libtarn.so")).unwrap();
     let (own, writer, reader) = (0, 65534, 65533);
@@ -159,7 +159,7 @@ fn attack_other_users_change_neighbours_in_a_unit_that_is_lent_to_them_and_reade
     let (at, bytes) = (fast("field.partition"), 1 << 20);
     let made = TaskSpec::new(TaskOperation::Allocate { at, bytes, how });
     daemon.client().carry_out(made, LONG).unwrap();
-    let asked = |user: u32, what: &[&str]| {
+    let units_command = |user: u32, what: &[&str]| {
         let mut command = Command::new(&program);
         command
             .arg("fast/field")
@@ -172,32 +172,40 @@ fn attack_other_users_change_neighbours_in_a_unit_that_is_lent_to_them_and_reade
     };
     std::thread::scope(|scope| {
         for (user, number) in [(own, "1"), (writer, "2"), (writer, "3")] {
-            let mut command = asked(user, &["neighbour", number, "40"]);
-            scope.spawn(move || said(&mut command));
+            let mut command = units_command(user, &["neighbour", number, "40"]);
+            scope.spawn(move || output_of(&mut command));
         }
     });
     for user in [own, writer, reader] {
-        let words = said(&mut asked(user, &["show", "5"]));
+        let words = output_of(&mut units_command(user, &["show", "5"]));
         assert_eq!(words, "120 40 40 40 0 of 8192\n");
     }
-    let refused = asked(reader, &["neighbour", "4", "1"]).output().unwrap();
+    let refused = units_command(reader, &["neighbour", "4", "1"])
+        .output()
+        .unwrap();
     assert!(!refused.status.success());
     // One that is killed keeps nobody from its unit.
-    let mut killed = asked(writer, &["neighbour", "4", "1000000"]);
+    let mut killed = units_command(writer, &["neighbour", "4", "1000000"]);
     let mut killed = killed.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(killed.stdout.take().unwrap()).lines();
     let first: Vec<_> = lines.by_ref().take(5).collect();
     assert_eq!(first.len(), 5);
     killed.kill().unwrap();
     killed.wait().unwrap();
-    let told = lines.map_while(Result::ok).last();
-    let told: u64 = told.map_or(5, |last| last.parse().unwrap());
-    said(&mut asked(own, &["neighbour", "1", "50"]));
-    let words = said(&mut asked(reader, &["show", "5"]));
+    let last_count = lines.map_while(Result::ok).last();
+    let last_count: u64 = last_count.map_or(5, |last| last.parse().unwrap());
+    output_of(&mut units_command(own, &["neighbour", "1", "50"]));
+    let words = output_of(&mut units_command(reader, &["show", "5"]));
     let words: Vec<u64> = words.split(' ').map_while(|w| w.parse().ok()).collect();
     assert_eq!(words[1..4], [50, 40, 40]);
-    assert!((told..=told + 1).contains(&words[4]), "{told} {words:?}");
-    assert!((170 + told..=171 + told).contains(&words[0]), "{words:?}");
+    assert!(
+        (last_count..=last_count + 1).contains(&words[4]),
+        "{last_count} {words:?}"
+    );
+    assert!(
+        (170 + last_count..=171 + last_count).contains(&words[0]),
+        "{words:?}"
+    );
     // Nobody has it open any more.
     let gone = daemon
         .client()
@@ -219,7 +227,7 @@ fn the_python_tests_and_the_python_example() {
         ("examples/tasks/tasks.py", out.as_path()),
     ];
     for (program, argument) in programs {
-        let text = said(
+        let text = output_of(
             Command::new("/usr/bin/python3")
                 .arg("-B")
                 .arg(source("../..").join(program))

@@ -106,7 +106,7 @@ fn killed(program: &Path, dir: &Path) -> (u64, u64) {
 fn a_killed_program_goes_on_from_its_newest_version_though_the_node_has_lost_its_memory() {
     let mut daemon = looks_after();
     let program = daemon.path("phx");
-    linked::said(&mut linked::compiler(
+    linked::output_of(&mut linked::compiler(
         "cc",
         &["-std=c11", "-D_POSIX_C_SOURCE=200809L"],
         &["tests/phx.c"],

@@ -8,7 +8,7 @@ mod linked;
 mod sanitized;
 
 use common::Daemon;
-use linked::{compiler, said};
+use linked::{compiler, output_of};
 use sanitized::{each_build, goes_well};
 
 /// A child is refused every call with its parent's connection, in any state of its parent's threads, and does not touch its

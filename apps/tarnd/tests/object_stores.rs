@@ -9,7 +9,7 @@ mod linked;
 mod store;
 
 use common::*;
-use linked::{library, said as printed, source};
+use linked::{library, output_of as printed, source};
 use rustix::fd::AsFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -71,7 +71,7 @@ fn readback(task: TaskSpec) -> TaskSpec {
     }
 }
 
-fn said(outcome: &TaskOutcome) -> &str {
+fn error_text(outcome: &TaskOutcome) -> &str {
     match &outcome.end {
         TaskEnd::Done => "",
         TaskEnd::Failed(why) => &why.text,
@@ -112,7 +112,7 @@ fn files_and_trees_go_to_a_store_and_come_back() {
         (code(&sent), sent.bytes, sent.checksum),
         (None, all, hash),
         "{}",
-        said(&sent)
+        error_text(&sent)
     );
     assert!(bucket.read("a/file") == bytes);
     let got = run(
@@ -123,7 +123,7 @@ fn files_and_trees_go_to_a_store_and_come_back() {
         (code(&got), got.bytes, got.checksum),
         (None, all, hash),
         "{}",
-        said(&got)
+        error_text(&got)
     );
     assert!(read(&daemon.path("fast/back/file")) == bytes);
     // A tree, with properties that objects cannot have.
@@ -133,13 +133,13 @@ fn files_and_trees_go_to_a_store_and_come_back() {
         (code(&sent), sent.bytes),
         (None, 300_001),
         "{}",
-        said(&sent)
+        error_text(&sent)
     );
     let got = run(
         &client,
         copy(there(&bucket, "b/tree/"), daemon.outside("out/tree")),
     );
-    assert_eq!(code(&got), None, "{}", said(&got));
+    assert_eq!(code(&got), None, "{}", error_text(&got));
     let two = daemon.path("out/tree/sub/two").metadata().unwrap();
     assert_eq!(two.mode() & 0o777, 0o750);
     assert!(daemon.path("out/tree/sub/empty").is_dir());
@@ -153,20 +153,25 @@ fn files_and_trees_go_to_a_store_and_come_back() {
         (code(&across), across.checksum),
         (None, hash),
         "{}",
-        said(&across)
+        error_text(&across)
     );
     // An object stays, unless it is to be replaced.
     for to in ["a/file", "c/file"] {
         let task = copy(fast("tree/sub/two"), there(&bucket, to));
         let refused = run(&client, task.clone());
-        assert_eq!(code(&refused), Some(Code::Exists), "{}", said(&refused));
+        assert_eq!(
+            code(&refused),
+            Some(Code::Exists),
+            "{}",
+            error_text(&refused)
+        );
         assert!(bucket.read(to) == bytes);
         let done = run(&client, replacing(task));
         assert_eq!(
             (code(&done), bucket.read(to)),
             (None, b"2".to_vec()),
             "{}",
-            said(&done)
+            error_text(&done)
         );
     }
     bucket.put("b/tree/mine", b"mine");
@@ -180,7 +185,7 @@ fn files_and_trees_go_to_a_store_and_come_back() {
     assert!(
         code(&gone).is_none() && !daemon.path("fast/tree").exists(),
         "{}",
-        said(&gone)
+        error_text(&gone)
     );
     for task in [
         moved(there(&bucket, "a/file"), fast("x")),
@@ -198,7 +203,12 @@ fn files_and_trees_go_to_a_store_and_come_back() {
     ];
     for task in wrong {
         let refused = run(&client, task);
-        assert_eq!(code(&refused), Some(Code::Invalid), "{}", said(&refused));
+        assert_eq!(
+            code(&refused),
+            Some(Code::Invalid),
+            "{}",
+            error_text(&refused)
+        );
     }
     assert!(bucket.keys("e").is_empty() && daemon.leftovers().is_empty());
 }
@@ -225,7 +235,7 @@ fn memory_goes_to_a_store_and_comes_back() {
         (code(&saved), saved.checksum),
         (None, hash),
         "{}",
-        said(&saved)
+        error_text(&saved)
     );
     assert!(bucket.read("dump") == bytes);
     let load = copy(there(&bucket, "dump"), memory(11 << 20, 10 << 20));
@@ -234,7 +244,7 @@ fn memory_goes_to_a_store_and_comes_back() {
         (code(&loaded), loaded.checksum),
         (None, hash),
         "{}",
-        said(&loaded)
+        error_text(&loaded)
     );
     let mut back = vec![0; 10 << 20];
     rustix::io::pread(&memfd, &mut back[..], 11 << 20).unwrap();
@@ -246,11 +256,16 @@ fn memory_goes_to_a_store_and_comes_back() {
         (code(&empty), bucket.read("empty").len()),
         (None, 0),
         "{}",
-        said(&empty)
+        error_text(&empty)
     );
     ftruncate(&memfd, 1000).unwrap();
     let shrunk = run(&client, copy(memory(0, 20 << 20), there(&bucket, "no")));
-    assert_eq!(code(&shrunk), Some(Code::Changed), "{}", said(&shrunk));
+    assert_eq!(
+        code(&shrunk),
+        Some(Code::Changed),
+        "{}",
+        error_text(&shrunk)
+    );
     assert!(bucket.keys("no").is_empty());
 }
 
@@ -307,7 +322,7 @@ fn a_killed_tarnd_goes_on_with_what_it_was_bringing_from_a_store() {
         (code(&outcome), outcome.bytes),
         (None, 6 * 700_000 + 4),
         "{}",
-        said(&outcome)
+        error_text(&outcome)
     );
     assert_eq!(fetched.load(Ordering::SeqCst), 0);
     for at in 0..6 {
@@ -338,13 +353,13 @@ fn a_killed_tarnd_goes_on_with_what_it_was_putting_into_a_store() {
     start_again(&mut daemon, &proxy.endpoint, SECRET);
     let client = daemon.client();
     let outcome = wait(&client, id);
-    assert_eq!(code(&outcome), None, "{}", said(&outcome));
+    assert_eq!(code(&outcome), None, "{}", error_text(&outcome));
     assert_eq!(put.load(Ordering::SeqCst), 0);
     assert_eq!(bucket.keys("out/").len(), 8);
     assert!(bucket.read("out/part-5") == content(500_000, 5));
     // Another task has no part in it.
     let again = run(&client, task);
-    assert_eq!(code(&again), Some(Code::Exists), "{}", said(&again));
+    assert_eq!(code(&again), Some(Code::Exists), "{}", error_text(&again));
     assert_eq!(bucket.keys("out/").len(), 8);
 }
 
@@ -371,7 +386,7 @@ fn a_killed_tarnd_sends_no_part_of_an_object_twice() {
     });
     start_again(&mut daemon, &proxy.endpoint, SECRET);
     let outcome = wait(&daemon.client(), id);
-    assert_eq!(code(&outcome), None, "{}", said(&outcome));
+    assert_eq!(code(&outcome), None, "{}", error_text(&outcome));
     assert_eq!(parts.load(Ordering::SeqCst), 1);
     assert_eq!(bucket.keys("one"), ["one"]);
     assert!(bucket.uploads("one").is_empty());
@@ -405,22 +420,27 @@ fn what_a_killed_move_has_put_whole_stays_as_its_source_may_be_gone() {
     start_again(&mut daemon, &proxy.endpoint, SECRET);
     let client = daemon.client();
     let outcome = wait(&client, fails);
-    assert_eq!(code(&outcome), Some(Code::Invalid), "{}", said(&outcome));
-    let asked = || {
+    assert_eq!(
+        code(&outcome),
+        Some(Code::Invalid),
+        "{}",
+        error_text(&outcome)
+    );
+    let request_counts = || {
         let seen = proxy.seen.lock().unwrap().clone();
         let of = |word: &str| seen.iter().filter(|r| r.contains(word)).count();
         (of("/cancelled?"), of("/cancelled.tarn-upload?"))
     };
-    let before = asked();
+    let before = request_counts();
     client.cancel(&[cancelled]).unwrap();
     assert_eq!(code(&wait(&client, cancelled)), Some(Code::Cancelled));
     until("it is cleaned up after", || {
-        let now = asked();
+        let now = request_counts();
         now.0 > before.0 && now.1 > before.1
     });
     // Time enough to remove it, if that were to come.
     let other = run(&client, copy(there(&bucket, "fails"), fast("back")));
-    assert_eq!(code(&other), None, "{}", said(&other));
+    assert_eq!(code(&other), None, "{}", error_text(&other));
     for name in ["fails", "cancelled"] {
         assert!(bucket.read(name) == content(300_000, 1), "{name}");
     }
@@ -471,8 +491,17 @@ fn what_a_store_refuses_has_its_code() {
         (copy(fast("file"), no_bucket("a")), "bucket"),
     ] {
         let refused = run(&client, task);
-        assert_eq!(code(&refused), Some(Code::NotFound), "{}", said(&refused));
-        assert!(said(&refused).contains(what), "{}", said(&refused));
+        assert_eq!(
+            code(&refused),
+            Some(Code::NotFound),
+            "{}",
+            error_text(&refused)
+        );
+        assert!(
+            error_text(&refused).contains(what),
+            "{}",
+            error_text(&refused)
+        );
     }
     let wrong = start(&swift().endpoint, "guessed", &[]);
     std::fs::write(wrong.path("fast/file"), b"file").unwrap();
@@ -495,12 +524,17 @@ fn what_a_store_refuses_has_its_code() {
             copy(fast("file"), there(&bucket, "y")),
         ] {
             let refused = run(&client, task);
-            assert_eq!(code(&refused), Some(Code::Denied), "{}", said(&refused));
+            assert_eq!(
+                code(&refused),
+                Some(Code::Denied),
+                "{}",
+                error_text(&refused)
+            );
             let words = ["guessed", "X-Amz-Signature", SECRET];
             assert!(
-                !words.iter().any(|w| said(&refused).contains(w)),
+                !words.iter().any(|w| error_text(&refused).contains(w)),
                 "{}",
-                said(&refused)
+                error_text(&refused)
             );
         }
     }
@@ -512,7 +546,7 @@ fn what_a_store_refuses_has_its_code() {
     );
     std::fs::write(none.path(".aws/credentials"), keys).unwrap();
     let late = run(&none.client(), copy(there(&bucket, "in/"), fast("x")));
-    assert_eq!(code(&late), None, "{}", said(&late));
+    assert_eq!(code(&late), None, "{}", error_text(&late));
 }
 
 #[test]
@@ -537,7 +571,12 @@ fn an_object_that_is_replaced_while_it_is_read_fails_the_task() {
     let client = daemon.client();
     let task = copy(there(&bucket, "in/part-0"), fast("x"));
     let failed = run(&client, task);
-    assert_eq!(code(&failed), Some(Code::Changed), "{}", said(&failed));
+    assert_eq!(
+        code(&failed),
+        Some(Code::Changed),
+        "{}",
+        error_text(&failed)
+    );
     assert!(!daemon.path("fast/x").exists() && daemon.leftovers().is_empty());
 }
 
@@ -566,16 +605,16 @@ fn what_somebody_puts_where_a_task_puts_stays_and_what_the_task_has_put_goes() {
     tree(&daemon.path("fast/tree"));
     std::fs::write(daemon.path("fast/one"), b"one").unwrap();
     let failed = run(&client, copy(fast("tree"), there(&bucket, "out/")));
-    assert_eq!(code(&failed), Some(Code::Exists), "{}", said(&failed));
+    assert_eq!(code(&failed), Some(Code::Exists), "{}", error_text(&failed));
     assert!(
-        said(&failed).contains("somebody else has put"),
+        error_text(&failed).contains("somebody else has put"),
         "{}",
-        said(&failed)
+        error_text(&failed)
     );
     assert_eq!(bucket.keys("out/"), ["out/.tarn-manifest"]);
     assert_eq!(bucket.read("out/.tarn-manifest"), b"theirs");
     let failed = run(&client, copy(fast("one"), there(&bucket, "out-one")));
-    assert_eq!(code(&failed), Some(Code::Exists), "{}", said(&failed));
+    assert_eq!(code(&failed), Some(Code::Exists), "{}", error_text(&failed));
     assert_eq!(bucket.read("out-one"), b"theirs");
 }
 
@@ -599,8 +638,8 @@ fn by<T: Send>(user: u32, does: impl FnOnce() -> T + Send) -> Option<T> {
 fn attack_other_users_never_have_the_owners_keys() {
     let bucket = Bucket::new("guests");
     bucket.put("secret", b"mine");
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&asked);
+    let request_count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&request_count);
     let proxy = Proxy::new(move |_, _| {
         counted.fetch_add(1, Ordering::SeqCst);
         Act::Pass
@@ -620,12 +659,12 @@ fn attack_other_users_never_have_the_owners_keys() {
             assert!(refused.text.contains("other users"), "{refused}");
         }
     });
-    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    assert_eq!(request_count.load(Ordering::SeqCst), 0);
     let own = run(&daemon.client(), copy(there(&bucket, "secret"), fast("x")));
     assert!(
-        code(&own).is_none() && asked.load(Ordering::SeqCst) > 0,
+        code(&own).is_none() && request_count.load(Ordering::SeqCst) > 0,
         "{}",
-        said(&own)
+        error_text(&own)
     );
 }
 

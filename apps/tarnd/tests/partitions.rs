@@ -76,16 +76,16 @@ fn one_is_made_with_what_it_begins_with() {
     assert_eq!(refused.code, Code::Invalid, "{refused}");
     make(b"first").unwrap();
     assert_eq!(make(b"other").unwrap_err().code, Code::Exists);
-    let lent = std::fs::File::from(open(&client, "field", false).unwrap());
+    let exported = std::fs::File::from(open(&client, "field", false).unwrap());
     let mut read = [0; 6];
-    lent.read_exact_at(&mut read, HEAD).unwrap();
+    exported.read_exact_at(&mut read, HEAD).unwrap();
     assert_eq!(&read, b"first\0");
-    drop(lent);
+    drop(exported);
     delete(&client, "field").unwrap();
 }
 
 #[test]
-fn one_is_made_lent_grown_and_taken_away_and_its_room_is_counted() {
+fn one_is_made_exported_grown_and_taken_away_and_its_space_is_counted() {
     let daemon = Daemon::start(&[]);
     let client = daemon.client();
     let before = used(&client);
@@ -109,18 +109,18 @@ fn one_is_made_lent_grown_and_taken_away_and_its_room_is_counted() {
     assert_eq!(client.partitions(None, "fast", b"").unwrap(), []);
 
     // A program that has it open keeps it, as large as it is at least.
-    let lent = open(&client, "run/field", true).unwrap();
+    let exported = open(&client, "run/field", true).unwrap();
     let busy = |result: Result<(), RequestError>| assert_eq!(result.unwrap_err().code, Code::Busy);
     busy(delete(&client, "run/field"));
     let place = || fast(&file("run/field"));
     busy(allocate(&client, place(), MIB, Allocation::Resize));
     allocate(&client, place(), 20 * MIB, Allocation::Grow).unwrap();
     allocate(&client, place(), MIB, Allocation::Grow).unwrap();
-    let size = rustix::fs::fstat(&lent).unwrap().st_size;
+    let size = rustix::fs::fstat(&exported).unwrap().st_size;
     assert_eq!(size as u64, HEAD + 20 * MIB);
     let grown = used(&client) - before - taken;
     assert_eq!(grown, 10 * MIB);
-    drop(lent);
+    drop(exported);
     allocate(&client, place(), 5 * MIB, Allocation::Resize).unwrap();
     assert_eq!(used(&client), before + taken - 5 * MIB);
     delete(&client, "run/field").unwrap();
@@ -397,10 +397,10 @@ fn another_node_makes_them_for_this_one() {
     allocate(&client, there("f"), 2 * MIB, Allocation::Grow).unwrap();
     let list = b.client().partitions(None, "fast", b"").unwrap();
     assert_eq!((list.len(), list[0].bytes), (1, 2 * MIB));
-    let lent = open(&b.client(), "f", false).unwrap();
+    let exported = open(&b.client(), "f", false).unwrap();
     let busy = client.carry_out(remove(there("f")), LONG).unwrap_err();
     assert_eq!(busy.code, Code::Busy, "{busy}");
-    drop(lent);
+    drop(exported);
     client
         .carry_out(remove(there("f")), Duration::from_secs(20))
         .unwrap();

@@ -34,9 +34,9 @@ fn state(client: &Client, id: TaskId) -> TaskStatus {
     client.status(&[id]).unwrap().remove(0)
 }
 
-fn until(what: &str, mut asked: impl FnMut() -> bool) {
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !asked() {
+    while !condition() {
         assert!(began.elapsed() < LONG, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }

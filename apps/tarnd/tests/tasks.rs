@@ -178,7 +178,7 @@ fn memory_goes_to_files_and_back() {
 
 /// Capacity and quota are enforced by the real content, also after a restart.
 #[test]
-fn room_is_enforced() {
+fn space_is_enforced() {
     let mut daemon = Daemon::start_in(tempfile::tempdir().unwrap(), "4MiB:3MiB", &[]);
     let client = daemon.client();
     std::fs::write(daemon.path("large"), content(5 << 20, 1)).unwrap();

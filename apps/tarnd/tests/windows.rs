@@ -14,7 +14,7 @@ use tarn_client::Client;
 use tarn_data_plane::{LIBRARY, RemoteStorage, Wire};
 use tarn_partitions::HEAD;
 use tarn_proto::local::{
-    Allocation, FarPartition, TaskLocation, TaskOperation, TaskSpec, WindowUse,
+    Allocation, RemotePartition, TaskLocation, TaskOperation, TaskSpec, WindowUse,
 };
 use tarn_ring::{MemorySpan, ProgramMemory, Storage, StorageRequestError, SubmitOutcome};
 
@@ -48,7 +48,7 @@ fn make(client: &Client, bytes: u64) {
     client.carry_out(task, LONG).unwrap();
 }
 
-fn open(client: &Client) -> (TcpStream, FarPartition) {
+fn open(client: &Client) -> (TcpStream, RemotePartition) {
     let opened = client.open_partition(Some("b"), "fast", b"f.partition", true);
     let (stream, far) = opened.unwrap();
     let stream = TcpStream::from(stream);
@@ -56,7 +56,7 @@ fn open(client: &Client) -> (TcpStream, FarPartition) {
     (stream, far.unwrap())
 }
 
-fn far((stream, far): (TcpStream, FarPartition)) -> (RemoteStorage, Option<WindowUse>) {
+fn far((stream, far): (TcpStream, RemotePartition)) -> (RemoteStorage, Option<WindowUse>) {
     let size = Arc::new(far.info.bytes.into());
     let wire = Wire::new(stream, far.seal.as_ref()).unwrap();
     (
@@ -99,7 +99,7 @@ fn nodes_of_one_provider_use_windows_and_others_do_not() {
     let span = memory.span(cells.as_ptr().addr() as u64, 4096).unwrap();
     let libfabric = ["--transport", "libfabric"];
     let sockets = ["--transport", "libfabric:sockets"];
-    for (a_options, b_options, told, used) in [
+    for (a_options, b_options, is_offered, used) in [
         (&libfabric[..], &libfabric[..], true, true),
         (&libfabric, &[], true, false),
         (&libfabric, &sockets, true, false),
@@ -108,7 +108,7 @@ fn nodes_of_one_provider_use_windows_and_others_do_not() {
         let (a, mut b) = pair_in(MEMORY.as_ref(), a_options, b_options);
         make(&b.client(), MIB);
         let (mut far, windows) = far(open(&a.client()));
-        assert_eq!(windows.is_some(), told);
+        assert_eq!(windows.is_some(), is_offered);
         let by_window = windows.is_some_and(|windows| by_window(&mut far, &windows));
         assert_eq!(by_window, used);
         assert_eq!(
@@ -291,7 +291,7 @@ fn of_shm(prefix: &str) -> Vec<PathBuf> {
 
 #[test]
 fn what_cannot_be_used_is_told_at_the_start() {
-    let says = |program: &Path, options: &[&str]| {
+    let stderr_of = |program: &Path, options: &[&str]| {
         let dir = tempfile::tempdir().unwrap();
         let output = Command::new(program)
             .args(["--socket", "s", "--state", "state"])
@@ -304,9 +304,9 @@ fn what_cannot_be_used_is_told_at_the_start() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let tarnd = Path::new(env!("CARGO_BIN_EXE_tarnd"));
-    let alone = says(tarnd, &["--transport", "libfabric"]);
+    let alone = stderr_of(tarnd, &["--transport", "libfabric"]);
     assert!(alone.contains("--peers"), "{alone}");
-    let wrong = says(tarnd, &["--peers", "p", "--transport", "pigeon"]);
+    let wrong = stderr_of(tarnd, &["--peers", "p", "--transport", "pigeon"]);
     assert!(wrong.contains("libfabric:PROVIDER"), "{wrong}");
     // Without the library beside it.
     let dir = tempfile::tempdir().unwrap();
@@ -321,7 +321,7 @@ fn what_cannot_be_used_is_told_at_the_start() {
         "--transport",
         "libfabric",
     ];
-    let without = says(&program, &peers);
+    let without = stderr_of(&program, &peers);
     assert!(
         without.contains(LIBRARY) && without.contains("libfabric-dev"),
         "{without}"

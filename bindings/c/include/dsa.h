@@ -282,7 +282,7 @@ int dsa_unregister(struct dsa_queue *queue, uint32_t region);
  * completions must be reaped first. */
 uint32_t dsa_submit(struct dsa_queue *queue);
 /* The same, and waits until there are so many completions. */
-int dsa_wait(struct dsa_queue *queue, uint32_t completions, uint64_t patience_ns);
+int dsa_wait(struct dsa_queue *queue, uint32_t completions, uint64_t timeout_ns);
 /* A descriptor for poll(): readable when a submission has brought completions, or something has ended since. Then submit, and reap all: there
  * is nothing to read from it. -1 when there is none. It is the queue pair's: do not close it. */
 int dsa_fd(struct dsa_queue *queue);

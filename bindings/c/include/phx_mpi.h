@@ -17,14 +17,14 @@
 #include <unistd.h>
 
 /* The values that rank 0 sends to the others. */
-struct phx_mpi_told {
+struct phx_mpi_rendezvous {
     char run[256];
     char meet[MPI_MAX_PROCESSOR_NAME + 8]; /* empty: on one node, or where the environment says */
     char key[4 + 64 + 1];
 };
 
 /* A port of this node that is free now, and a key for this start alone; 0 where that cannot be had. */
-static inline int phx_mpi_meet(struct phx_mpi_told *told)
+static inline int phx_mpi_meet(struct phx_mpi_rendezvous *rendezvous)
 {
     struct sockaddr_in address;
     socklen_t length = sizeof address;
@@ -40,10 +40,10 @@ static inline int phx_mpi_meet(struct phx_mpi_told *told)
     if (!found || getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return 0;
     MPI_Get_processor_name(host, &host_length);
-    snprintf(told->meet, sizeof told->meet, "%s:%d", host, (int)ntohs(address.sin_port));
-    memcpy(told->key, "hex:", 4);
+    snprintf(rendezvous->meet, sizeof rendezvous->meet, "%s:%d", host, (int)ntohs(address.sin_port));
+    memcpy(rendezvous->key, "hex:", 4);
     for (i = 0; i < 32; i++)
-        snprintf(told->key + 4 + 2 * i, 3, "%02x", random[i]);
+        snprintf(rendezvous->key + 4 + 2 * i, 3, "%02x", random[i]);
     return 1;
 }
 
@@ -56,7 +56,7 @@ static inline int phx_mpi_meet(struct phx_mpi_told *told)
 static inline int phx_init_mpi(MPI_Comm communicator, const struct phx_options *options)
 {
     struct phx_options own;
-    struct phx_mpi_told told;
+    struct phx_mpi_rendezvous rendezvous;
     MPI_Comm node;
     const char *run, *meet;
     int rank, ranks, here, good[3], all[3];
@@ -83,15 +83,15 @@ static inline int phx_init_mpi(MPI_Comm communicator, const struct phx_options *
     MPI_Allreduce(good, all, 2, MPI_INT, MPI_MIN, communicator);
     MPI_Allreduce(good + 2, all + 2, 1, MPI_INT, MPI_MAX, communicator);
 
-    memset(&told, 0, sizeof told);
+    memset(&rendezvous, 0, sizeof rendezvous);
     good[1] = 1;
     if (rank == 0) {
-        snprintf(told.run, sizeof told.run, "%s", run);
+        snprintf(rendezvous.run, sizeof rendezvous.run, "%s", run);
         if (!all[1] && !all[2])
-            good[1] = phx_mpi_meet(&told);
+            good[1] = phx_mpi_meet(&rendezvous);
     }
-    MPI_Bcast(&told, (int)sizeof told, MPI_BYTE, 0, communicator);
-    good[2] = strlen(run) < sizeof told.run && strcmp(run, told.run) == 0;
+    MPI_Bcast(&rendezvous, (int)sizeof rendezvous, MPI_BYTE, 0, communicator);
+    good[2] = strlen(run) < sizeof rendezvous.run && strcmp(run, rendezvous.run) == 0;
     MPI_Allreduce(good, all, 3, MPI_INT, MPI_MIN, communicator);
     if (!all[0])
         return phx_fail(PHX_EINVALID, "the size of a rank's phx_options is not that of phx_mpi.h: set it to sizeof");
@@ -99,9 +99,9 @@ static inline int phx_init_mpi(MPI_Comm communicator, const struct phx_options *
         return phx_fail(PHX_EIO, "rank 0 has no free port or no random numbers: set `meet` and `key`");
     if (!all[2])
         return phx_fail(PHX_EINVALID, "ranks have different names for the run, or one of more than 200 bytes: give all the same");
-    if (told.meet[0] != 0) {
-        own.meet = told.meet;
-        own.key = told.key;
+    if (rendezvous.meet[0] != 0) {
+        own.meet = rendezvous.meet;
+        own.key = rendezvous.key;
     }
     return phx_init(&own);
 }

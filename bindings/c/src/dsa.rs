@@ -520,9 +520,9 @@ pub unsafe extern "C" fn dsa_submit(from: *mut dsa_queue) -> u32 {
 pub unsafe extern "C" fn dsa_wait(
     from: *mut dsa_queue,
     completions: u32,
-    patience_ns: u64,
+    timeout_ns: u64,
 ) -> c_int {
-    let timeout = Duration::from_nanos(patience_ns);
+    let timeout = Duration::from_nanos(timeout_ns);
     guard(|| queue(from)?.wait(completions, timeout))
 }
 

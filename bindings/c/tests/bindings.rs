@@ -5,7 +5,7 @@ mod linked;
 #[path = "common/proxies.rs"]
 mod proxies;
 
-use linked::{compiler, library, said, source};
+use linked::{compiler, library, output_of, source};
 use proxies::here;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ impl Mpi {
         }
         let (folder, program) = place();
         let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wpedantic"];
-        said(&mut compiler(&name, &flags, &["tests/phx_mpi.c"], &program));
+        output_of(&mut compiler(&name, &flags, &["tests/phx_mpi.c"], &program));
         Some(Self {
             kind,
             folder,
@@ -80,9 +80,9 @@ impl Mpi {
     }
 }
 
-fn each_rank(text: &str, says: impl Fn(u32) -> String) {
+fn each_rank(text: &str, expected: impl Fn(u32) -> String) {
     for rank in 0..3 {
-        let line = says(rank);
+        let line = expected(rank);
         assert!(text.lines().any(|l| l == line), "no {line:?} in: {text}");
     }
 }
@@ -114,10 +114,10 @@ fn what_ranks_do_not_agree_on_is_told_to_all(kind: &'static str) {
     for (wrong, why) in [("names", "different names"), ("size", "size of a rank's")] {
         let (ended, text) = mpi.run(&[wrong], &[]);
         assert!(ended, "{text}");
-        let told = text
+        let errors = text
             .lines()
             .filter(|l| l.contains(": 2: ") && l.contains(why));
-        assert_eq!(told.count(), 3, "{text}");
+        assert_eq!(errors.count(), 3, "{text}");
     }
 }
 
@@ -227,7 +227,7 @@ fn the_header_for_mpi_is_cpp() {
         "#include \"phx_mpi.h\"\nint main() { return phx_init_mpi(MPI_COMM_WORLD, nullptr); }\n";
     std::fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
-    said(&mut compiler(
+    output_of(&mut compiler(
         "mpicxx.mpich",
         &["-std=c++11"],
         &[file],
@@ -245,9 +245,9 @@ fn a_fortran_program_goes_on_where_it_ended() {
     let modules = folder.path().to_str().unwrap();
     // Values are to be the same bit by bit.
     let flags = ["-std=f2008", "-Wno-compare-reals", "-J", modules];
-    said(&mut compiler("gfortran", &flags, &files, &program));
+    output_of(&mut compiler("gfortran", &flags, &files, &program));
     std::fs::create_dir(folder.path().join("store")).unwrap();
-    let run = |steps| said(Command::new(&program).arg(folder.path()).arg(steps));
+    let run = |steps| output_of(Command::new(&program).arg(folder.path()).arg(steps));
     assert_eq!(run("3"), "done at step 3\n");
     for lost in ["tier", "memory"] {
         std::fs::remove_dir_all(folder.path().join(lost)).unwrap();
@@ -262,8 +262,8 @@ fn what_is_installed_is_found_by_pkg_config() {
     }
     let (folder, program) = place();
     let prefix = folder.path().join("usr");
-    said(Command::new(source("../../scripts/hdf5.sh")).arg(library()));
-    said(
+    output_of(Command::new(source("../../scripts/hdf5.sh")).arg(library()));
+    output_of(
         Command::new(source("../../scripts/install.sh"))
             .arg(library())
             .arg(&prefix)
@@ -272,7 +272,7 @@ fn what_is_installed_is_found_by_pkg_config() {
     let config = |what: &[&str]| {
         let mut command = Command::new("pkg-config");
         let command = command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
-        let text = said(command.args(what).arg("tarn"));
+        let text = output_of(command.args(what).arg("tarn"));
         text.split_whitespace()
             .map(str::to_owned)
             .collect::<Vec<_>>()
@@ -284,7 +284,7 @@ fn what_is_installed_is_found_by_pkg_config() {
         .arg(source("tests/phx.c"))
         .arg("-o")
         .arg(&program);
-    said(cc.args(&libs).arg("-lpthread"));
+    output_of(cc.args(&libs).arg("-lpthread"));
     let run = Command::new(&program)
         .arg(folder.path())
         .arg("2")
@@ -372,7 +372,7 @@ fn every_function_has_a_man_page_with_its_prototype() {
     pages.sort();
     assert_eq!(pages.len(), all.len(), "a page of no function: {pages:?}");
     if here("mandoc") {
-        said(
+        output_of(
             Command::new("mandoc")
                 .args(["-T", "lint", "-W", "style"])
                 .args(&pages),
@@ -431,9 +431,9 @@ fn every_call_is_made_in_a_forked_child_and_its_page_says_what_it_gives() {
             .lines()
             .any(|line| line.contains(&call) && line.contains("EUNSUPPORTED)"));
         let page = source("../../docs/man").join(format!("{name}.3"));
-        let says = plain(&std::fs::read_to_string(page).unwrap());
+        let manual = plain(&std::fs::read_to_string(page).unwrap());
         assert!(
-            !refused || says.contains("forked from the one"),
+            !refused || manual.contains("forked from the one"),
             "the page of {name} does not say so"
         );
     }
@@ -489,12 +489,12 @@ fn a_killed_proxy_ends_as_if_undisturbed(name: &str) {
     let last = last["cycle=".len()..].split_once(' ').unwrap().0;
     let last: u32 = last.parse().unwrap();
     let end = last + 3;
-    let again = said(&mut proxies.command(name, end, &[("WORK", "2")]));
+    let again = output_of(&mut proxies.command(name, end, &[("WORK", "2")]));
     let restored: u32 = value(&again, "restored").parse().unwrap();
     // The next one may have been committed, and not printed.
     assert!(restored == last || restored == last + 1, "{last}: {again}");
     let none = [("CHECKPOINTS", "none"), ("TARN_PHX_RUN", "undisturbed")];
-    let undisturbed = said(&mut proxies.command(name, end, &none));
+    let undisturbed = output_of(&mut proxies.command(name, end, &none));
     assert_eq!(value(&undisturbed, "commits"), "0");
     assert_eq!(value(&again, "checksum"), value(&undisturbed, "checksum"));
 }
@@ -544,9 +544,9 @@ fn programs_of_the_page_go_on_where_they_ended() {
     let watch = write("watch.c", watch);
     let [bridge, program] = [write("bridge.c", bridge), write("heat.f90", &fortran)];
     let to = |name: &str| folder.path().join(name);
-    said(&mut compiler("cc", &["-std=c11"], &[&heat], &to("c")));
+    output_of(&mut compiler("cc", &["-std=c11"], &[&heat], &to("c")));
     let both = [mpi.as_str(), bridge.as_str()];
-    said(&mut compiler(
+    output_of(&mut compiler(
         "mpicc.openmpi",
         &["-std=c11"],
         &both,
@@ -555,11 +555,11 @@ fn programs_of_the_page_go_on_where_they_ended() {
     let module = ["../fortran/phx.f90", program.as_str()];
     let modules = folder.path().to_str().unwrap();
     let flags = ["-std=f2008", "-J", modules];
-    said(&mut compiler("gfortran", &flags, &module, &to("fortran")));
+    output_of(&mut compiler("gfortran", &flags, &module, &to("fortran")));
     for (name, rank) in [("c", ""), ("fortran", ""), ("mpi", "rank 0 ")] {
         for step in [0, 100] {
             let mut command = Command::new(to(name));
-            let text = said(
+            let text = output_of(
                 command
                     .env("TARN_PHX_TIER", to(name).with_extension("tier"))
                     .env("TARN_PHX_MEMORY", to(name).with_extension("memory"))
@@ -586,19 +586,19 @@ fn programs_of_the_page_go_on_where_they_ended() {
                 .env("OMPI_MCA_orte_tmpdir_base", folder.path())
                 .output()
                 .unwrap();
-            let told =
+            let printed =
                 String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
             assert!(
-                !output.status.success() && told.contains(why),
-                "{name}: {told}"
+                !output.status.success() && printed.contains(why),
+                "{name}: {printed}"
             );
         }
     }
     assert!(!Path::new(&lost).exists() && !to("nvme").exists());
     // The values of the C program that another program sees.
-    said(&mut compiler("cc", &["-std=c11"], &[&watch], &to("watch")));
+    output_of(&mut compiler("cc", &["-std=c11"], &[&watch], &to("watch")));
     let tier = to("c").with_extension("tier");
-    let text = said(Command::new(to("watch")).env("TARN_PHX_TIER", tier));
+    let text = output_of(Command::new(to("watch")).env("TARN_PHX_TIER", tier));
     assert_eq!(text, "at most 5050\n");
 }
 
@@ -641,7 +641,7 @@ fn the_headers_are_cpp() {
     ] {
         let text = format!("#include \"{header}\"\nint main() {{ return {call}; }}\n");
         std::fs::write(&file, text).unwrap();
-        said(
+        output_of(
             Command::new("c++")
                 .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
                 .arg(source("include"))

@@ -4,7 +4,7 @@ mod common;
 #[path = "common/page.rs"]
 mod page;
 
-use common::{compiler, said, source};
+use common::{compiler, output_of, source};
 use page::of_page;
 use std::process::Command;
 
@@ -12,14 +12,14 @@ use std::process::Command;
 fn a_program_writes_reads_counts_and_waits() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let program = folder.path().join("dsa");
-    said(&mut compiler(
+    output_of(&mut compiler(
         "cc",
         &["-std=c11", "-D_XOPEN_SOURCE=700"],
         &["tests/dsa.c"],
         &program,
     ));
     assert_eq!(
-        said(Command::new(&program).arg(folder.path()).arg("run")),
+        output_of(Command::new(&program).arg(folder.path()).arg("run")),
         "field has 1048576 bytes, 1 may have it\n\
          flushed: 42\n\
          1000 read, the same\n\
@@ -31,7 +31,7 @@ fn a_program_writes_reads_counts_and_waits() {
     );
     // A process that writes beyond the limit by a system call is killed.
     assert_eq!(
-        said(Command::new(&program).arg(folder.path()).arg("limited")),
+        output_of(Command::new(&program).arg(folder.path()).arg("limited")),
         "written all the same\n"
     );
 }
@@ -43,7 +43,7 @@ fn misuse_is_told_by_codes() {
     for (name, extra) in [("plain", &[][..]), ("checked", &checked)] {
         let program = folder.path().join(name);
         let flags = [&["-std=c11", "-Wpedantic", "-D_XOPEN_SOURCE=700"], extra];
-        said(&mut compiler(
+        output_of(&mut compiler(
             "cc",
             &flags.concat(),
             &["tests/dsa.c"],
@@ -51,7 +51,7 @@ fn misuse_is_told_by_codes() {
         ));
         let partitions = folder.path().join(format!("{name}.d"));
         std::fs::create_dir(&partitions).unwrap();
-        let text = said(Command::new(&program).arg(partitions).arg("misuse"));
+        let text = output_of(Command::new(&program).arg(partitions).arg("misuse"));
         assert_eq!(text, "all misuse is told\n", "{name}");
     }
 }
@@ -61,7 +61,7 @@ fn misuse_is_told_by_codes() {
 fn the_page_shows_a_program_that_works() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let program = of_page("guide/direct-access.md", folder.path());
-    let text = said(Command::new(&program).arg(folder.path().join("field")));
+    let text = output_of(Command::new(&program).arg(folder.path().join("field")));
     assert_eq!(text, "no error, 8\nno error, 0\n");
 }
 
@@ -90,7 +90,7 @@ fn attack_forks_and_threads_get_a_code_and_corrupt_nothing() {
     for (name, extra, modes) in builds {
         let program = folder.path().join(name);
         let flags = [&["-std=c11", "-D_GNU_SOURCE"], extra].concat();
-        said(&mut compiler("cc", &flags, &["tests/forks.c"], &program));
+        output_of(&mut compiler("cc", &flags, &["tests/forks.c"], &program));
         for (mode, wanted) in modes {
             let partitions = folder.path().join(format!("{name}.{mode}.d"));
             std::fs::create_dir(&partitions).unwrap();
@@ -100,7 +100,7 @@ fn attack_forks_and_threads_get_a_code_and_corrupt_nothing() {
                 // A child has what its parent's threads have, and not the threads: that looks like a leak.
                 run.env("ASAN_OPTIONS", "detect_leaks=0");
             }
-            let text = said(run.arg(&partitions).arg(mode));
+            let text = output_of(run.arg(&partitions).arg(mode));
             assert_eq!(text, *wanted, "{name} {mode}");
         }
     }

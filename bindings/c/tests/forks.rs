@@ -4,7 +4,7 @@ mod common;
 #[path = "common/sanitized.rs"]
 mod sanitized;
 
-use common::{compiler, said};
+use common::{compiler, output_of};
 use sanitized::{each_build, goes_well};
 use std::process::Command;
 
@@ -22,9 +22,9 @@ fn attack_forks_and_threads_get_a_code_and_lose_no_version_or_object() {
         |mut command, dir, mode| {
             command.arg(&dir).arg(mode);
             // A helper thread may be asking for AddressSanitizer's memory when the program forks, which is locked in the child then.
-            let asks = dir.ends_with("address.fork.d");
+            let forks_in_address_sanitizer = dir.ends_with("address.fork.d");
             let all = FLAGS.into_iter();
-            for flags in all.filter(|flags| !asks || *flags == "4") {
+            for flags in all.filter(|flags| !forks_in_address_sanitizer || *flags == "4") {
                 std::fs::create_dir_all(dir.join("store")).unwrap();
                 goes_well(command.env("FLAGS", flags));
                 std::fs::remove_dir_all(&dir).unwrap();
@@ -41,7 +41,7 @@ fn attack_forks_in_the_first_calls_end() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let program = folder.path().join("first");
     let flags = ["-std=c11", "-D_GNU_SOURCE", "-Wpedantic"];
-    said(&mut compiler(
+    output_of(&mut compiler(
         "cc",
         &flags,
         &["tests/forks_phx.c"],

@@ -149,7 +149,7 @@ static int forks(void)
 static int stop;
 
 /* Calls until `stop` is set: a fork is in the middle of one. */
-static void *asks(void *arg)
+static void *call_until_stop(void *arg)
 {
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
         struct tarn_stats stats;
@@ -184,7 +184,7 @@ static int churns(void)
     void *why;
     begin();
     for (unsigned i = 0; i < THREADS; i++)
-        pthread_create(&threads[i], NULL, asks, i % 2 ? &stop : NULL);
+        pthread_create(&threads[i], NULL, call_until_stop, i % 2 ? &stop : NULL);
     for (unsigned i = 0; i < ROUNDS && !failed; i++)
         child("in the middle of calls", in_between);
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);

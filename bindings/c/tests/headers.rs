@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{compiler, said, source};
+use common::{compiler, output_of, source};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,7 +51,7 @@ fn program(
         "-Wno-unused-variable",
         "-Wno-unused-but-set-variable",
     ];
-    said(&mut compiler(
+    output_of(&mut compiler(
         "cc",
         &flags,
         &[file.to_str().unwrap()],
@@ -65,7 +65,7 @@ fn run((program, count): (PathBuf, usize), folder: &Path) {
     for number in 0..count {
         let own = folder.join(number.to_string());
         std::fs::create_dir_all(own.join("store")).unwrap();
-        said(
+        output_of(
             Command::new(&program)
                 .arg(number.to_string())
                 .current_dir(&own)

@@ -41,24 +41,24 @@ static int again;
             return printf("not so, line %d: %s: %s\n", __LINE__, #what, WHY), 1; \
     } while (0)
 
-static const char *told = "";
+static const char *output = "";
 
-static int is_told(const char *how, const char *step)
+static int is_reported(const char *how, const char *step)
 {
     char line[128];
     snprintf(line, sizeof line, "%s %s\n", how, step);
-    return strstr(told, line) != NULL;
+    return strstr(output, line) != NULL;
 }
 
 /* Whether a step was reported as done; and whether it was not even begun. Between the two, either is right. */
 static inline int was_done(const char *step)
 {
-    return is_told("done", step);
+    return is_reported("done", step);
 }
 
 static inline int was_begun(const char *step)
 {
-    return is_told("begin", step);
+    return is_reported("begin", step);
 }
 
 #endif

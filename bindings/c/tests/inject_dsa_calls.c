@@ -1,7 +1,7 @@
 /*
  * inject_dsa_calls.c: inject_dsa_calls DIR make: a mapped partition DIR/mapped and one in units, DIR/units, with pages of 1.
- * change: both are made larger while they are open, and written behind; others are made. look TOLD: checks the state that an
- * earlier `change` that said TOLD must have left; then all of it again.
+ * change: both are made larger while they are open, and written behind; others are made. look OUTPUT: checks the state that an
+ * earlier `change` that said OUTPUT must have left; then all of it again.
  */
 #include <dsa.h>
 #define WHY tarn_last_error()
@@ -139,11 +139,11 @@ int main(int count, char **arguments)
                written(units, 0, 1) || puts("made") < 0;
     if (strcmp(arguments[2], "change") == 0)
         return change();
-    told = count > 3 ? arguments[3] : "";
+    output = count > 3 ? arguments[3] : "";
     again = 1;
     if (left() || change())
         return 1;
-    told = "done grow\ndone grow units\ndone write\ndone write units\ndone create\ndone create units\ndone resize\ndone resize units\n";
+    output = "done grow\ndone grow units\ndone write\ndone write units\ndone create\ndone create units\ndone resize\ndone resize units\n";
     if (left() || dsa_delete(made) || dsa_delete(unit_made) || dsa_delete(mapped) || dsa_delete(units))
         return 1;
     return puts("whole") < 0;

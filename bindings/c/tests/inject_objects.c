@@ -1,6 +1,6 @@
 /*
  * inject_objects.c: inject_objects STORE make: objects a and b. change: every call of tarn_objects.h that writes (but
- * tarn_object_fetch: inject_tasks.c). look TOLD: checks the state that an earlier `change` that said TOLD must have left; then
+ * tarn_object_fetch: inject_tasks.c). look OUTPUT: checks the state that an earlier `change` that said OUTPUT must have left; then
  * all of it again.
  */
 #include <tarn_objects.h>
@@ -101,10 +101,10 @@ int main(int count, char **arguments)
         return put("a", 1) || put("b", 2) || put("b", 3) || puts("made") < 0;
     if (strcmp(arguments[2], "change") == 0)
         return change();
-    told = count > 3 ? arguments[3] : "";
+    output = count > 3 ? arguments[3] : "";
     again = 1;
     if (left() || change())
         return 1;
-    told = "done put\ndone publish\ndone delete one\ndone delete all\ndone deep\n";
+    output = "done put\ndone publish\ndone delete one\ndone delete all\ndone deep\n";
     return left() || puts("whole") < 0;
 }

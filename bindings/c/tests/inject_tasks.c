@@ -2,8 +2,8 @@
  * inject_tasks.c: requests to a tarnd that has the dataspaces fast, of DIR/fast, and those that are made here, in DIR/old and so
  * on, and the peer b with the object k in the store that is in its fast.
  *
- * inject_tasks DIR make: dataspaces, and files in them. change: each call of tarn.h that has something written. look TOLD: checks
- * the state that an earlier `change` that said TOLD must have left; then all of it again.
+ * inject_tasks DIR make: dataspaces, and files in them. change: each call of tarn.h that has something written. look OUTPUT: checks
+ * the state that an earlier `change` that said OUTPUT must have left; then all of it again.
  */
 #include <tarn.h>
 #define WHY tarn_last_error()
@@ -211,7 +211,7 @@ static int left(void)
 static int ended(void)
 {
     struct tarn_stats stats;
-    for (const char *at = told; (at = strstr(at, "held ")); at++) {
+    for (const char *at = output; (at = strstr(at, "held ")); at++) {
         uint64_t id = strtoull(at + 5, NULL, 10);
         HOLDS(tarn_cancel(tarn, &id, 1, NULL) == TARN_OK);
     }
@@ -243,10 +243,10 @@ int main(int count, char **arguments)
     } else if (strcmp(arguments[2], "change") == 0) {
         code = change();
     } else {
-        told = count > 3 ? arguments[3] : "";
+        output = count > 3 ? arguments[3] : "";
         again = 1;
         code = ended() || left() || change();
-        told = "done make\ndone change\ndone remove\ndone memory\ndone in\ndone out\ndone move\ndone take\ndone fetch\n";
+        output = "done make\ndone change\ndone remove\ndone memory\ndone in\ndone out\ndone move\ndone take\ndone fetch\n";
         code = code || left() || puts("whole") < 0;
     }
     tarn_close(tarn);

@@ -22,8 +22,8 @@ static char *own;
 
 static void handler(int number, siginfo_t *info, void *context)
 {
-    const char *said = "its own fault\n";
-    if (number != SIGSEGV || info->si_addr != own || context == NULL || write(1, said, 14) != 14)
+    const char *text = "its own fault\n";
+    if (number != SIGSEGV || info->si_addr != own || context == NULL || write(1, text, 14) != 14)
         _exit(3);
     _exit(0);
 }

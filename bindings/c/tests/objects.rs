@@ -4,7 +4,7 @@ mod common;
 #[path = "common/page.rs"]
 mod page;
 
-use common::{compiler, said, source};
+use common::{compiler, output_of, source};
 use page::of_page;
 use std::process::Command;
 
@@ -14,13 +14,13 @@ fn one_program_maps_what_another_has_filled() {
     let program = folder.path().join("objects");
     let store = folder.path().join("store");
     std::fs::create_dir(&store).unwrap();
-    said(&mut compiler(
+    output_of(&mut compiler(
         "cc",
         &["-std=c11"],
         &["tests/objects.c"],
         &program,
     ));
-    let run = |arguments: &[&str]| said(Command::new(&program).arg(&store).args(arguments));
+    let run = |arguments: &[&str]| output_of(Command::new(&program).arg(&store).args(arguments));
     assert_eq!(run(&["put", "mesh/a", "10"]), "mesh/a 1\n");
     assert_eq!(run(&["put", "mesh/a", "1000000"]), "mesh/a 2\n");
     let sum: u64 = (0..1_000_000u64).map(|i| (i * 7) & 255).sum();
@@ -42,12 +42,12 @@ fn misuse_of_objects_is_told_by_codes() {
     ] {
         let program = folder.path().join(name);
         let flags = [&["-std=c11", "-Wpedantic"], extra].concat();
-        said(&mut compiler("cc", &flags, &["tests/objects.c"], &program));
+        output_of(&mut compiler("cc", &flags, &["tests/objects.c"], &program));
         let store = folder.path().join(format!("{name}.d"));
         std::fs::create_dir(&store).unwrap();
         let mut command = Command::new(&program);
         command.arg(&store).arg("misuse");
-        let text = said(command.env_remove("TARN_OBJECTS").env_remove("TARN_SOCKET"));
+        let text = output_of(command.env_remove("TARN_OBJECTS").env_remove("TARN_SOCKET"));
         assert!(text.contains("all misuse is told"), "{name}: {text}");
     }
 }
@@ -59,7 +59,7 @@ fn the_page_shows_a_program_that_works() {
     let program = of_page("guide/objects.md", folder.path());
     let store = folder.path().join("store");
     std::fs::create_dir(&store).unwrap();
-    let run = || said(Command::new(&program).env("TARN_OBJECTS", &store));
+    let run = || output_of(Command::new(&program).env("TARN_OBJECTS", &store));
     assert_eq!(run(), "version 1: 1000 doubles, the last is 999\n");
     assert_eq!(run(), "version 2: 1000 doubles, the last is 999\n");
 }

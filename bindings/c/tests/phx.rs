@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{compiler, said, source};
+use common::{compiler, output_of, source};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -20,7 +20,7 @@ use tarn_seal::ring::KeyRing;
 /// Compiles a C program against the library.
 fn compile(file: &str, to: &Path, extra: &[&str]) {
     let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wpedantic"];
-    said(&mut compiler("cc", &[&flags, extra].concat(), &[file], to));
+    output_of(&mut compiler("cc", &[&flags, extra].concat(), &[file], to));
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn a_program_goes_on_where_it_ended() {
             let mut command = Command::new(&program);
             command.env("XDG_CONFIG_HOME", folder.path().join("config"));
             command.env("TARN_PHX_ENCRYPT", encrypt);
-            said(command.arg(&own).args(arguments))
+            output_of(command.arg(&own).args(arguments))
         };
         assert_eq!(run(&["3"]), "done at step 3\n");
         // It ends with staged versions in memory.
@@ -83,7 +83,7 @@ fn versions_are_what_any_object_asks_for() {
     let program = folder.path().join("phx");
     compile("tests/phx.c", &program, &[]);
     std::fs::create_dir(folder.path().join("store")).unwrap();
-    let text = said(Command::new(&program).arg(folder.path()).arg("properties"));
+    let text = output_of(Command::new(&program).arg(folder.path()).arg("properties"));
     assert_eq!(text, "versions are what objects ask for\n");
 }
 
@@ -93,7 +93,7 @@ fn a_program_whose_writes_are_tracked_by_mprotect_goes_on_where_it_ended() {
     let program = folder.path().join("mprotect");
     compile("tests/mprotect.c", &program, &["-D_DEFAULT_SOURCE"]);
     for from in ["begun", "restored"] {
-        let text = said(Command::new(&program).arg(folder.path()));
+        let text = output_of(Command::new(&program).arg(folder.path()));
         assert_eq!(text, format!("{from}\nits own fault\n"));
     }
 }
@@ -110,7 +110,7 @@ fn misuse_is_told_by_codes() {
     ] {
         let program = folder.path().join(name);
         compile("tests/phx.c", &program, extra);
-        let text = said(
+        let text = output_of(
             Command::new(&program)
                 .arg(folder.path().join(format!("{name}.d")))
                 .arg("misuse")
@@ -166,8 +166,8 @@ impl LooksAfter {
 #[test]
 fn ranks_are_killed_at_any_instant() {
     const KILLS: u64 = 100;
-    let asked = std::env::var("TARN_KILLS").ok();
-    let kills = asked.map_or(KILLS, |n| n.parse().expect("TARN_KILLS is a number"));
+    let variable = std::env::var("TARN_KILLS").ok();
+    let kills = variable.map_or(KILLS, |n| n.parse().expect("TARN_KILLS is a number"));
     const RANKS: u32 = 2;
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let program = folder.path().join("phx");
@@ -225,10 +225,10 @@ fn ranks_are_killed_at_any_instant() {
             .iter_mut()
             .map(|r| BufReader::new(r.stdout.take().unwrap()).lines())
             .collect();
-        let mut said: Vec<Vec<String>> = vec![Vec::new(); RANKS as usize];
+        let mut printed: Vec<Vec<String>> = vec![Vec::new(); RANKS as usize];
         if next(8) > 0 {
-            for (said, lines) in said.iter_mut().zip(&mut outputs) {
-                said.push(lines.next().expect("restored").unwrap());
+            for (of_rank, lines) in printed.iter_mut().zip(&mut outputs) {
+                of_rank.push(lines.next().expect("restored").unwrap());
             }
         }
         // A flush takes longer than some commits.
@@ -238,15 +238,15 @@ fn ranks_are_killed_at_any_instant() {
         ranks[first].kill().unwrap();
         std::thread::sleep(Duration::from_micros(next(3000)));
         ranks.iter_mut().for_each(|r| r.kill().unwrap());
-        for ((said, lines), rank) in said.iter_mut().zip(outputs).zip(&mut ranks) {
-            said.extend(lines.map(Result::unwrap));
+        for ((of_rank, lines), rank) in printed.iter_mut().zip(outputs).zip(&mut ranks) {
+            of_rank.extend(lines.map(Result::unwrap));
             rank.wait().unwrap();
         }
-        let context = || format!("seed {seed}, kill {kill}, way {how}: {said:?}");
+        let context = || format!("seed {seed}, kill {kill}, way {how}: {printed:?}");
         let number =
             |line: &String, what: &str| line.strip_prefix(what).map(|n| n.parse::<u64>().unwrap());
-        for said in &said {
-            let restored = said.iter().find_map(|l| number(l, "restored "));
+        for of_rank in &printed {
+            let restored = of_rank.iter().find_map(|l| number(l, "restored "));
             assert!(
                 restored.is_none_or(|r| r >= least),
                 "{least} was committed; {}",
@@ -261,15 +261,22 @@ fn ranks_are_killed_at_any_instant() {
             let fine = |l: &String| {
                 number(l, "restored ").or(number(l, "committed ")).is_some() || gone(l)
             };
-            assert!(said.iter().all(fine), "{}", context());
+            assert!(of_rank.iter().all(fine), "{}", context());
         }
         flushed += usize::from(whole_outside(&store));
         // It has the time to end, or not.
         if looks_after.is_some() && next(2) == 0 {
             std::thread::sleep(Duration::from_millis(20));
         }
-        let last = |said: &Vec<String>| said.iter().filter_map(|l| number(l, "committed ")).max();
-        least = least.max(said.iter().map(|s| last(s).unwrap_or(0)).min().unwrap_or(0));
+        let last =
+            |of_rank: &Vec<String>| of_rank.iter().filter_map(|l| number(l, "committed ")).max();
+        least = least.max(
+            printed
+                .iter()
+                .map(|s| last(s).unwrap_or(0))
+                .min()
+                .unwrap_or(0),
+        );
     }
     assert!(flushed > 0, "seed {seed}: nothing was flushed");
     brought += looks_after.map_or(0, LooksAfter::end);
@@ -373,7 +380,7 @@ fn what_does_not_fit_is_told_before_it_is_needed() {
     }
     let script = "mkdir tier memory large && mount -t tmpfs -o size=16m none tier && mount -t tmpfs -o size=16m none memory && \
                   mount -t tmpfs -o size=200m none large && exec ./phx . full";
-    let text = said(
+    let text = output_of(
         Command::new("unshare")
             .args(namespace)
             .args(["sh", "-c", script])

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{compiler, said};
+use common::{compiler, output_of};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,12 +13,12 @@ fn begun() -> tempfile::TempDir {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let program = folder.path().join("units");
     let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
-    said(&mut compiler("cc", &flags, &["tests/units.c"], &program));
-    said(&mut asked(folder.path(), &["make", "8192"]));
+    output_of(&mut compiler("cc", &flags, &["tests/units.c"], &program));
+    output_of(&mut command_of(folder.path(), &["make", "8192"]));
     folder
 }
 
-fn asked(folder: &Path, what: &[&str]) -> Command {
+fn command_of(folder: &Path, what: &[&str]) -> Command {
     let mut command = Command::new(folder.join("units"));
     command.arg(folder.join("field")).args(what);
     command
@@ -26,13 +26,13 @@ fn asked(folder: &Path, what: &[&str]) -> Command {
 
 fn neighbour(folder: &Path, number: usize, turns: usize) -> Child {
     let (number, turns) = (number.to_string(), turns.to_string());
-    let mut command = asked(folder, &["neighbour", &number, &turns]);
+    let mut command = command_of(folder, &["neighbour", &number, &turns]);
     command.stdout(Stdio::piped()).spawn().unwrap()
 }
 
 /// The counter, and the words of neighbours.
 fn words(folder: &Path) -> Vec<u64> {
-    let text = said(&mut asked(folder, &["show", "4"]));
+    let text = output_of(&mut command_of(folder, &["show", "4"]));
     let (words, unit) = text.split_once("of ").unwrap();
     assert_eq!(unit, "8192\n");
     words
@@ -72,7 +72,7 @@ fn a_program_that_is_killed_in_the_middle_keeps_nobody_from_its_unit() {
         std::thread::sleep(Duration::from_micros(round as u64 * 170));
         killed.kill().unwrap();
         killed.wait().unwrap();
-        let told = lines
+        let reported = lines
             .map_while(Result::ok)
             .last()
             .map_or(first.len() as u64, |last| last.parse().unwrap());
@@ -83,10 +83,13 @@ fn a_program_that_is_killed_in_the_middle_keeps_nobody_from_its_unit() {
             String::from_utf8_lossy(&out.stdout)
         );
         let words = words(folder.path());
-        assert!((told..=told + 1).contains(&words[1]), "{told} {words:?}");
+        assert!(
+            (reported..=reported + 1).contains(&words[1]),
+            "{reported} {words:?}"
+        );
         assert_eq!(words[2], 10);
         // None of the reported changes is lost, and at most those under way are added.
-        completed += 10 + told;
+        completed += 10 + reported;
         let under_way = 1 + round as u64;
         assert!(
             (completed..=completed + under_way).contains(&words[0]),

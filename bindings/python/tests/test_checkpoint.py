@@ -87,8 +87,8 @@ class Runs(unittest.TestCase):
     def test_what_is_flushed_outlives_the_tier(self):
         with tempfile.TemporaryDirectory() as store:
             for first, tier in [(0, "one"), (3, "two")]:
-                told = {"run": "flushed", "tier": os.path.join(store, tier), "external": store, "flush_every": 2, "flush_rate": 10**9}
-                with checkpoint.Checkpoints(**told) as ck:
+                options = {"run": "flushed", "tier": os.path.join(store, tier), "external": store, "flush_every": 2, "flush_rate": 10**9}
+                with checkpoint.Checkpoints(**options) as ck:
                     step = ck.zeros("step", 1, "i8")
                     ck.restart()
                     self.assertEqual(step[0], first)
@@ -268,8 +268,8 @@ class Checkpoints(unittest.TestCase):
     def test_a_version_has_reached_what_an_object_asks_for(self):
         with tempfile.TemporaryDirectory() as store:
             # So slow a tier that the helper cannot have copied all before this thread comes to it.
-            told = {"staging": checkpoint.ALL, "profile": "device=20MB/s", "external": store, "flush_every": 1}
-            with checkpoint.Checkpoints(run="persistent", **told) as ck:
+            options = {"staging": checkpoint.ALL, "profile": "device=20MB/s", "external": store, "flush_every": 1}
+            with checkpoint.Checkpoints(run="persistent", **options) as ck:
                 ck.zeros("a", 3 * MIB // 8)
                 ck.commit()
                 self.assertGreater(ck.stats().last_staged_bytes, 0)
@@ -461,11 +461,11 @@ class Checkpoints(unittest.TestCase):
     def test_a_version_without_its_buddy_is_warned_of(self):
         with checkpoint.Checkpoints(run="alone", replicas=1, staging=checkpoint.ALL) as ck:
             ck.zeros("a", 1000)
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 version = ck.commit()
-            self.assertEqual((version.number, [w.category for w in told]), (1, [checkpoint.DegradedWarning]))
-            self.assertEqual(told[0].filename, __file__)
+            self.assertEqual((version.number, [w.category for w in caught]), (1, [checkpoint.DegradedWarning]))
+            self.assertEqual(caught[0].filename, __file__)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class Store(unittest.TestCase):
                 self.store.array("y")
         self.assertEqual(bytes(self.store.map("y")), bytes(range(40)))
 
-    def test_misuse_is_told(self):
+    def test_misuse_is_reported(self):
         for call, kind in [
             (lambda: Objects("/no/such/store"), tarn.NotFoundError),
             (lambda: Objects(), tarn.InvalidError),

@@ -291,12 +291,15 @@ fn a_crash_of_who_de_stages_after_a_death_loses_nothing_and_the_next_one_ends_it
     arena.publish(&mut memory, new, |_| true).unwrap();
     let (lost, staged) = (Staged(None), Staged(Some(staging)));
     let before = memory.clone();
-    let told = left::destage(&mut memory.clone(), &lost).unwrap();
-    assert_eq!((told.brought, told.lacking), (Vec::new(), vec![id(2)]));
+    let outcome = left::destage(&mut memory.clone(), &lost).unwrap();
+    assert_eq!(
+        (outcome.brought, outcome.lacking),
+        (Vec::new(), vec![id(2)])
+    );
     memory.done.clear();
-    let told = left::destage(&mut memory, &staged).unwrap();
-    let brought: Vec<_> = told.brought.iter().map(|(id, _)| *id).collect();
-    assert_eq!((brought, told.lacking), (vec![id(2)], Vec::new()));
+    let outcome = left::destage(&mut memory, &staged).unwrap();
+    let brought: Vec<_> = outcome.brought.iter().map(|(id, _)| *id).collect();
+    assert_eq!((brought, outcome.lacking), (vec![id(2)], Vec::new()));
     assert_eq!(whole(&memory), [1, 2]);
     let mut ended = [0, 0];
     images(&before.bytes, &memory.done, |image, _| {
@@ -422,9 +425,10 @@ fn after_a_failure_nothing_is_done_until_it_is_opened_again() {
     commit(&mut arena, &mut memory, 1, 2);
     let mut failing = Failing(memory);
     assert!(arena.publish(&mut failing, None, |_| false).is_err());
-    let says = |e: arena::ArenaError| assert!(e.to_string().contains("open it again"), "{e}");
-    says(arena.places(&failing, &[1]).unwrap_err());
-    says(arena.publish(&mut failing.0, None, |_| true).unwrap_err());
+    let assert_refused =
+        |e: arena::ArenaError| assert!(e.to_string().contains("open it again"), "{e}");
+    assert_refused(arena.places(&failing, &[1]).unwrap_err());
+    assert_refused(arena.publish(&mut failing.0, None, |_| true).unwrap_err());
     // Here it had reached the medium.
     assert!(Arena::resume(&mut failing.0).unwrap().versions().is_empty());
 }
@@ -528,10 +532,10 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     let mut arena = Arena::format(&mut memory, header()).unwrap();
     commit(&mut arena, &mut memory, 1, 2);
     let before = (arena.clone(), memory.bytes.clone());
-    let says = |error: arena::ArenaError, words: &str| {
+    let assert_refused = |error: arena::ArenaError, words: &str| {
         assert!(error.to_string().contains(words), "{error}")
     };
-    says(
+    assert_refused(
         arena.places(&memory, &[SIZE as u64]).unwrap_err(),
         "are free",
     );
@@ -544,7 +548,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
             pieces: Vec::new(),
         }],
     };
-    says(
+    assert_refused(
         arena
             .publish(
                 &mut memory,
@@ -554,7 +558,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
             .unwrap_err(),
         "out of order",
     );
-    says(
+    assert_refused(
         arena
             .publish(
                 &mut memory,
@@ -574,7 +578,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         arena.publish(&mut memory, new, |_| true).unwrap();
     }
     let many = Some((id(17), PersistenceLevel::Durable, RankManifest::default()));
-    says(
+    assert_refused(
         arena.publish(&mut memory, many, |_| true).unwrap_err(),
         "versions",
     );
@@ -584,7 +588,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!(whole(&memory), [1]);
     assert_eq!(arena.versions(), before.0.versions());
     let small = &mut Memory::new(vec![0; 100]);
-    says(Arena::format(small, header()).unwrap_err(), "are free");
+    assert_refused(Arena::format(small, header()).unwrap_err(), "are free");
     assert!(Arena::open(small).is_err());
 }
 

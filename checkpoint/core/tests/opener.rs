@@ -335,8 +335,8 @@ fn check(memory: &Memory, known: &[RankManifest], reached: &mut Reached) {
 
 #[test]
 fn whatever_an_arena_says_is_refused_or_can_be_worked_with() {
-    let asked = std::env::var("TARN_ARENAS").ok();
-    let arenas = asked.map_or(ARENAS, |n| n.parse().expect("TARN_ARENAS is a number"));
+    let variable = std::env::var("TARN_ARENAS").ok();
+    let arenas = variable.map_or(ARENAS, |n| n.parse().expect("TARN_ARENAS is a number"));
     let real = real();
     let known: Vec<RankManifest> = real
         .iter()

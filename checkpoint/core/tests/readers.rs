@@ -230,7 +230,7 @@ fn at_all_instants(other: bool) {
 
 /// A reader that stays for good costs a slot, and no more.
 #[test]
-fn what_is_pinned_is_passed_over_and_its_room_is_there_again_afterwards() {
+fn what_is_pinned_is_passed_over_and_its_space_is_there_again_afterwards() {
     let mut alone = Memory::new((0, 0..0));
     let first = commits(&mut alone, false);
     let version = At::open(alone.images.get_mut(), &[first])

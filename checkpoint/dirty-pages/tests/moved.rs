@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{KINDS, Kind, Memory, faults, kernel, page, refused, told, trackers, written};
+use common::{
+    KINDS, Kind, Memory, faults, kernel, page, refused, reported_ranges, trackers, written,
+};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 use std::mem::forget;
@@ -123,7 +125,10 @@ fn memory_that_grew_where_it_is_is_watched_as_before() {
         // SAFETY: it grows into a gap, or not at all if another thread has taken it.
         let grown = unsafe { mremap(start, 32 * page(), 64 * page(), MremapFlags::empty()) };
         memory.write(5, 2);
-        assert_eq!(watch.written(true).unwrap(), told(&tracker, 32, &[3, 5]));
+        assert_eq!(
+            watch.written(true).unwrap(),
+            reported_ranges(&tracker, 32, &[3, 5])
+        );
         drop(watch);
         if grown.is_err() {
             forget(memory);

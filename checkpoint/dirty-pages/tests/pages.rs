@@ -5,7 +5,8 @@
 mod common;
 
 use common::{
-    HUGE, KINDS, Kind, Memory, faults, kernel, page, pages, refused, told, trackers, written,
+    HUGE, KINDS, Kind, Memory, faults, kernel, page, pages, refused, reported_ranges, trackers,
+    written,
 };
 use rustix::io::Errno;
 use std::io::Write;
@@ -26,12 +27,15 @@ fn a_page_that_was_written_is_told_and_no_other() {
         for page in [0, 7, 8, 599] {
             memory.write(page, 2);
         }
-        let expected = told(&tracker, 600, &[0, 7, 8, 599]);
+        let expected = reported_ranges(&tracker, 600, &[0, 7, 8, 599]);
         assert_eq!(watch.written(false).unwrap(), expected, "{kind:?}");
         assert_eq!(watch.written(true).unwrap(), expected, "{kind:?}");
         assert_eq!(watch.written(true).unwrap(), [], "{kind:?}");
         memory.write(8, 3);
-        assert_eq!(watch.written(true).unwrap(), told(&tracker, 600, &[8]));
+        assert_eq!(
+            watch.written(true).unwrap(),
+            reported_ranges(&tracker, 600, &[8])
+        );
         memory.write(9, 3);
         watch.arm().unwrap();
         assert_eq!(watch.written(true).unwrap(), [], "{kind:?}");
@@ -65,7 +69,7 @@ fn pages_that_were_never_touched_are_told_once_they_are_written_and_not_before()
         assert_eq!(watch.written(true).unwrap(), [], "{kind:?}");
         let some = [3, 511, 512, 1199];
         some.iter().for_each(|page| memory.write(*page, 1));
-        let expected = told(&tracker, 1200, &some);
+        let expected = reported_ranges(&tracker, 1200, &some);
         assert_eq!(watch.written(true).unwrap(), expected, "{kind:?}");
     }
 }
@@ -80,7 +84,7 @@ fn more_ranges_than_one_call_lists_are_all_told_in_order() {
         let odd: Vec<usize> = (each..2001 * each).step_by(2 * each).collect();
         odd.iter().for_each(|page| memory.write(*page, 2));
         let seen = watch.written(true).unwrap();
-        assert_eq!(seen, told(&tracker, 2001 * each, &odd));
+        assert_eq!(seen, reported_ranges(&tracker, 2001 * each, &odd));
         assert_eq!(seen.len(), 1000);
         assert_eq!(watch.written(true).unwrap(), []);
     }
@@ -120,7 +124,7 @@ fn a_programs_own_variables_can_be_watched() {
         watch.arm().unwrap();
         assert_eq!(watch.written(true).unwrap(), []);
         VARIABLES.0[page() + 5].store(2, Ordering::Relaxed);
-        let expected = told(&tracker, VARIABLES.0.len() / page(), &[1]);
+        let expected = reported_ranges(&tracker, VARIABLES.0.len() / page(), &[1]);
         assert_eq!(watch.written(true).unwrap(), expected);
     }
 }
@@ -190,7 +194,7 @@ fn a_huge_page_is_told_by_its_small_pages() {
         watch.arm().unwrap();
         assert!(has_huge_pages(&memory), "protecting them takes them apart");
         memory.write(each + 5, 2);
-        let expected = told(&tracker, 3 * each, &[each + 5]);
+        let expected = reported_ranges(&tracker, 3 * each, &[each + 5]);
         assert_eq!(watch.written(true).unwrap(), expected);
     }
 }

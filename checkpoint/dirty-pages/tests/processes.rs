@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Kind, Memory, kernel, page, told, trackers};
+use common::{Kind, Memory, kernel, page, reported_ranges, trackers};
 use std::process::Command;
 use tarn_dirty_pages::{Tracker, pinned};
 use tarn_ports::{TrackError, WatchedMemory};
@@ -45,10 +45,10 @@ fn after_a_fork_the_parents_writes_are_seen_and_the_childs_are_its_own() {
             assert_eq!(forked(read_by_child), 29);
             memory.write(3 * each, 2);
             memory.write(each, 3);
-            let expected = told(&tracker, 64 * each, &[each, 3 * each]);
+            let expected = reported_ranges(&tracker, 64 * each, &[each, 3 * each]);
             assert_eq!(watch.written(true).unwrap(), expected, "{kind:?}");
             memory.write(2 * each, 2);
-            let expected = told(&tracker, 64 * each, &[2 * each]);
+            let expected = reported_ranges(&tracker, 64 * each, &[2 * each]);
             assert_eq!(watch.written(true).unwrap(), expected, "{kind:?}");
         }
     }
@@ -67,7 +67,7 @@ fn in_shared_memory_another_processs_writes_are_not_seen() {
         };
         forked(write);
         memory.write(3 * each, 2);
-        let expected = told(&tracker, 64 * each, &[3 * each]);
+        let expected = reported_ranges(&tracker, 64 * each, &[3 * each]);
         let seen = watch.written(true).unwrap();
         assert_eq!((memory.read(2 * each), seen), (9, expected));
     }
@@ -94,7 +94,10 @@ fn what_a_forked_child_inherits_does_nothing_there_or_to_the_parent() {
         let mut watch = inherited.unwrap();
         assert_eq!(code, 1);
         memory.write(7, 2);
-        assert_eq!(watch.written(true).unwrap(), told(&tracker, 64, &[7]));
+        assert_eq!(
+            watch.written(true).unwrap(),
+            reported_ranges(&tracker, 64, &[7])
+        );
     }
 }
 
@@ -142,16 +145,16 @@ fn pinned_memory_is_counted() {
 #[test]
 fn where_userfaultfd_is_refused_the_reason_is_said() {
     // A filter holds for the thread that sets it.
-    let said = std::thread::spawn(|| {
+    let probing = std::thread::spawn(|| {
         refuse(libc::SYS_userfaultfd);
         Tracker::probe().map(drop)
     });
-    let said = said.join().unwrap().unwrap_err();
-    assert!(matches!(said, TrackError::Unsupported(_)), "{said}");
-    let said = said.to_string();
+    let error = probing.join().unwrap().unwrap_err();
+    assert!(matches!(error, TrackError::Unsupported(_)), "{error}");
+    let message = error.to_string();
     assert!(
-        said.contains("userfaultfd is refused") && said.contains("ask for PHX_MPROTECT"),
-        "{said}"
+        message.contains("userfaultfd is refused") && message.contains("ask for PHX_MPROTECT"),
+        "{message}"
     );
 }
 

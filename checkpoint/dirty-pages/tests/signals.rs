@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Kind, Memory, page, pages, told};
+use common::{Kind, Memory, page, pages, reported_ranges};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mprotect, mremap, munmap};
 use std::io::{Error, Write};
 use std::os::fd::AsRawFd;
@@ -86,7 +86,7 @@ fn calls_that_write_to_protected_memory_fail_and_change_nothing() {
     // Once the program has written there itself, they can.
     memory.write(each, 2);
     assert_eq!(read(), page() as isize);
-    let expected = told(&tracker, 4 * each, &[each]);
+    let expected = reported_ranges(&tracker, 4 * each, &[each]);
     assert_eq!(
         (memory.read(each), watch.written(true).unwrap()),
         (9, expected)
@@ -103,7 +103,10 @@ fn memory_is_one_mapping_again_when_it_is_watched_no_more() {
     // Pages that were never touched, far from each other.
     let odd: Vec<usize> = (each..pages).step_by(2 * each).collect();
     odd.iter().for_each(|page| memory.write(*page, 2));
-    assert_eq!(watch.written(false).unwrap(), told(&tracker, pages, &odd));
+    assert_eq!(
+        watch.written(false).unwrap(),
+        reported_ranges(&tracker, pages, &odd)
+    );
     assert_eq!(mappings(&memory).len(), 64);
     drop(watch);
     assert_eq!(mappings(&memory), [(memory.len, "rw-p".to_owned())]);
@@ -129,10 +132,10 @@ fn only_what_can_be_read_and_written_and_not_executed_is_watched() {
         unsafe { mprotect(memory.at(each).cast(), page(), to_mprotect(access)) }.unwrap();
         // SAFETY: it is refused.
         let refused = unsafe { tracker.watch(memory.start, memory.len) };
-        let said = refused.unwrap_err().to_string();
+        let message = refused.unwrap_err().to_string();
         assert!(
-            said.contains("read and written, and not executed"),
-            "{said}"
+            message.contains("read and written, and not executed"),
+            "{message}"
         );
         assert!(mappings(&memory).contains(&(page(), flags.to_owned())));
     }
@@ -165,10 +168,10 @@ fn a_thread_that_has_the_signal_blocked_is_refused() {
         }
         Tracker::by_mprotect().map(drop)
     });
-    let said = refused.join().unwrap().unwrap_err().to_string();
+    let message = refused.join().unwrap().unwrap_err().to_string();
     assert!(
-        said.contains("SIGSEGV blocked") && said.contains("without PHX_MPROTECT"),
-        "{said}"
+        message.contains("SIGSEGV blocked") && message.contains("without PHX_MPROTECT"),
+        "{message}"
     );
 }
 
@@ -239,8 +242,8 @@ fn memory_can_be_let_go_while_threads_write_to_it() {
 }
 
 #[test]
-fn more_than_the_table_has_room_for_is_refused() {
-    const TEST: &str = "more_than_the_table_has_room_for_is_refused";
+fn more_than_the_table_has_space_for_is_refused() {
+    const TEST: &str = "more_than_the_table_has_space_for_is_refused";
     if case().is_none() {
         return assert!(apart(TEST, "full").success());
     }
@@ -251,8 +254,11 @@ fn more_than_the_table_has_room_for_is_refused() {
         let mut all: Vec<_> = (0..1024).map(|n| memory.part(&tracker, one(n))).collect();
         // SAFETY: it is refused.
         let refused = unsafe { tracker.watch(NonNull::new(memory.at(1024)).unwrap(), page()) };
-        let said = refused.unwrap_err().to_string();
-        assert!(said.contains("1024 ranges are watched already"), "{said}");
+        let message = refused.unwrap_err().to_string();
+        assert!(
+            message.contains("1024 ranges are watched already"),
+            "{message}"
+        );
         let last = all.last_mut().unwrap();
         last.arm().unwrap();
         memory.write(1023, 2);
@@ -275,7 +281,7 @@ fn where_the_kernel_allows_no_more_mappings_all_counts_as_written() {
     let memory = Memory::touched(Kind::Anonymous, 64 * each);
     let mut watch = memory.watch(&tracker);
     watch.arm().unwrap();
-    let all = told(&tracker, 64 * each, &(0..64 * each).collect::<Vec<_>>());
+    let all = reported_ranges(&tracker, 64 * each, &(0..64 * each).collect::<Vec<_>>());
     let len = 2 * most * page();
     // SAFETY: a new range, every second page of which is made another mapping.
     unsafe {
@@ -297,7 +303,7 @@ fn where_the_kernel_allows_no_more_mappings_all_counts_as_written() {
     memory.write(30 * each, 2);
     assert_eq!(
         watch.written(true).unwrap(),
-        told(&tracker, 64 * each, &[30 * each])
+        reported_ranges(&tracker, 64 * each, &[30 * each])
     );
 }
 
@@ -305,19 +311,19 @@ fn where_the_kernel_allows_no_more_mappings_all_counts_as_written() {
 static SEEN: Seen = Seen {
     own: AtomicUsize::new(0),
     faults: AtomicUsize::new(0),
-    as_asked: AtomicUsize::new(0),
+    as_expected: AtomicUsize::new(0),
 };
 
 struct Seen {
     own: AtomicUsize,
     faults: AtomicUsize,
-    as_asked: AtomicUsize,
+    as_expected: AtomicUsize,
 }
 
 impl Seen {
-    fn fault(&self, as_asked: bool) {
+    fn fault(&self, as_expected: bool) {
         self.faults.fetch_add(1, SeqCst);
-        self.as_asked.fetch_add(usize::from(as_asked), SeqCst);
+        self.as_expected.fetch_add(usize::from(as_expected), SeqCst);
         let own = self.own.load(SeqCst) as *mut _;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the test's own memory.
@@ -341,8 +347,9 @@ fn here(signal: i32) -> (bool, bool) {
 extern "C" fn long(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: as the kernel gave it.
     let address = unsafe { (*info).si_addr() } as usize;
-    let told = signal == libc::SIGSEGV && address == SEEN.own.load(SeqCst) && !context.is_null();
-    SEEN.fault(told && here(libc::SIGUSR1) == (true, true) && here(libc::SIGSEGV).0);
+    let is_own_fault =
+        signal == libc::SIGSEGV && address == SEEN.own.load(SeqCst) && !context.is_null();
+    SEEN.fault(is_own_fault && here(libc::SIGUSR1) == (true, true) && here(libc::SIGSEGV).0);
 }
 
 extern "C" fn short(signal: i32) {
@@ -397,7 +404,7 @@ fn faults_of_others_reach_the_handler_that_was_there_before() {
             assert_eq!(others.at(0).read_volatile(), round);
         }
         memory.write(usize::from(round), round);
-        let seen = [SEEN.faults.load(SeqCst), SEEN.as_asked.load(SeqCst)];
+        let seen = [SEEN.faults.load(SeqCst), SEEN.as_expected.load(SeqCst)];
         assert_eq!(seen, [usize::from(round); 2]);
     }
     assert_eq!(watch.written(true).unwrap().len(), 1);
@@ -517,8 +524,8 @@ fn a_handler_that_comes_later_ends_the_watching() {
     watch.arm().unwrap();
     memory.write(0, 2);
     install(libc::SIG_DFL, 0, &[]);
-    let said = watch.written(true).unwrap_err().to_string();
-    assert!(said.contains("another handler of SIGSEGV"), "{said}");
+    let message = watch.written(true).unwrap_err().to_string();
+    assert!(message.contains("another handler of SIGSEGV"), "{message}");
     let all = watch.written(false).unwrap();
     assert_eq!(all, [pages(0..4 * each)]);
     assert!(watch.arm().is_err());

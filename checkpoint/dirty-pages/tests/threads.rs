@@ -29,12 +29,17 @@ fn writes() -> impl Strategy<Value = Writes> {
     (0..PAGES * page(), steps).prop_map(near)
 }
 
-/// Copies written pages again, and adds them to `told`.
-fn copy_again(watch: &mut WriteWatch, copy: &mut [u8], first: usize, told: &mut BTreeSet<usize>) {
+/// Copies written pages again, and adds them to `reported`.
+fn copy_again(
+    watch: &mut WriteWatch,
+    copy: &mut [u8],
+    first: usize,
+    reported: &mut BTreeSet<usize>,
+) {
     for range in watch.written(true).unwrap() {
         let bytes = range.start as usize..range.end as usize;
         watch.copy(range.start, &mut copy[bytes.clone()]);
-        told.extend((first + bytes.start) / page()..(first + bytes.end).div_ceil(page()));
+        reported.extend((first + bytes.start) / page()..(first + bytes.end).div_ceil(page()));
     }
 }
 
@@ -48,7 +53,7 @@ fn copied_while_written(
     let mut watch = memory.part(tracker, part.clone());
     let mut copy = vec![0; part.len()];
     for (round, threads) in rounds.into_iter().enumerate() {
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         if round == 0 {
             watch.arm().unwrap();
         }
@@ -68,9 +73,9 @@ fn copied_while_written(
             if round == 0 {
                 watch.copy(0, &mut copy);
             }
-            copy_again(&mut watch, &mut copy, part.start, &mut told);
+            copy_again(&mut watch, &mut copy, part.start, &mut reported);
         });
-        copy_again(&mut watch, &mut copy, part.start, &mut told);
+        copy_again(&mut watch, &mut copy, part.start, &mut reported);
         let edges = [part.start, part.end].map(|at| (at % page() != 0).then_some(at / page()));
         let all = threads.iter().flatten().map(|(at, _)| at / page());
         let inside = part.start / page()..part.end.div_ceil(page());
@@ -89,7 +94,7 @@ fn copied_while_written(
             .chain(edges.into_iter().flatten())
             .flat_map(granule)
             .collect();
-        assert_eq!(told, written, "round {round}");
+        assert_eq!(reported, written, "round {round}");
         let mut there = vec![0; part.len()];
         watch.copy(0, &mut there);
         assert!(

@@ -354,8 +354,8 @@ fn links_to_versions_are_followed_to_files_and_never_written_through() {
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
     for (number, to) in [(3, &fifo), (4, &parts.path().join("no"))] {
         link(to, number);
-        let told = store.map("k", None).unwrap_err().to_string();
-        assert!(told.contains("is a link"), "{told}");
+        let message = store.map("k", None).unwrap_err().to_string();
+        assert!(message.contains("is a link"), "{message}");
         assert!(store.list().unwrap()[0].damaged);
     }
     assert_eq!(store.put("k", b"mine", "").unwrap().number, 5);

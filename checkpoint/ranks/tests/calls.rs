@@ -69,15 +69,17 @@ fn content(bytes: usize) -> Vec<u8> {
 fn keep_and_read_back(ranks: &[Arc<Meeting>]) {
     let last = ranks.len() as u32 - 1;
     ranks[last as usize].serve(Arc::new(Memory::default()));
-    let asks = &ranks[0];
+    let caller = &ranks[0];
     // Of one byte more than pieces, of none, and across them.
     let bytes = content((9 << 20) + 1);
-    let name = asks.grant(last, 3, bytes.len() as u64 + 10, LONG).unwrap();
+    let name = caller
+        .grant(last, 3, bytes.len() as u64 + 10, LONG)
+        .unwrap();
     assert_eq!(name, "staging of 0");
-    assert_eq!(asks.put(last, 3, 10, &bytes, LONG).unwrap(), crc(&bytes));
-    assert_eq!(asks.put(last, 3, 7, b"", LONG).unwrap(), crc(b""));
+    assert_eq!(caller.put(last, 3, 10, &bytes, LONG).unwrap(), crc(&bytes));
+    assert_eq!(caller.put(last, 3, 7, b"", LONG).unwrap(), crc(b""));
     assert_eq!(
-        asks.put(last, 3, 0, b"ten bytes.", LONG).unwrap(),
+        caller.put(last, 3, 0, b"ten bytes.", LONG).unwrap(),
         crc(b"ten bytes.")
     );
     let mut back = vec![0; bytes.len()];
@@ -89,7 +91,8 @@ fn keep_and_read_back(ranks: &[Arc<Meeting>]) {
             assert!(!more.is_empty() && (at < 10 || so_far[more.clone()] == bytes[more.clone()]));
             there = more.end;
         };
-        asks.fetch(last, "0/0.staging", at, into, LONG, &mut arrived)
+        caller
+            .fetch(last, "0/0.staging", at, into, LONG, &mut arrived)
             .unwrap();
         assert_eq!(there, size);
     };

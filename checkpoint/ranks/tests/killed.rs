@@ -46,7 +46,7 @@ fn does_as_it_is_told() {
             other => panic!("{other}"),
         };
         match done {
-            Ok(heard) => println!("{heard}"),
+            Ok(reply) => println!("{reply}"),
             Err(e) => println!("{} lost", lost(&e)),
         }
     }
@@ -54,8 +54,8 @@ fn does_as_it_is_told() {
 
 struct Rank {
     child: Child,
-    says: ChildStdin,
-    hears: Lines<BufReader<ChildStdout>>,
+    stdin: ChildStdin,
+    stdout: Lines<BufReader<ChildStdout>>,
 }
 
 impl Rank {
@@ -72,8 +72,8 @@ impl Rank {
         }
         let mut child = child.spawn().unwrap();
         Self {
-            says: child.stdin.take().unwrap(),
-            hears: BufReader::new(child.stdout.take().unwrap()).lines(),
+            stdin: child.stdin.take().unwrap(),
+            stdout: BufReader::new(child.stdout.take().unwrap()).lines(),
             child,
         }
     }
@@ -81,17 +81,17 @@ impl Rank {
     fn program(folder: &Path, meet: Option<&str>) -> Vec<Self> {
         let mut ranks: Vec<_> = (0..RANKS).map(|r| Self::start(folder, r, meet)).collect();
         for rank in &mut ranks {
-            while rank.hear() != "met" {}
+            while rank.receive() != "met" {}
         }
         ranks
     }
 
-    fn say(&mut self, what: &str) {
-        writeln!(self.says, "{what}").unwrap();
+    fn send(&mut self, what: &str) {
+        writeln!(self.stdin, "{what}").unwrap();
     }
 
-    fn hear(&mut self) -> String {
-        self.hears.next().expect("it has ended").unwrap()
+    fn receive(&mut self) -> String {
+        self.stdout.next().expect("it has ended").unwrap()
     }
 
     fn kill(&mut self) {
@@ -108,8 +108,8 @@ impl Drop for Rank {
 }
 
 fn exchange(ranks: &mut [Rank]) -> Vec<String> {
-    ranks.iter_mut().for_each(|r| r.say("exchange"));
-    ranks.iter_mut().map(Rank::hear).collect()
+    ranks.iter_mut().for_each(|r| r.send("exchange"));
+    ranks.iter_mut().map(Rank::receive).collect()
 }
 
 #[test]
@@ -120,14 +120,14 @@ fn who_is_killed_in_an_exchange_is_known_to_all_others_at_once_and_for_ever() {
             let mut ranks = Rank::program(folder.path(), meet.as_deref());
             assert_eq!(exchange(&mut ranks), ["0 1 2"; 3]);
             let mut killed = ranks.remove(dead);
-            ranks[0].say("exchange");
-            ranks[1].say("wait");
+            ranks[0].send("exchange");
+            ranks[1].send("wait");
             killed.kill();
             let gone = format!("rank {dead} lost");
             for _ in 0..2 {
-                assert_eq!([ranks[0].hear(), ranks[1].hear()], [&*gone, &*gone]);
-                ranks[0].say("wait");
-                ranks[1].say("exchange");
+                assert_eq!([ranks[0].receive(), ranks[1].receive()], [&*gone, &*gone]);
+                ranks[0].send("wait");
+                ranks[1].send("exchange");
             }
         }
     }

@@ -25,7 +25,7 @@ fn eight_ranks_hear_the_words_of_all_in_order_of_ranks() {
     for n in 0..50 {
         let word = format!("round {n}, rank");
         let expected: Vec<String> = (0..8).map(|r| format!("{word} {r}")).collect();
-        assert!(round(&ranks, &word).iter().all(|heard| *heard == expected));
+        assert!(round(&ranks, &word).iter().all(|words| *words == expected));
     }
     assert!(
         ranks
@@ -119,13 +119,13 @@ fn an_exchange_to_which_a_rank_does_not_come_names_it_and_the_next_is_as_it_shou
             "{text}"
         );
     }
-    let heard = all(ranks.clone(), |r| {
+    let words = all(ranks.clone(), |r| {
         // Rank 2 comes to the first after all.
         let first = (r.rank() == 2).then(|| texts(r.exchange(b"late", LONG).unwrap()));
         (first, texts(r.exchange(b"second", LONG).unwrap()))
     });
-    assert_eq!(heard[2].0.as_deref().unwrap(), ["first", "first", "late"]);
-    assert!(heard.iter().all(|(_, second)| second == &["second"; 3]));
+    assert_eq!(words[2].0.as_deref().unwrap(), ["first", "first", "late"]);
+    assert!(words.iter().all(|(_, second)| second == &["second"; 3]));
     // No more than a few are begun without the one who is missing.
     let given_up: Vec<_> = (0..5)
         .map(|_| ranks[0].exchange(b"again", Duration::ZERO).unwrap_err())
@@ -168,11 +168,11 @@ fn to_tell_does_not_wait_for_a_slow_rank_and_the_newest_arrives() {
 fn the_largest_word_is_heard_and_a_byte_more_is_refused() {
     let folder = common::folder();
     let ranks = program(folder.path(), 2);
-    let heard = all(ranks.clone(), |r| {
+    let exchanged = all(ranks.clone(), |r| {
         let word = vec![r.rank() as u8 + 1; MAX_WORD];
         r.exchange(&word, LONG).unwrap()
     });
-    for words in heard {
+    for words in exchanged {
         assert!(words[0].len() == MAX_WORD && words[0].iter().all(|b| *b == 1));
         assert!(words[1].len() == MAX_WORD && words[1].iter().all(|b| *b == 2));
     }
@@ -210,11 +210,11 @@ fn who_ends_in_order_is_missed_only_where_it_is_needed() {
 fn the_last_words_of_a_rank_0_that_ends_are_heard() {
     let folder = common::folder();
     for _ in 0..20 {
-        let heard = all(program(folder.path(), 3), |r| {
+        let counts = all(program(folder.path(), 3), |r| {
             let word = vec![r.rank() as u8; 1 << 20];
             r.exchange(&word, LONG).map(|words| words.len())
         });
-        assert!(heard.iter().all(|n| matches!(n, Ok(3))), "{heard:?}");
+        assert!(counts.iter().all(|n| matches!(n, Ok(3))), "{counts:?}");
     }
 }
 
@@ -268,12 +268,12 @@ fn a_rank_of_a_program_that_is_complete_or_of_another_size_is_refused_on_every_n
 fn two_programs_in_two_folders_do_not_see_each_other() {
     let folders = [(); 2].map(|()| common::folder());
     let programs = all(folders.iter().collect(), |f| program(f.path(), 3));
-    let heard = all(
+    let words = all(
         vec![(&programs[0], "a"), (&programs[1], "b")],
         |(ranks, word)| (0..20).map(|_| round(ranks, word)).next_back().unwrap(),
     );
-    assert_eq!(heard[0][2], ["a 0", "a 1", "a 2"]);
-    assert_eq!(heard[1][2], ["b 0", "b 1", "b 2"]);
+    assert_eq!(words[0][2], ["a 0", "a 1", "a 2"]);
+    assert_eq!(words[1][2], ["b 0", "b 1", "b 2"]);
 }
 
 #[test]

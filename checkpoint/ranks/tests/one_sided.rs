@@ -267,12 +267,12 @@ fn what_comes_late_lands_nowhere() {
             return;
         };
         let stale = libfabric(provider).unwrap();
-        let heard = [&stale, &kept].map(|rma| Arc::new(Stalls(rma.clone(), Mutex::default())));
-        let two = Two::by(|rank| Some(Ok(heard[rank as usize].clone()))).unwrap();
+        let stalling = [&stale, &kept].map(|rma| Arc::new(Stalls(rma.clone(), Mutex::default())));
+        let two = Two::by(|rank| Some(Ok(stalling[rank as usize].clone()))).unwrap();
         let here: IpAddr = "127.0.0.1".parse().unwrap();
         let attended = kept.attend(here).unwrap();
         let late = |n: usize, bytes: &[u8], within: Duration| {
-            let words = heard[1].1.lock().unwrap()[n].clone();
+            let words = stalling[1].1.lock().unwrap()[n].clone();
             let until = Instant::now() + within;
             let mut waits = || match Instant::now() < until {
                 true => Ok(()),
@@ -290,8 +290,8 @@ fn what_comes_late_lands_nowhere() {
         two.put(1, 0, &bytes);
         assert_eq!(two.carried().put_by_stream, 1 << 20);
         let why = two.ranks[0].detour().unwrap();
-        let says = "rank 1 by TCP, not by means that stall: it stalls";
-        assert!(why.contains(says), "{why}");
+        let expected = "rank 1 by TCP, not by means that stall: it stalls";
+        assert!(why.contains(expected), "{why}");
         late(0, &other, short);
         assert!(two.memory.bytes(0..1 << 20) == bytes, "{provider}");
         // The window of the generation before does not lead to the memory of this one.
@@ -410,7 +410,7 @@ fn where_one_end_has_it_not_all_goes_by_streams_and_that_is_said() {
         let provider = PROVIDERS[rank as usize];
         Some(Ok(libfabric(provider)?))
     });
-    for (two, says) in [
+    for (two, expected) in [
         (
             only(0),
             "rank 1 by TCP, not by libfabric:tcp;ofi_rxm: it goes by TCP alone",
@@ -430,7 +430,7 @@ fn where_one_end_has_it_not_all_goes_by_streams_and_that_is_said() {
         };
         assert_eq!(two.carried(), carried);
         let why = two.ranks[0].detour().unwrap();
-        assert!(why.contains(says), "{why}");
+        assert!(why.contains(expected), "{why}");
         assert_eq!(two.ranks[0].detour(), None);
     }
 }

@@ -11,12 +11,12 @@ use tarn_ports::Ranks;
 use tarn_ranks::{Meeting, Options};
 
 /// Sends something to the listener, and reads until the connection ends.
-fn say(mut stream: impl Read + Write, what: &[u8]) -> Vec<u8> {
+fn send(mut stream: impl Read + Write, what: &[u8]) -> Vec<u8> {
     // It may be closed before all is sent.
     let _ = stream.write_all(what);
-    let mut heard = Vec::new();
-    let _ = stream.read_to_end(&mut heard);
-    heard
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply);
+    reply
 }
 
 fn unix(folder: &Path, rank: u32) -> UnixStream {
@@ -50,13 +50,13 @@ fn garbage_ends_its_connection_and_nothing_else() {
     ];
     for what in &garbage {
         for rank in 0..3 {
-            let heard = say(unix(folder.path(), rank), what);
-            assert!(heard.len() <= 42 + 32, "{heard:?}");
+            let reply = send(unix(folder.path(), rank), what);
+            assert!(reply.len() <= 42 + 32, "{reply:?}");
         }
     }
     // Of another version: it gets this version.
-    let heard = say(unix(folder.path(), 1), &hello(VERSION + 1));
-    assert_eq!(heard[..10], hello(VERSION)[..10]);
+    let reply = send(unix(folder.path(), 1), &hello(VERSION + 1));
+    assert_eq!(reply[..10], hello(VERSION)[..10]);
     // Mute ones and such that go at once.
     let mute: Vec<_> = (0..300).map(|n| unix(folder.path(), n % 3)).collect();
     assert_eq!(round(&ranks, "rank")[2], ["rank 0", "rank 1", "rank 2"]);
@@ -78,7 +78,7 @@ mod proven {
     }
 
     /// Comes in with a greeting, and sends more.
-    pub(crate) fn say(folder: &Path, rank: u32, greeting: &[u8], more: &[u8]) -> Vec<u8> {
+    pub(crate) fn send(folder: &Path, rank: u32, greeting: &[u8], more: &[u8]) -> Vec<u8> {
         let mut stream = unix(folder, rank);
         stream.write_all(&hello(VERSION)).unwrap();
         let mut theirs = [0; 42 + 32];
@@ -86,7 +86,7 @@ mod proven {
         let sent = [&hello(VERSION)[..], &theirs[..42]].concat();
         assert_eq!(theirs[42..], proof(b"server", &sent));
         let answer = proof(b"client", &[&sent[..], &theirs[42..]].concat());
-        super::say(stream, &[&answer, greeting, more].concat())
+        super::send(stream, &[&answer, greeting, more].concat())
     }
 }
 
@@ -104,19 +104,19 @@ fn who_is_of_no_meeting_is_refused_by_every_rank() {
     let folder = folder();
     let ranks = program(folder.path(), 2);
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let said = text(proven::say(folder.path(), 1, &greeting(2, 0, 2), b""));
+    let reply = text(proven::send(folder.path(), 1, &greeting(2, 0, 2), b""));
     assert!(
-        said.contains("another program, or of its last start"),
-        "{said:?}"
+        reply.contains("another program, or of its last start"),
+        "{reply:?}"
     );
     // Only rank 0 has members.
-    let said = text(proven::say(folder.path(), 1, &greeting(1, 0, 2), b""));
-    assert!(said.contains("another program"), "{said:?}");
-    let said = text(proven::say(folder.path(), 0, &greeting(1, 1, 2), b""));
-    assert!(said.contains("is its rank 1"), "{said:?}");
-    let said = text(proven::say(folder.path(), 0, &greeting(1, 7, 2), b""));
-    assert!(said.contains("no 7"), "{said:?}");
-    assert_eq!(proven::say(folder.path(), 0, &greeting(3, 1, 2), b""), b"");
+    let reply = text(proven::send(folder.path(), 1, &greeting(1, 0, 2), b""));
+    assert!(reply.contains("another program"), "{reply:?}");
+    let reply = text(proven::send(folder.path(), 0, &greeting(1, 1, 2), b""));
+    assert!(reply.contains("is its rank 1"), "{reply:?}");
+    let reply = text(proven::send(folder.path(), 0, &greeting(1, 7, 2), b""));
+    assert!(reply.contains("no 7"), "{reply:?}");
+    assert_eq!(proven::send(folder.path(), 0, &greeting(3, 1, 2), b""), b"");
     assert_eq!(round(&ranks, "rank")[1], ["rank 0", "rank 1"]);
 }
 
@@ -134,14 +134,14 @@ fn a_member_that_says_what_is_no_message_is_lost() {
     for frame in frames {
         let folder = folder();
         let options = here(folder.path(), 0, 2);
-        let heard = all(vec![Some(options), None], |options| match options {
+        let errors = all(vec![Some(options), None], |options| match options {
             Some(options) => Meeting::join(options).unwrap_err().to_string(),
             None => {
-                proven::say(folder.path(), 0, &greeting(1, 1, 2), frame);
+                proven::send(folder.path(), 0, &greeting(1, 1, 2), frame);
                 String::new()
             }
         });
-        assert_eq!(heard[0], "rank 1 is gone: it sent what is no message");
+        assert_eq!(errors[0], "rank 1 is gone: it sent what is no message");
     }
 }
 
@@ -187,7 +187,7 @@ fn strangers_on_the_network_are_none_of_its_business() {
         (Meeting::join(o).unwrap(), mute)
     });
     let (ranks, mute): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
-    say(TcpStream::connect(&meet).unwrap(), &[0; 1000]);
+    send(TcpStream::connect(&meet).unwrap(), &[0; 1000]);
     assert_eq!(round(&ranks, "rank")[0], ["rank 0", "rank 1", "rank 2"]);
     drop(mute);
     drop(ranks);

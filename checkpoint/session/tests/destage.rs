@@ -103,11 +103,10 @@ fn value(i: u64, number: u64) -> u64 {
 }
 
 /// The outcomes that are reported for the program's ranks.
-fn told(destager: &mut Destager) -> Vec<(u32, DestageOutcome)> {
+fn outcomes_of(destager: &mut Destager) -> Vec<(u32, DestageOutcome)> {
     let mut all = Vec::new();
-    let tell =
-        &mut |left: tarn_checkpoint::destage::DestagedArena| all.push((left.rank, left.what));
-    destager.run(OsStr::new("heat"), tell).unwrap();
+    let add = &mut |left: tarn_checkpoint::destage::DestagedArena| all.push((left.rank, left.what));
+    destager.run(OsStr::new("heat"), add).unwrap();
     all
 }
 
@@ -123,19 +122,19 @@ fn what_was_brought_to_the_tier_outlives_memory_and_what_was_not_does_not() {
     node.start(None, 3);
     assert_eq!(destager.runs().unwrap(), ["heat"]);
     assert!(node.memory().join("0.staging").exists());
-    assert_eq!(told(&mut destager), [(0, brought(id(1, 3)))]);
+    assert_eq!(outcomes_of(&mut destager), [(0, brought(id(1, 3)))]);
     assert!(!node.memory().join("0.staging").exists());
     for _ in 0..3 {
-        assert_eq!(told(&mut destager), []);
+        assert_eq!(outcomes_of(&mut destager), []);
     }
     node.loses_its_memory();
-    assert_eq!(told(&mut destager), []);
+    assert_eq!(outcomes_of(&mut destager), []);
     node.start(Some(id(1, 3)), 2);
-    assert_eq!(told(&mut destager), [(0, brought(id(2, 2)))]);
+    assert_eq!(outcomes_of(&mut destager), [(0, brought(id(2, 2)))]);
     node.start(Some(id(2, 2)), 2);
     node.loses_its_memory();
     assert_eq!(
-        told(&mut destager),
+        outcomes_of(&mut destager),
         [(0, DestageOutcome::Lacking(vec![id(3, 2)]))]
     );
     assert!(!node.path("memory").exists(), "nothing is made for it");
@@ -156,14 +155,14 @@ fn what_was_staged_in_part_lies_in_one_piece_afterwards_and_is_mapped_by_readers
             .len()
     };
     let before = size();
-    let told = told(&mut node.destager());
-    let [(0, DestageOutcome::Brought(brought))] = &told[..] else {
-        panic!("{told:?}");
+    let outcomes = outcomes_of(&mut node.destager());
+    let [(0, DestageOutcome::Brought(brought))] = &outcomes[..] else {
+        panic!("{outcomes:?}");
     };
     let all = LENGTH as u64 * 8;
     assert!(
         brought[0].0 == id(1, 3) && (1..all).contains(&brought[0].1),
-        "{told:?}"
+        "{outcomes:?}"
     );
     assert_eq!(size(), before, "there was a place for it");
     let reader = VersionReader::open(VersionSelector {
@@ -189,11 +188,11 @@ fn of_a_large_arena_only_what_is_written_is_mapped() {
     let size = fs::metadata(node.path("tier/phx/heat/1/0.arena"));
     let pages = size.unwrap().len() / rustix::param::page_size() as u64;
     let before = mapped_by_this_thread();
-    let told = told(&mut node.destager());
+    let outcomes = outcomes_of(&mut node.destager());
     let mapped = mapped_by_this_thread() - before;
     assert!(
-        matches!(told[..], [(0, DestageOutcome::Brought(_))]),
-        "{told:?}"
+        matches!(outcomes[..], [(0, DestageOutcome::Brought(_))]),
+        "{outcomes:?}"
     );
     assert!(mapped < pages / 4, "{mapped} of {pages} pages");
 }
@@ -226,14 +225,14 @@ fn a_rank_that_is_running_is_left_alone_and_the_others_are_not() {
         dead.wait();
         let own = format!("process {} is its rank 0", std::process::id());
         let running = (0, DestageOutcome::Running(own));
-        let all = told(&mut destager);
+        let all = outcomes_of(&mut destager);
         assert_eq!(all, [running.clone(), (1, brought(id(1, 1)))]);
         assert!(node.memory().join("0.staging").exists());
-        assert_eq!(told(&mut destager), [running]);
+        assert_eq!(outcomes_of(&mut destager), [running]);
         looked.wait();
     });
-    assert_eq!(told(&mut destager), [(0, brought(id(1, 1)))]);
-    assert_eq!(told(&mut destager), []);
+    assert_eq!(outcomes_of(&mut destager), [(0, brought(id(1, 1)))]);
+    assert_eq!(outcomes_of(&mut destager), []);
 }
 
 /// A staging file that is damaged is looked at again when it has changed, not before; its version is given up by nobody here.
@@ -253,15 +252,15 @@ fn what_is_damaged_in_memory_is_told_once_and_stays() {
     };
     flip(&staging);
     assert_eq!(
-        told(&mut destager),
+        outcomes_of(&mut destager),
         [(0, DestageOutcome::Lacking(vec![id(1, 2)]))]
     );
-    assert_eq!(told(&mut destager), []);
+    assert_eq!(outcomes_of(&mut destager), []);
     // A buddy's copy has it.
     flip(&staging);
     fs::copy(&staging, node.memory().join("0.buddy")).unwrap();
     flip(&staging);
-    assert_eq!(told(&mut destager), [(0, brought(id(1, 2)))]);
+    assert_eq!(outcomes_of(&mut destager), [(0, brought(id(1, 2)))]);
     node.loses_its_memory();
     node.start(Some(id(1, 2)), 0);
 }
@@ -281,7 +280,7 @@ fn what_fails_again_for_the_same_reason_is_told_once() {
     let mut looked_at = |destager: &mut Destager| {
         let name = format!("x{}", something_else_in_memory.next().unwrap());
         fs::write(node.memory().join(name), "").unwrap();
-        told(destager)
+        outcomes_of(destager)
     };
     for _ in 0..2 {
         file.write_all_at(&[0; 8 << 10], 4 << 10).unwrap();
@@ -306,7 +305,10 @@ fn a_start_waits_for_who_brings_its_arena_to_the_tier_and_is_told_if_that_does_n
     node.start(None, 2);
     let arena = node.path("tier/phx/heat/1/0.arena");
     let held = MappedFile::open(&arena).unwrap();
-    assert_eq!(told(&mut node.destager()), [(0, DestageOutcome::Busy)]);
+    assert_eq!(
+        outcomes_of(&mut node.destager()),
+        [(0, DestageOutcome::Busy)]
+    );
     let refused = node.begin(0, 1, Duration::from_millis(50)).unwrap_err();
     assert_eq!(refused.code, CheckpointErrorCode::Busy);
     assert!(refused.text.contains("`tarn ckpt destage`"), "{refused}");
@@ -351,5 +353,5 @@ fn attack_the_folder_of_another_user_is_not_used() {
     let refused = node.destager().run(OsStr::new("heat"), &mut |_| ());
     assert!(refused.unwrap_err().text.contains("others can write to it"));
     open(0o700);
-    assert_eq!(told(&mut node.destager()), [(0, brought(id(1, 1)))]);
+    assert_eq!(outcomes_of(&mut node.destager()), [(0, brought(id(1, 1)))]);
 }

@@ -38,7 +38,7 @@ fn read() -> Result<bool, tarn_checkpoint::CheckpointError> {
 #[ignore = "run by the others, with keys of its own"]
 fn program() {
     let role = std::env::var(ROLE).unwrap();
-    let said = match &*role {
+    let outcome = match &*role {
         "write" | "write in clear" => begin(role == "write").and_then(|mut session| {
             session.values::<u64>("cells")?.fill(NEEDLE);
             let version = session.commit()?.id;
@@ -55,7 +55,7 @@ fn program() {
         "read" => read().map(|same| assert!(same)),
         other => panic!("{other}"),
     };
-    match said {
+    match outcome {
         Ok(()) => println!("it is done"),
         Err(fault) => println!("it is not: {:?} {}", fault.code, fault.text),
     }
@@ -87,32 +87,32 @@ fn run_with(folder: &Path, role: &str, encrypt: bool, clear: bool) -> String {
         stdout,
         stderr,
     } = command.output().unwrap();
-    let said = String::from_utf8_lossy(&stdout).into_owned();
+    let output = String::from_utf8_lossy(&stdout).into_owned();
     assert!(
         status.success(),
-        "{said}\n{}",
+        "{output}\n{}",
         String::from_utf8_lossy(&stderr)
     );
-    said
+    output
 }
 
 #[track_caller]
 fn done(folder: &Path, role: &str, encrypt: bool) {
-    let said = run(folder, role, encrypt);
-    assert!(said.contains("it is done"), "{said}");
+    let output = run(folder, role, encrypt);
+    assert!(output.contains("it is done"), "{output}");
 }
 
 #[track_caller]
 fn refused(folder: &Path, role: &str, encrypt: bool, code: CheckpointErrorCode, why: &str) {
-    let said = run(folder, role, encrypt);
-    let told = said.contains(&format!("it is not: {code:?}")) && said.contains(why);
-    assert!(told, "{said}");
+    let output = run(folder, role, encrypt);
+    let is_refused = output.contains(&format!("it is not: {code:?}")) && output.contains(why);
+    assert!(is_refused, "{output}");
 }
 
-fn lies_somewhere(folder: &Path) -> bool {
+fn contains_needle(folder: &Path) -> bool {
     std::fs::read_dir(folder).unwrap().flatten().any(|entry| {
         match entry.file_type().unwrap().is_dir() {
-            true => lies_somewhere(&entry.path()),
+            true => contains_needle(&entry.path()),
             false => {
                 let bytes = std::fs::read(entry.path()).unwrap();
                 let mut words = bytes.chunks(8);
@@ -137,7 +137,7 @@ fn a_program_is_restarted_and_read_with_the_key_and_by_nobody_else() {
     let mut keys = KeyRing::new(fresh().unwrap());
     write(&file, &keys, false).unwrap();
     done(folder, "write", false);
-    assert!(!lies_somewhere(folder));
+    assert!(!contains_needle(folder));
     done(folder, "read", false);
     done(folder, "restart", true);
     refused(
@@ -188,8 +188,8 @@ fn attack_what_is_in_clear_is_no_version_of_a_program_that_encrypts() {
             CheckpointErrorCode::Invalid,
             "TARN_PHX_CLEAR=1",
         );
-        let said = run_with(folder, role, true, true);
-        assert!(said.contains("it is done"), "{said}");
+        let output = run_with(folder, role, true, true);
+        assert!(output.contains("it is done"), "{output}");
     }
     done(folder, "read", false);
 }

@@ -17,7 +17,7 @@ const LIBRARY: &str = "TARN_FABRIC_LIBRARY";
 /// Longer than anything takes.
 const LONG: Duration = Duration::from_secs(60);
 /// Of a wait for another rank.
-const TIMEOUT: &str = "TARN_TEST_PATIENCE";
+const TIMEOUT: &str = "TARN_TEST_TIMEOUT";
 const BYTES: &str = "TARN_TEST_BYTES";
 const COPIES: &str = "TARN_TEST_COPIES";
 const TCP: &str = "libfabric:tcp;ofi_rxm";
@@ -88,7 +88,7 @@ fn program() {
         let line = line.unwrap();
         let (what, step) = line.split_once(' ').unwrap_or((&line, "0"));
         let step: u64 = step.parse().unwrap();
-        let said = match what {
+        let reply = match what {
             "commit" => {
                 session.values::<u64>("step").unwrap()[0] = step;
                 filled(rank, step, session.values("cells").unwrap());
@@ -142,7 +142,7 @@ fn program() {
             }
             other => panic!("{other}"),
         };
-        println!("{said}");
+        println!("{reply}");
     }
 }
 
@@ -185,8 +185,8 @@ fn library() -> Option<PathBuf> {
 
 struct Node {
     child: Child,
-    says: ChildStdin,
-    hears: Lines<BufReader<ChildStdout>>,
+    stdin: ChildStdin,
+    stdout: Lines<BufReader<ChildStdout>>,
 }
 
 impl Drop for Node {
@@ -235,7 +235,7 @@ impl Site {
     fn start(&self) -> [Node; 2] {
         let mut nodes = [0, 1].map(|rank| self.node_process(rank));
         for node in &mut nodes {
-            node.hears("alone");
+            node.wait_for("alone");
         }
         let [a, b] = [0, 1].map(|n: usize| nodes[n].child.id().to_string());
         let link = [
@@ -249,7 +249,7 @@ impl Site {
     fn begin(&self) -> [Node; 2] {
         let mut nodes = self.start();
         for node in &mut nodes {
-            node.hears("begun");
+            node.wait_for("begun");
         }
         nodes
     }
@@ -282,8 +282,8 @@ impl Site {
         }
         let mut child = command.spawn().unwrap();
         Node {
-            says: child.stdin.take().unwrap(),
-            hears: BufReader::new(child.stdout.take().unwrap()).lines(),
+            stdin: child.stdin.take().unwrap(),
+            stdout: BufReader::new(child.stdout.take().unwrap()).lines(),
             child,
         }
     }
@@ -291,9 +291,9 @@ impl Site {
 
 impl Node {
     /// The next line that begins so.
-    fn hears(&mut self, begins: &str) -> String {
+    fn wait_for(&mut self, begins: &str) -> String {
         loop {
-            let line = self.hears.next().expect("it ended").unwrap();
+            let line = self.stdout.next().expect("it ended").unwrap();
             if line.starts_with(begins) {
                 return line;
             }
@@ -304,24 +304,24 @@ impl Node {
         }
     }
 
-    fn says(&mut self, what: &str) {
-        writeln!(self.says, "{what}").unwrap();
+    fn send(&mut self, what: &str) {
+        writeln!(self.stdin, "{what}").unwrap();
     }
 
     /// Its answer.
     fn answers(&mut self) -> String {
-        self.hears.next().expect("it ended").unwrap()
+        self.stdout.next().expect("it ended").unwrap()
     }
 
-    fn asked(&mut self, what: &str) -> String {
-        self.says(what);
+    fn request(&mut self, what: &str) -> String {
+        self.send(what);
         self.answers()
     }
 
     /// put, put by stream, fetched, fetched by stream
     fn carried(&mut self) -> [u64; 4] {
-        let said = self.asked("carried");
-        let numbers: Vec<u64> = said.split(' ').map(|n| n.parse().unwrap()).collect();
+        let reply = self.request("carried");
+        let numbers: Vec<u64> = reply.split(' ').map(|n| n.parse().unwrap()).collect();
         numbers.try_into().unwrap()
     }
 
@@ -339,7 +339,7 @@ impl Node {
 
 /// Does the same on both.
 fn both(nodes: &mut [Node; 2], what: &str) -> [String; 2] {
-    nodes.iter_mut().for_each(|n| n.says(what));
+    nodes.iter_mut().for_each(|n| n.send(what));
     [0, 1].map(|n| nodes[n].answers())
 }
 
@@ -369,8 +369,8 @@ fn restored(nodes: &mut [Node; 2]) -> String {
 fn committed(site: &Site) -> [Node; 2] {
     let mut nodes = site.begin();
     for step in 1..=2 {
-        let said = commit(&mut nodes, step);
-        assert_eq!(said, [(); 2].map(|()| format!("committed 1.{step} ")));
+        let replies = commit(&mut nodes, step);
+        assert_eq!(replies, [(); 2].map(|()| format!("committed 1.{step} ")));
     }
     nodes
 }
@@ -386,9 +386,9 @@ fn what_is_staged_is_written_to_the_other_node_and_read_back_from_there() {
         for node in &mut nodes {
             let [put, by_stream, ..] = node.carried();
             assert!(put > 2 * site.bytes && by_stream == 0, "{put} {by_stream}");
-            assert_eq!(node.asked("signals"), "true");
+            assert_eq!(node.request("signals"), "true");
             let until = Instant::now() + LONG;
-            while node.asked("threads").contains("tarn-rma") {
+            while node.request("threads").contains("tarn-rma") {
                 assert!(Instant::now() < until, "it does not rest");
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -433,12 +433,12 @@ fn a_lost_node_is_replaced_from_copies_that_were_read_so() {
 /// Both commit, and something happens to the second rank so many milliseconds later; returns the reply of the first one.
 fn struck(nodes: &mut [Node; 2], step: u64, after: u64, strike: impl FnOnce(&mut Node)) -> String {
     for node in &mut *nodes {
-        node.says(&format!("commit {step}"));
+        node.send(&format!("commit {step}"));
     }
-    nodes[1].hears("commits");
+    nodes[1].wait_for("commits");
     std::thread::sleep(Duration::from_millis(after));
     strike(&mut nodes[1]);
-    nodes[0].hears("commits");
+    nodes[0].wait_for("commits");
     nodes[0].answers()
 }
 
@@ -456,11 +456,11 @@ fn a_rank_that_is_killed_as_copies_are_written_costs_its_version_at_most() {
         let mut nodes = site.begin();
         commit(&mut nodes, 1);
         let since = Instant::now();
-        let said = struck(&mut nodes, 2, after, Node::kill);
+        let reply = struck(&mut nodes, 2, after, Node::kill);
         assert!(since.elapsed() < LONG, "{:?}", since.elapsed());
-        let [committed, failed] = ["committed 1.2", "failed Lost"].map(|w| said.starts_with(w));
-        assert!(committed || failed, "{said}");
-        was_degraded |= said.contains("rank 1");
+        let [committed, failed] = ["committed 1.2", "failed Lost"].map(|w| reply.starts_with(w));
+        assert!(committed || failed, "{reply}");
+        was_degraded |= reply.contains("rank 1");
         kill(nodes);
         // The next generation: windows of its own, to memory of its own.
         let mut nodes = site.begin();
@@ -471,8 +471,8 @@ fn a_rank_that_is_killed_as_copies_are_written_costs_its_version_at_most() {
                 .any(|v| found.contains(v)),
             "{found}"
         );
-        let said = commit(&mut nodes, 11);
-        assert_eq!(said, ["committed 2.1 ", "committed 2.1 "]);
+        let replies = commit(&mut nodes, 11);
+        assert_eq!(replies, ["committed 2.1 ", "committed 2.1 "]);
         let [put, by_stream, ..] = nodes[0].carried();
         assert!(put > site.bytes && by_stream == 0);
         kill(nodes);
@@ -500,18 +500,18 @@ fn a_rank_that_stands_still_as_copies_are_written_is_not_waited_for_and_harms_no
         let mut nodes = site.begin();
         commit(&mut nodes, 1);
         let since = Instant::now();
-        let said = struck(&mut nodes, 2, after, |node| node.signal("-STOP"));
-        assert!(said.starts_with("committed 1.2"), "{said}");
-        was_degraded |= said.contains("rank 1 did not answer");
+        let reply = struck(&mut nodes, 2, after, |node| node.signal("-STOP"));
+        assert!(reply.starts_with("committed 1.2"), "{reply}");
+        was_degraded |= reply.contains("rank 1 did not answer");
         assert!(since.elapsed() < Duration::from_secs(site.timeout + 20));
         nodes[1].signal("-CONT");
-        let said = nodes[1].answers();
-        assert!(said.starts_with("committed 1.2"), "{said}");
+        let reply = nodes[1].answers();
+        assert!(reply.starts_with("committed 1.2"), "{reply}");
         // Its late writes come now, to memory that nobody uses any more.
-        let said = commit(&mut nodes, 3);
+        let replies = commit(&mut nodes, 3);
         assert!(
-            said.iter().all(|s| s.starts_with("committed 1.3")),
-            "{said:?}"
+            replies.iter().all(|s| s.starts_with("committed 1.3")),
+            "{replies:?}"
         );
         kill(nodes);
         let mut nodes = site.begin();
@@ -536,16 +536,16 @@ fn what_cannot_be_had_is_said_once_and_copies_go_by_tcp() {
         library: Some("/nowhere/libtarnfabric.so".into()),
         ..nowhere
     };
-    for (site, says) in [
+    for (site, expected) in [
         (pigeon, "carrier-pigeon"),
         (nowhere, "/nowhere/libtarnfabric.so"),
     ] {
         let mut nodes = site.begin();
-        for said in commit(&mut nodes, 1) {
-            let told = said.starts_with("committed 1.1 copies go to other nodes");
+        for reply in commit(&mut nodes, 1) {
+            let is_degraded = reply.starts_with("committed 1.1 copies go to other nodes");
             assert!(
-                told && said.contains("by TCP") && said.contains(says),
-                "{said}"
+                is_degraded && reply.contains("by TCP") && reply.contains(expected),
+                "{reply}"
             );
         }
         assert_eq!(commit(&mut nodes, 2), ["committed 1.2 ", "committed 1.2 "]);
@@ -568,19 +568,22 @@ fn tcp_is_what_there_is_if_nothing_else_is_said_and_loads_nothing() {
         assert_eq!(commit(&mut nodes, 1), ["committed 1.1 ", "committed 1.1 "]);
         assert_eq!(both(&mut nodes, "loaded"), ["false", "false"]);
     }
-    for (transport, says) in [("sealed", "`encrypt`"), ("pigeon", "give tcp, libfabric")] {
+    for (transport, expected) in [("sealed", "`encrypt`"), ("pigeon", "give tcp, libfabric")] {
         let Some(site) = Site::new(transport) else {
             return;
         };
         let mut nodes = site.start();
         for node in &mut nodes {
-            let said = loop {
+            let reply = loop {
                 let line = node.answers();
                 if line.starts_with("refused") {
                     break line;
                 }
             };
-            assert!(said.contains("Invalid") && said.contains(says), "{said}");
+            assert!(
+                reply.contains("Invalid") && reply.contains(expected),
+                "{reply}"
+            );
         }
     }
 }

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_of_all_users_has_room_for_all_and_each_run_is_private() {
+    fn a_store_of_all_users_has_space_for_all_and_each_run_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let mode = |name: &str| folder.path().join(name).metadata().unwrap().mode() & 0o7777;
         fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();

@@ -366,20 +366,20 @@ mod tests {
             for (from_at, to_at) in [(0, 0), (1, 0), (0, 1), (63, 5), (7, 63), (64, 32)] {
                 let from = bytes(length + from_at);
                 let from = &from[from_at..];
-                let mut room = vec![0xaa; length + to_at + 256];
+                let mut space = vec![0xaa; length + to_at + 256];
                 let mut flushed = 0;
-                let sum = copy([&mut room[to_at..to_at + length]], from, |part| {
+                let sum = copy([&mut space[to_at..to_at + length]], from, |part| {
                     flushed += part.len()
                 });
                 assert_eq!(
-                    &room[to_at..to_at + length],
+                    &space[to_at..to_at + length],
                     from,
                     "{length} {from_at} {to_at}"
                 );
                 assert!(
-                    room[..to_at]
+                    space[..to_at]
                         .iter()
-                        .chain(&room[to_at + length..])
+                        .chain(&space[to_at + length..])
                         .all(|b| *b == 0xaa)
                 );
                 assert_eq!(sum, crc(from));
@@ -445,12 +445,12 @@ mod tests {
             let from: Vec<u8> = (0..from_at + length).map(|_| byte()).collect();
             let from = &from[from_at..];
             for stores in all() {
-                let mut room = vec![0xaa; to_at + length + 2 * LINE];
+                let mut space = vec![0xaa; to_at + length + 2 * LINE];
                 let mut flushed = 0;
-                let to = &mut room[to_at..to_at + length];
+                let to = &mut space[to_at..to_at + length];
                 let mut other = vec![0xaa; to_at + length + 2 * LINE];
-                let lies = |bytes: &[u8]| bytes.as_ptr().align_offset(LINE);
-                let at = (0..LINE).find(|at| lies(&other[*at..]) == lies(to)).unwrap_or(0);
+                let alignment = |bytes: &[u8]| bytes.as_ptr().align_offset(LINE);
+                let at = (0..LINE).find(|at| alignment(&other[*at..]) == alignment(to)).unwrap_or(0);
                 let other = &mut other[at..at + length];
                 let sum = copy_by(stores, [to, other], from, |part| flushed += part.len());
                 prop_assert!(&*other == from, "{stores:?}");
@@ -458,11 +458,11 @@ mod tests {
                 prop_assert_eq!(sum, crc(from), "{:?}", stores);
                 // No whole line has gone through the caches.
                 prop_assert!(flushed < 4 * LINE, "{:?}", stores);
-                let around = room[..to_at].iter().chain(&room[to_at + length..]);
+                let around = space[..to_at].iter().chain(&space[to_at + length..]);
                 prop_assert!(around.into_iter().all(|b| *b == 0xaa), "{stores:?}");
             }
-            let mut room = vec![0xaa; to_at + length + 2 * LINE];
-            let to = &mut room[to_at..to_at + length];
+            let mut space = vec![0xaa; to_at + length + 2 * LINE];
+            let to = &mut space[to_at..to_at + length];
             // SAFETY: `from` is as long, and nobody writes to it.
             prop_assert_eq!(unsafe { take(to, from.as_ptr()) }, crc(from));
             prop_assert!(&*to == from);
@@ -470,7 +470,7 @@ mod tests {
             // SAFETY: as above.
             unsafe { stream(to.as_mut_ptr(), from.as_ptr(), from.len(), Flush::here()) };
             prop_assert!(&*to == from);
-            let around = room[..to_at].iter().chain(&room[to_at + length..]);
+            let around = space[..to_at].iter().chain(&space[to_at + length..]);
             prop_assert!(around.into_iter().all(|b| *b == 0xaa));
         }
     }

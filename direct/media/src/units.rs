@@ -119,13 +119,13 @@ pub struct Units {
 /// assert!(tarn_media::unit_of(&memory, "a file".as_ref(), Some(8192))? >= 8192);
 /// # Ok::<(), tarn_ports::MediumError>(())
 /// ```
-pub fn unit_of(file: &OwnedFd, path: &Path, asked: Option<u32>) -> Result<u32, MediumError> {
+pub fn unit_of(file: &OwnedFd, path: &Path, requested: Option<u32>) -> Result<u32, MediumError> {
     let (_, promises) = Marks::new(file, path, false, false)?;
-    if asked.is_none() && promises.power_fail != PowerFail::Synced {
+    if requested.is_none() && promises.power_fail != PowerFail::Synced {
         return Ok(0);
     }
     let (_, grain) = grain(file);
-    Ok(asked.unwrap_or(USUAL).max(grain.bytes as u32))
+    Ok(requested.unwrap_or(USUAL).max(grain.bytes as u32))
 }
 
 /// Writes zeros to the slots of a new file: blocks that were never written cost a file system's commit at

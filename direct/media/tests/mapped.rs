@@ -146,8 +146,8 @@ fn a_dax_device_holds_what_was_written() {
         promises.persist_unit == 64 && promises.power_fail != PowerFail::Synced,
         "{promises:?}"
     );
-    let said = MappedFile::open(&path).unwrap_err().to_string();
-    assert!(said.contains("cannot lock"), "{said}");
+    let message = MappedFile::open(&path).unwrap_err().to_string();
+    assert!(message.contains("cannot lock"), "{message}");
     let size = device.size();
     assert!(device.grow(size + 1).is_err());
     // At both ends.
@@ -239,21 +239,21 @@ fn its_lock_goes_with_its_writer_though_a_child_that_is_being_forked_has_it_open
 fn what_cannot_be_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let says = |result: Result<MappedFile, MediumError>, words: &[&str]| {
-        let said = result.unwrap_err().to_string();
-        assert!(words.iter().all(|w| said.contains(w)), "{said}");
+    let assert_refused = |result: Result<MappedFile, MediumError>, words: &[&str]| {
+        let message = result.unwrap_err().to_string();
+        assert!(words.iter().all(|w| message.contains(w)), "{message}");
     };
-    says(MappedFile::open(&at("none")), &["open", "none"]);
+    assert_refused(MappedFile::open(&at("none")), &["open", "none"]);
     fs::write(at("empty"), "").unwrap();
-    says(MappedFile::open(&at("empty")), &["map", "empty"]);
-    says(MappedFile::open(folder.path()), &["open"]);
+    assert_refused(MappedFile::open(&at("empty")), &["map", "empty"]);
+    assert_refused(MappedFile::open(folder.path()), &["open"]);
     std::os::unix::fs::symlink(at("empty"), at("link")).unwrap();
-    says(MappedFile::open(&at("link")), &["open", "link"]);
-    says(
+    assert_refused(MappedFile::open(&at("link")), &["open", "link"]);
+    assert_refused(
         MappedFile::open(&PathBuf::from("/dev/null")),
         &["examine", "/dev/null"],
     );
-    says(MappedFile::create(&at("huge"), u64::MAX), &["huge"]);
+    assert_refused(MappedFile::create(&at("huge"), u64::MAX), &["huge"]);
     assert!(!at("huge").exists());
 }
 
@@ -360,8 +360,8 @@ fn a_folder_keeps_media_under_their_names() {
     folder.create("x", 4096, &mut fill(2)).unwrap();
     assert!(!path.join("x.12.0.part").exists() && path.join("xy.12.0.part").exists());
     // One writer at a time.
-    let said = folder.open("3/7.arena").unwrap_err().to_string();
-    assert!(said.contains("lock"), "{said}");
+    let message = folder.open("3/7.arena").unwrap_err().to_string();
+    assert!(message.contains("lock"), "{message}");
     drop(first);
     assert!(folder.open("3/7.arena").is_ok());
     // Its replacement is whole at once, and a holder of the old one keeps it.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tarn_data_plane::{RemoteStorage, Wire, result};
 use tarn_ports::{PowerFail, Promises};
-use tarn_proto::local::FarPartition;
+use tarn_proto::local::RemotePartition;
 use tarn_proto::storage::{StorageReply, StorageRequest, Verb};
 use tarn_ring::StorageRequestError;
 use tarn_sys::lock::RangeLockMode;
@@ -29,7 +29,7 @@ pub(crate) struct RemotePart {
     /// As it was named.
     path: PathBuf,
     options: OpenOptions,
-    far: FarPartition,
+    far: RemotePartition,
     /// As large as it was last known to be.
     size: Arc<AtomicU64>,
     /// It cannot be reached by windows: every further try would take as long.
@@ -177,7 +177,7 @@ impl RemotePart {
 fn stream(
     within: &InSpace<'_>,
     options: OpenOptions,
-) -> Result<(Wire, FarPartition), RequestError> {
+) -> Result<(Wire, RemotePartition), RequestError> {
     let path = within.file();
     let opened = within.tarnd()?.open_partition(
         within.node,

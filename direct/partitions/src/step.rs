@@ -2,13 +2,13 @@
 
 use crate::{Code, PartitionFolder, RequestError};
 use std::path::Path;
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 
 /// Creates a partition for a step: `size` bytes in `unit`s, or mapped with 0, for this user alone. A
 /// partition of this name that exists stays as it is.
 ///
 /// # Errors
-/// Of kind [`FailureKind::NoSpace`] where there is no space, [`FailureKind::Io`] or [`FailureKind::Launch`]
+/// Of kind [`RunErrorKind::NoSpace`] where there is no space, [`RunErrorKind::Io`] or [`RunErrorKind::Launch`]
 /// otherwise.
 ///
 /// # Examples
@@ -22,7 +22,7 @@ use tarn_types::event::{Failure, FailureKind};
 /// assert_eq!(Partition::list(folder.path())?[0].name, "field");
 /// # Ok::<(), tarn_partitions::RequestError>(())
 /// ```
-pub fn for_step(folder: &Path, name: &str, size: u64, unit: u32) -> Result<(), Failure> {
+pub fn for_step(folder: &Path, name: &str, size: u64, unit: u32) -> Result<(), RunError> {
     let owner = rustix::process::geteuid().as_raw();
     let made = PartitionFolder::open(folder)
         .and_then(|folder| folder.create(name, size, Some(unit), owner, Vec::new()));
@@ -32,13 +32,13 @@ pub fn for_step(folder: &Path, name: &str, size: u64, unit: u32) -> Result<(), F
     }
 }
 
-fn failed(why: &RequestError) -> Failure {
+fn failed(why: &RequestError) -> RunError {
     let kind = match why.code {
-        Code::NoSpace | Code::Quota => FailureKind::NoSpace,
-        Code::Io => FailureKind::Io,
-        _ => FailureKind::Launch,
+        Code::NoSpace | Code::Quota => RunErrorKind::NoSpace,
+        Code::Io => RunErrorKind::Io,
+        _ => RunErrorKind::Launch,
     };
-    Failure {
+    RunError {
         kind,
         message: why.text.clone(),
     }
@@ -84,7 +84,7 @@ mod tests {
         // Of memory, not more than is free is requested.
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let why = for_step(folder.path(), "field", 1 << 50, 0).unwrap_err();
-        assert_eq!(why.kind, FailureKind::NoSpace, "{}", why.message);
+        assert_eq!(why.kind, RunErrorKind::NoSpace, "{}", why.message);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

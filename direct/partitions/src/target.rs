@@ -7,7 +7,7 @@ use rustix::fd::OwnedFd;
 use std::path::Path;
 use tarn_media::Now;
 use tarn_ports::PowerFail;
-use tarn_proto::local::{FarPartition, PartitionInfo};
+use tarn_proto::local::{PartitionInfo, RemotePartition};
 use tarn_ring::{Exposed, StorageRequestError, Target};
 use tarn_sys::lock::RangeLockMode;
 
@@ -54,8 +54,8 @@ impl Serving {
     ///
     /// # Errors
     /// [`Corrupt`](Code::Corrupt), [`Io`](Code::Io): the header cannot be read.
-    pub fn describe_partition(&self) -> Result<FarPartition, RequestError> {
-        Ok(FarPartition {
+    pub fn describe_partition(&self) -> Result<RemotePartition, RequestError> {
+        Ok(RemotePartition {
             info: PartitionInfo::from(self.0.info()?),
             identity: self.0.identity(),
             persistent: self.0.promises().power_fail != PowerFail::Lost,

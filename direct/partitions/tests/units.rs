@@ -369,9 +369,9 @@ fn it_is_resized_and_opened_by_who_may_only_read() {
 #[test]
 fn what_the_medium_is_says_how_it_is_used() {
     let (disk, memory) = (folder(), tempfile::tempdir_in("/dev/shm").unwrap());
-    let unit = |folder: &Path, asked: Option<u32>| {
-        let path = folder.join(format!("{asked:?}"));
-        match asked {
+    let unit = |folder: &Path, requested: Option<u32>| {
+        let path = folder.join(format!("{requested:?}"));
+        match requested {
             None => Partition::create(&path, MIB, Vec::new()),
             Some(unit) => Partition::create_units(&path, MIB, unit, Vec::new()),
         }

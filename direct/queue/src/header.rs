@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_that_is_whole_and_that_the_file_has_room_for_holds() {
+    fn the_newest_that_is_whole_and_that_the_file_has_space_for_holds() {
         let (both, old, new) = grown();
         assert_eq!(Header::newest(&both, DATA + 16384), Some(new.clone()));
         assert_eq!(Header::newest(&both, DATA + 16383), Some(old.clone()));

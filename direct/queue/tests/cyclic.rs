@@ -124,11 +124,11 @@ fn a_request_fails_if_a_piece_of_it_does_and_tells_it_once_all_have_ended() {
         whole.read(0, span.unwrap(), 7),
         tarn_ring::SubmitOutcome::Pending
     );
-    let mut told = Vec::new();
-    whole.reap(&mut |ticket, result| told.push((ticket, result)));
-    assert_eq!(told, [(7, Err(StorageRequestError::Lost))]);
-    whole.reap(&mut |ticket, result| told.push((ticket, result)));
-    assert_eq!(told.len(), 1);
+    let mut completions = Vec::new();
+    whole.reap(&mut |ticket, result| completions.push((ticket, result)));
+    assert_eq!(completions, [(7, Err(StorageRequestError::Lost))]);
+    whole.reap(&mut |ticket, result| completions.push((ticket, result)));
+    assert_eq!(completions.len(), 1);
     // If one storage is not settled, the whole is not.
     kept.0.borrow_mut().unsettled = Some(StorageRequestError::Corrupt);
     assert_eq!(whole.settle(), Err(StorageRequestError::Corrupt));

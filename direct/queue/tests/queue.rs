@@ -316,14 +316,14 @@ fn a_linked_request_begins_when_the_one_before_has_succeeded_and_is_settled() {
         while !b.storage.0.borrow().pending.is_empty() {
             b.queue.poll();
         }
-        let mut told = b.reap();
-        told.sort_unstable();
+        let mut completions = b.reap();
+        completions.sort_unstable();
         let (io, cancelled) = (
             StorageRequestError::Io.code(),
             StorageRequestError::Cancelled.code(),
         );
         assert_eq!(
-            told,
+            completions,
             [(1, 0), (2, io), (3, cancelled), (4, cancelled), (5, 0)]
         );
         assert!(!b.happened().contains(&Happened::Began(3)), "{late:?}");
@@ -390,7 +390,7 @@ fn what_is_not_reaped_holds_the_next_back_and_nothing_is_lost() {
     let mut b = bench(4);
     b.late(&[0, 1, 2]);
     let mut posted = 0..100_u64;
-    let mut told = Vec::new();
+    let mut completions = Vec::new();
     let mut taken = 0;
     // Nobody reaps: twice as many as there are entries are taken.
     for _ in 0..5 {
@@ -403,9 +403,9 @@ fn what_is_not_reaped_holds_the_next_back_and_nothing_is_lost() {
         taken += b.queue.submit();
     }
     assert_eq!(taken, 8);
-    while told.len() < 100 {
+    while completions.len() < 100 {
         b.queue.poll();
-        told.extend(b.reap());
+        completions.extend(b.reap());
         while b.queue.rings().prepared() < 4 {
             let Some(number) = posted.next() else { break };
             let request = b.write(number, 0);
@@ -413,12 +413,12 @@ fn what_is_not_reaped_holds_the_next_back_and_nothing_is_lost() {
         }
         b.queue.submit();
     }
-    told.sort_unstable();
-    assert!(told.iter().map(|(n, _)| *n).eq(0..100));
+    completions.sort_unstable();
+    assert!(completions.iter().map(|(n, _)| *n).eq(0..100));
 }
 
 #[test]
-fn a_chain_begins_when_all_of_it_has_room() {
+fn a_chain_begins_when_all_of_it_has_space() {
     let mut b = bench(4);
     b.fails(5);
     // Seven of eight places are taken.
@@ -451,7 +451,7 @@ proptest! {
             if *late { b.late(&[number]); }
             if *fails { b.fails(number); }
         }
-        let (mut told, mut ended_when_told) = (Vec::new(), BTreeMap::new());
+        let (mut completions, mut ended_when_reaped) = (Vec::new(), BTreeMap::new());
         let mut next = 0;
         loop {
             // The last of a doorbell ends its chain.
@@ -468,7 +468,7 @@ proptest! {
                 while !b.queue.rings().prepare(*request) {
                     b.queue.submit();
                     b.queue.poll();
-                    told.extend(b.reap());
+                    completions.extend(b.reap());
                 }
             }
             b.queue.submit();
@@ -476,16 +476,16 @@ proptest! {
             let ended: BTreeSet<u64> = b.storage.0.borrow().happened.iter()
                 .filter_map(|h| match h { Happened::Ended(n, _) => Some(*n), _ => None }).collect();
             for (number, code) in b.reap() {
-                told.push((number, code));
-                ended_when_told.insert(number, ended.clone());
+                completions.push((number, code));
+                ended_when_reaped.insert(number, ended.clone());
             }
             let idle = b.storage.0.borrow().pending.is_empty();
             if next == plan.len() && idle && b.queue.rings().prepared() == 0 { break; }
             b.queue.poll();
-            told.extend(b.reap());
+            completions.extend(b.reap());
         }
-        let codes: BTreeMap<u64, i32> = told.iter().copied().collect();
-        prop_assert_eq!(codes.len(), told.len(), "told twice");
+        let codes: BTreeMap<u64, i32> = completions.iter().copied().collect();
+        prop_assert_eq!(codes.len(), completions.len(), "told twice");
         for (number, (_, quiet, _, fails)) in (0..).zip(&plan) {
             match codes.get(&number) {
                 None => prop_assert!(*quiet && !*fails, "{number} was not told"),
@@ -494,7 +494,7 @@ proptest! {
             }
         }
         // A signalled one is reported after all unsignalled ones that were posted before it and were done.
-        for (number, ended) in ended_when_told {
+        for (number, ended) in ended_when_reaped {
             if plan[number as usize].1 { continue; }
             for earlier in 0..number {
                 let was_done = codes.get(&earlier) != Some(&StorageRequestError::Cancelled.code());

@@ -43,10 +43,10 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_proto::local::{
-    CancelResult, Code, FarPartition, JobChange, JobId, LocalRequest, MAX_BATCH, MAX_IDS,
-    MAX_PACKET, OLDEST, PacketError, PartitionInfo, PauseResult, RegionId, Reply, RequestError,
-    Scope, SpaceChange, SpaceInfo, Stats, TaskEnd, TaskId, TaskOutcome, TaskSpec, TaskStatus,
-    UserId, VERSION, decode, encode,
+    CancelResult, Code, JobChange, JobId, LocalRequest, MAX_BATCH, MAX_IDS, MAX_PACKET, OLDEST,
+    PacketError, PartitionInfo, PauseResult, RegionId, RemotePartition, Reply, RequestError, Scope,
+    SpaceChange, SpaceInfo, Stats, TaskEnd, TaskId, TaskOutcome, TaskSpec, TaskStatus, UserId,
+    VERSION, decode, encode,
 };
 use tarn_sys::fdpass::{receive_packet, send_packet};
 
@@ -496,11 +496,11 @@ impl Client {
                 let Reply::Outcomes(some) = self.call(&request)? else {
                     return Err(unexpected());
                 };
-                let LocalRequest::Wait { ids: asked, .. } = request else {
+                let LocalRequest::Wait { ids: requested, .. } = request else {
                     return Err(unexpected());
                 };
                 let ended: std::collections::BTreeSet<TaskId> = some.iter().map(|o| o.id).collect();
-                rest = asked;
+                rest = requested;
                 rest.retain(|id| !ended.contains(id));
                 let nothing = some.is_empty();
                 outcomes.extend(some);
@@ -699,7 +699,7 @@ impl Client {
         space: &str,
         path: &[u8],
         write: bool,
-    ) -> Result<(OwnedFd, Option<FarPartition>)> {
+    ) -> Result<(OwnedFd, Option<RemotePartition>)> {
         let request = LocalRequest::Open {
             node: node.map(str::to_owned),
             space: space.into(),

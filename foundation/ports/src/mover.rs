@@ -4,7 +4,7 @@ use crate::operation::{Control, MoverError};
 use crate::peer::{Arrivals, PeerTree};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::key::DataKey;
 use tarn_types::manifest::Manifest;
 use tarn_types::part::Verify;
@@ -186,7 +186,7 @@ pub trait Mover: Send + Sync {
             "this mover cannot open the sealed files of {}",
             root.display()
         );
-        Err(MoverError::new(FailureKind::Io, message))
+        Err(MoverError::new(RunErrorKind::Io, message))
     }
 
     /// Reads a tree again and compares it with its manifest.
@@ -302,5 +302,5 @@ pub trait Mover: Send + Sync {
 /// The error of a mover that reaches no object store.
 fn no_store(place: &Path) -> MoverError {
     let message = format!("this mover reaches no object store: {}", place.display());
-    MoverError::new(FailureKind::Io, message)
+    MoverError::new(RunErrorKind::Io, message)
 }

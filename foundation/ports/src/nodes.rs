@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_types::checkpoint::Checkpoint;
-use tarn_types::event::{Failure, PriorInstance};
+use tarn_types::event::{PriorInstance, RunError};
 use tarn_types::id::{NodeId, StepId, TierRef, TransferId};
 use tarn_types::nodes::{AttemptId, Cleaned, Staying};
 use tarn_types::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
@@ -22,7 +22,7 @@ pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 pub type CheckpointFinder = Arc<dyn Fn(&Path, &Path) -> Vec<Checkpoint> + Send + Sync>;
 
 /// Makes a partition (docs/guide/direct-access.md) of this name in a folder, of so many bytes, written by units of so many bytes, or mapped with 0.
-pub type MakePartition = Arc<dyn Fn(&Path, &str, u64, u32) -> Result<(), Failure> + Send + Sync>;
+pub type MakePartition = Arc<dyn Fn(&Path, &str, u64, u32) -> Result<(), RunError> + Send + Sync>;
 
 /// The dataspace in which programs find the partitions of their own step (docs/guide/direct-access.md), named like a dataspace;
 /// no dataspace has such a name.
@@ -153,11 +153,11 @@ pub trait Peers: Send + Sync {
     ///
     /// # Errors
     /// `NodeLost` when its node is, `Io` when it is no node of this run.
-    fn tree(&self, spot: TierRef, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure>;
+    fn tree(&self, tier_ref: TierRef, key: &StoreKey) -> Result<Arc<dyn PeerTree>, RunError>;
 
     /// The receiver of notifications about the bytes of a replica that arrive on an own node, so that others can read it before
     /// it is whole. From now on requests for the replica wait for it.
-    fn arriving(&self, spot: TierRef, key: &StoreKey) -> Option<Arc<dyn Arrivals>>;
+    fn arriving(&self, tier_ref: TierRef, key: &StoreKey) -> Option<Arc<dyn Arrivals>>;
 
     /// A transfer to an own node has begun: all receivers of its notifications are known.
     fn begun(&self, id: TransferId);
@@ -167,7 +167,7 @@ pub trait Peers: Send + Sync {
     ///
     /// # Errors
     /// When the socket cannot be made.
-    fn export_pieces(&self, pieces: Pieces) -> Result<Box<dyn Send>, Failure>;
+    fn export_pieces(&self, pieces: Pieces) -> Result<Box<dyn Send>, RunError>;
 }
 
 /// The other nodes of a step: messages about it, whose content is the sender's and the receiver's own.

@@ -1,12 +1,12 @@
 //! An operation on a tree: how far it is, how it is cancelled, why it failed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 
 /// Progress and cancellation, shared with its watchers.
 #[derive(Debug, Default)]
 pub struct Control {
-    /// Set to make the operation fail soon with [`FailureKind::Cancelled`].
+    /// Set to make the operation fail soon with [`RunErrorKind::Cancelled`].
     pub cancel: AtomicBool,
     /// Bytes done.
     pub done: AtomicU64,
@@ -28,7 +28,7 @@ impl Control {
 #[error("{}", .failure.message)]
 pub struct MoverError {
     /// Why.
-    pub failure: Failure,
+    pub failure: RunError,
     /// Which of a copy's sources is not what it must be, by its place in the order of the sources; `None` if that is not known, or
     /// if it is not because of one.
     pub tree: Option<usize>,
@@ -51,9 +51,9 @@ pub enum ObjectStoreError {
 
 impl MoverError {
     /// An error of a kind, with a message: the failure, its reason, and what to do.
-    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+    pub fn new(kind: RunErrorKind, message: impl Into<String>) -> Self {
         Self {
-            failure: Failure {
+            failure: RunError {
                 kind,
                 message: message.into(),
             },
@@ -73,13 +73,13 @@ impl MoverError {
     #[must_use]
     pub fn of_source(mut self, at: usize) -> Self {
         let kind = self.failure.kind;
-        let bad = matches!(kind, FailureKind::Corrupt | FailureKind::SourceChanged);
+        let bad = matches!(kind, RunErrorKind::Corrupt | RunErrorKind::SourceChanged);
         self.tree = self.tree.or(bad.then_some(at));
         self
     }
 }
 
-impl From<MoverError> for Failure {
+impl From<MoverError> for RunError {
     fn from(error: MoverError) -> Self {
         error.failure
     }

@@ -13,8 +13,8 @@ mod task;
 pub use bytes::PathBytes;
 pub use code::Code;
 pub use message::{
-    Access, CancelResult, FarPartition, JobChange, Limit, LocalRequest, PartitionInfo, PauseResult,
-    Reply, Scope, SpaceChange, SpaceInfo, SpaceSpec, Stats, WindowUse,
+    Access, CancelResult, JobChange, Limit, LocalRequest, PartitionInfo, PauseResult,
+    RemotePartition, Reply, Scope, SpaceChange, SpaceInfo, SpaceSpec, Stats, WindowUse,
 };
 pub use packet::{Packet, PacketError, decode, encode, versions};
 pub use peer::{

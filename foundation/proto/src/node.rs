@@ -103,8 +103,9 @@ pub enum NodeRequest {
         /// The workspace.
         workspace: String,
     },
-    /// Lend another node space of a tier for as long as this tarnd lives. Answered by [`NodeReply::Lent`].
-    Lend {
+    /// Lend another node space of a tier for as long as this tarnd lives. Answered by [`NodeReply::Exported`].
+    #[serde(rename = "Lend")]
+    Export {
         /// The tier's name.
         tier: String,
         /// Its root.
@@ -129,8 +130,9 @@ pub enum NodeRequest {
         /// The state folder.
         state: PathBuf,
     },
-    /// The usage of the tiers at these roots now. Answered by [`NodeReply::Room`].
-    Room(Vec<PathBuf>),
+    /// The usage of the tiers at these roots now. Answered by [`NodeReply::TierUsage`].
+    #[serde(rename = "Room")]
+    TierUsage(Vec<PathBuf>),
     /// As `tarn_node::sweep`: removes data that dead runs have left on this node. Answered by [`NodeReply::Swept`].
     Sweep {
         /// The workspace.
@@ -254,8 +256,9 @@ pub enum NodeReply {
     Rate(u64),
     /// To [`NodeRequest::Borrowers`]: names, tier by tier.
     Borrowers(Vec<BTreeSet<String>>),
-    /// To [`NodeRequest::Lend`].
-    Lent(Brick),
+    /// To [`NodeRequest::Export`].
+    #[serde(rename = "Lent")]
+    Exported(Brick),
     /// To [`NodeRequest::Borrow`].
     Borrowed {
         /// The folder at which it appears on the node.
@@ -265,8 +268,9 @@ pub enum NodeReply {
         /// Bytes a second written.
         write: u64,
     },
-    /// To [`NodeRequest::Room`].
-    Room(NodeTierUsage),
+    /// To [`NodeRequest::TierUsage`].
+    #[serde(rename = "Room")]
+    TierUsage(NodeTierUsage),
     /// To [`NodeRequest::Sweep`].
     Swept(Swept),
     /// To [`NodeRequest::Idle`].

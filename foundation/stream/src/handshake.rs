@@ -126,7 +126,7 @@ fn lowest(sealed: bool) -> u16 {
 
 /// The sender of a message on a stream.
 #[derive(Debug, Clone, Copy)]
-pub enum Says {
+pub enum MessageKind {
     /// The client calls.
     Call,
     /// The server replies.
@@ -139,23 +139,23 @@ impl Secret {
         Ok(Self(Key(mac.finalize().into_bytes().into())))
     }
 
-    fn mac(&self, who: Says, number: u32, what: &[u8]) -> io::Result<Hmac<Sha256>> {
+    fn mac(&self, who: MessageKind, number: u32, what: &[u8]) -> io::Result<Hmac<Sha256>> {
         let who: &[u8] = match who {
-            Says::Call => b"call",
-            Says::Reply => b"reply",
+            MessageKind::Call => b"call",
+            MessageKind::Reply => b"reply",
         };
         proof(&self.0, who, &[&number.to_le_bytes(), what])
     }
 
     /// The proof of a message.
-    pub fn sign(&self, who: Says, number: u32, what: &[u8]) -> io::Result<[u8; KEY_BYTES]> {
+    pub fn sign(&self, who: MessageKind, number: u32, what: &[u8]) -> io::Result<[u8; KEY_BYTES]> {
         Ok(self.mac(who, number, what)?.finalize().into_bytes().into())
     }
 
     /// Checks the proof of a message.
     pub fn check(
         &self,
-        who: Says,
+        who: MessageKind,
         number: u32,
         what: &[u8],
         proof: &[u8; KEY_BYTES],

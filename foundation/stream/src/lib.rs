@@ -13,7 +13,7 @@ pub mod records;
 mod wire;
 
 pub use handshake::{
-    HandshakeOutcome, Key, Says, Secret, Session, accept, connect, random, read_until,
+    HandshakeOutcome, Key, MessageKind, Secret, Session, accept, connect, random, read_until,
 };
 pub use messages::{Receiver, Sender, Wait, messages};
 pub use pending::{PendingConnection, PendingConnections};

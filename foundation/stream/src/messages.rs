@@ -154,26 +154,26 @@ mod tests {
 
     #[test]
     fn messages_of_any_length_come_back_whole_both_ways() {
-        let [(mut near, mut say), (mut far, mut answer)] = both();
+        let [(mut near, mut sender), (mut far, mut answer)] = both();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for _ in 0..5 {
-                    let heard = far.receive(4 << 20, LONG).unwrap();
-                    answer.send(&[&heard]).unwrap();
+                    let received = far.receive(4 << 20, LONG).unwrap();
+                    answer.send(&[&received]).unwrap();
                 }
             });
             for length in [0, 1, 65_535, 65_537, 3 << 20] {
-                let said: Vec<u8> = (0..length).map(|i| i as u8).collect();
-                let (head, tail) = said.split_at(said.len() / 3);
-                say.send(&[head, tail]).unwrap();
-                assert_eq!(near.receive(4 << 20, LONG).unwrap(), said);
+                let sent: Vec<u8> = (0..length).map(|i| i as u8).collect();
+                let (head, tail) = sent.split_at(sent.len() / 3);
+                sender.send(&[head, tail]).unwrap();
+                assert_eq!(near.receive(4 << 20, LONG).unwrap(), sent);
             }
         });
     }
 
     #[test]
     fn what_is_late_too_long_or_cut_is_an_error() {
-        let [(mut near, _say), (_far, mut answer)] = both();
+        let [(mut near, _sender), (_far, mut answer)] = both();
         let late = near.receive(8, SHORT).unwrap_err();
         assert_eq!(late.kind(), ErrorKind::TimedOut);
         let silence = Wait::Silence(Duration::from_millis(50));
@@ -182,7 +182,7 @@ mod tests {
         answer.send(&[&[1; 9]]).unwrap();
         let long = near.receive(8, LONG).unwrap_err();
         assert_eq!(long.kind(), ErrorKind::InvalidData);
-        let [(mut near, _say), (_far, mut answer)] = both();
+        let [(mut near, _sender), (_far, mut answer)] = both();
         answer.send(&[b"whole"]).unwrap();
         answer.socket().shutdown(Shutdown::Write).unwrap();
         assert_eq!(near.receive(8, LONG).unwrap(), b"whole");
@@ -193,16 +193,16 @@ mod tests {
     #[test]
     fn what_somebody_else_says_is_refused() {
         let (near, mut far) = pair();
-        let (mut near, _say) = messages(near, &keys(), StreamEnd::Client).unwrap();
+        let (mut near, _sender) = messages(near, &keys(), StreamEnd::Client).unwrap();
         far.write_all(&[17, 0, 0, 0]).unwrap();
         far.write_all(&[0; 17]).unwrap();
         let forged = near.receive(8, LONG).unwrap_err();
         assert_eq!(forged.kind(), ErrorKind::InvalidData);
         // Nor are sent bytes worth anything the other way.
         let (near, far) = pair();
-        let (_, mut say) = messages(near, &keys(), StreamEnd::Client).unwrap();
+        let (_, mut sender) = messages(near, &keys(), StreamEnd::Client).unwrap();
         let (mut as_client, _) = messages(far, &keys(), StreamEnd::Client).unwrap();
-        say.send(&[b"mine"]).unwrap();
+        sender.send(&[b"mine"]).unwrap();
         let turned = as_client.receive(8, LONG).unwrap_err();
         assert_eq!(turned.kind(), ErrorKind::InvalidData);
     }

@@ -115,7 +115,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_crowd_makes_room_for_itself() {
+    fn a_crowd_makes_space_for_itself() {
         const MOST_OF_ONE: usize = 8;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();

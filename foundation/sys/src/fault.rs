@@ -83,13 +83,13 @@ impl Signal {
         let chain = chain(self.number());
         let there = |slot: &OnceBox<Deal>| *slot.get_or_init(|| Box::new(deal));
         let mut slots = chain.deals.iter().map(there);
-        let is_asked = slots.any(|there| std::ptr::fn_addr_eq(there, deal));
+        let is_registered = slots.any(|there| std::ptr::fn_addr_eq(there, deal));
         let before = chain.before.get_or_init(|| Box::new(self.current()));
         if !chain.is_installed.load(Acquire) {
             self.set(&ours(before));
             chain.is_installed.store(true, Release);
         }
-        is_asked && self.is_installed()
+        is_registered && self.is_installed()
     }
 
     /// The same in a process of tarn's own: a handler that a library has installed over this one is not called any more.

@@ -134,10 +134,10 @@ mod tests {
         let handed = hand_over(&mut command, fds).unwrap();
         assert!(command.args(["-c", &script]).status().unwrap().success());
         drop((handed, command));
-        let (mut said, mut other) = (String::new(), String::new());
-        first.read_to_string(&mut said).unwrap();
+        let (mut output, mut other) = (String::new(), String::new());
+        first.read_to_string(&mut output).unwrap();
         second.read_to_string(&mut other).unwrap();
-        assert_eq!((&said[..], &other[..]), ("one\n", "two\n"));
+        assert_eq!((&output[..], &other[..]), ("one\n", "two\n"));
     }
 
     #[test]

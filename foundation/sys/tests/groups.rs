@@ -60,12 +60,12 @@ fn the_limit_of_a_group_and_what_files_in_memory_take_of_it_are_seen() {
     inside.args(["-c", &script]);
     inside.arg(std::env::current_exe().unwrap());
     let output = inside.env(INSIDE, "1").output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    let seen = told.lines().find_map(|line| line.split_once("MEMORY "));
-    let seen = seen.unwrap_or_else(|| panic!("{told}{output:?}"));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let seen = stdout.lines().find_map(|line| line.split_once("MEMORY "));
+    let seen = seen.unwrap_or_else(|| panic!("{stdout}{output:?}"));
     let words: Vec<&str> = seen.1.split(' ').collect();
     let number = |at: usize| words[at].parse::<u64>().unwrap();
     assert_eq!((number(0), words[3]), (LIMIT, &*at.to_string()));
-    assert!(number(1) <= LIMIT - HELD, "{told}");
-    assert!(number(2) > number(1), "{told}");
+    assert!(number(1) <= LIMIT - HELD, "{stdout}");
+    assert!(number(2) > number(1), "{stdout}");
 }

@@ -178,7 +178,8 @@ pub struct PartitionAssignment {
     /// The key under which it is stored: of one that is kept for the workflow, after the attempt that was the first to use it.
     pub key: StoreKey,
     /// Its tier on each of the step's nodes, in their order.
-    pub spots: Vec<TierRef>,
+    #[serde(rename = "spots")]
+    pub tier_refs: Vec<TierRef>,
     /// A step that used it has committed: it is not made again if it is not there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filled: bool,
@@ -192,5 +193,6 @@ pub struct NodeReplica {
     /// The key under which it is stored.
     pub key: StoreKey,
     /// The tier it is stored on.
-    pub spot: TierRef,
+    #[serde(rename = "spot")]
+    pub tier_ref: TierRef,
 }

@@ -135,7 +135,7 @@ impl Cluster {
     }
 
     /// The tier of a spot.
-    pub fn tier(&self, spot: TierRef) -> &Tier {
-        &self.nodes[spot.node.at()].tiers[spot.tier.at()]
+    pub fn tier(&self, tier_ref: TierRef) -> &Tier {
+        &self.nodes[tier_ref.node.at()].tiers[tier_ref.tier.at()]
     }
 }

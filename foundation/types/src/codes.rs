@@ -13,7 +13,7 @@ pub enum Exit {
     /// The workflow file is wrong; nothing was started.
     InvalidWorkflow = 3,
     /// The machine cannot meet the workflow's needs; nothing was started.
-    NoRoom = 4,
+    NoSpace = 4,
     /// tarn's own state cannot be read or written, or standard output cannot.
     State = 5,
     /// Another run of this workflow is active.

@@ -33,7 +33,7 @@ pub enum Event {
         /// The dataset.
         data: DataId,
         /// Why.
-        failure: Failure,
+        failure: RunError,
     },
     /// A transfer is complete and published.
     TransferDone {
@@ -53,7 +53,7 @@ pub enum Event {
         /// The transfer.
         id: TransferId,
         /// Why.
-        failure: Failure,
+        failure: RunError,
         /// The part whose replica, where it was read, has other content than when it was made, if one was found.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         damaged: Option<PartRef>,
@@ -89,7 +89,8 @@ pub enum Event {
     /// This run may use more or less of a tier (another run took or returned space).
     Capacity {
         /// The tier.
-        spot: TierRef,
+        #[serde(rename = "spot")]
+        tier_ref: TierRef,
         /// Bytes that this run may use in all.
         bytes: u64,
     },
@@ -111,7 +112,7 @@ pub enum Event {
         set_aside: Option<Vec<(TierRef, u64)>>,
     },
     /// A node is lost: its data cannot be read, nothing can be done there. Each step or transfer on it still gets its end
-    /// (`Ended`, `TransferFailed`, of kind [`FailureKind::NodeLost`]), after this, as soon as its rest on other nodes has been
+    /// (`Ended`, `TransferFailed`, of kind [`RunErrorKind::NodeLost`]), after this, as soon as its rest on other nodes has been
     /// stopped; so does everything that is ordered there before this is known.
     NodeLost {
         /// The node.
@@ -231,23 +232,23 @@ pub fn set_aside(
     before: &mut Option<Vec<(TierRef, u64)>>,
     now: &[(TierRef, u64)],
 ) {
-    let mut change = |spot: &TierRef, change: &mut dyn FnMut(&mut u64)| {
-        let node = cluster.nodes.get_mut(spot.node.at());
-        if let Some(tier) = node.and_then(|n| n.tiers.get_mut(spot.tier.at())) {
+    let mut change = |tier_ref: &TierRef, change: &mut dyn FnMut(&mut u64)| {
+        let node = cluster.nodes.get_mut(tier_ref.node.at());
+        if let Some(tier) = node.and_then(|n| n.tiers.get_mut(tier_ref.tier.at())) {
             change(&mut tier.capacity);
         }
     };
-    for (spot, bytes) in before.take().unwrap_or_default() {
-        change(&spot, &mut |capacity| {
+    for (tier_ref, bytes) in before.take().unwrap_or_default() {
+        change(&tier_ref, &mut |capacity| {
             account::add(capacity, bytes, "the capacity of a tier")
         });
     }
     let mut taken = Vec::with_capacity(now.len());
-    for (spot, bytes) in now {
-        change(spot, &mut |capacity| {
+    for (tier_ref, bytes) in now {
+        change(tier_ref, &mut |capacity| {
             let bytes = (*bytes).min(*capacity);
             *capacity -= bytes;
-            taken.push((*spot, bytes));
+            taken.push((*tier_ref, bytes));
         });
     }
     *before = Some(taken);
@@ -346,7 +347,7 @@ pub fn of_others(
 ) -> BTreeMap<(PartRef, Place), bool> {
     let parts = prior.iter().flat_map(PriorData::parts);
     let places = parts.flat_map(|(name, part)| {
-        let place = move |(spot, _): &_| ((name, Place::Node(*spot)), false);
+        let place = move |(tier_ref, _): &_| ((name, Place::Node(*tier_ref)), false);
         part.at.iter().map(place)
     });
     let mut all: BTreeMap<_, _> = places.collect();
@@ -394,7 +395,7 @@ pub enum AttemptOutcome {
     /// Failure; nothing of it is visible, its inputs are intact.
     Failed {
         /// Why.
-        failure: Failure,
+        failure: RunError,
         /// Last lines of its log.
         log_tail: String,
         /// Of a step that continues from its checkpoints: the newest that its nodes can restore.
@@ -503,9 +504,9 @@ pub struct Usage {
 
 /// Why something failed: a stable kind for programs, a sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct RunError {
     /// The kind.
-    pub kind: FailureKind,
+    pub kind: RunErrorKind,
     /// The failure, its reason, and what to do.
     pub message: String,
 }
@@ -513,7 +514,7 @@ pub struct Failure {
 /// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum FailureKind {
+pub enum RunErrorKind {
     /// The command ended with a non-zero status.
     Exit,
     /// A signal ended it.

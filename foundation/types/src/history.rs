@@ -12,7 +12,7 @@ pub use nodes::NodeLoss;
 use crate::account;
 use crate::action::{Action, Do, Outcome, Subject};
 use crate::event::{
-    AttemptOutcome, Event, Failure, Imaged, Output, Start, Usage, of_others, version_hash,
+    AttemptOutcome, Event, Imaged, Output, RunError, Start, Usage, of_others, version_hash,
 };
 use crate::id::{DataId, InstanceId, NodeId, StepId, TierRef, TransferId};
 use crate::part::{PartInfo, PartRef, Place, StoreKey, TransferKind};
@@ -47,7 +47,7 @@ pub struct History {
     /// The engine's deeds, by their subjects.
     pub deeds: BTreeMap<Subject, Deeds>,
     /// Sources that could not be listed.
-    pub source_failures: BTreeMap<DataId, Failure>,
+    pub source_failures: BTreeMap<DataId, RunError>,
     /// The elements of `foreach` steps over entries, in the order of their instances, once they are known.
     elements: BTreeMap<StepId, Vec<String>>,
     /// The content of the datasets' `dest`.
@@ -128,9 +128,11 @@ impl History {
                 what,
             } => self.image_changed(*instance, *attempt, what),
             Event::Evicted { part, at } => self.evicted(*part, at),
-            Event::Capacity { spot, bytes } => {
-                self.capacity.entry(*spot).or_default().push((now, *bytes))
-            }
+            Event::Capacity { tier_ref, bytes } => self
+                .capacity
+                .entry(*tier_ref)
+                .or_default()
+                .push((now, *bytes)),
             Event::Interrupted { signal } => self.interruptions.push((now, *signal)),
             Event::Resumed {
                 found,
@@ -223,7 +225,7 @@ impl History {
     }
 
     /// A part found damaged outside stays there and is no replica any more. On nodes and in the drained area it is evicted.
-    fn transfer_failed(&mut self, id: TransferId, failure: &Failure, damaged: Option<PartRef>) {
+    fn transfer_failed(&mut self, id: TransferId, failure: &RunError, damaged: Option<PartRef>) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
@@ -305,9 +307,9 @@ impl History {
     }
 
     fn add_output(&mut self, origin: u32, output: &Output) {
-        for (info, spots) in &output.parts {
+        for (info, tier_refs) in &output.parts {
             let part = part_ref(output.data, output.version, origin, info);
-            let places = spots.iter().map(|s| Place::Node(*s));
+            let places = tier_refs.iter().map(|s| Place::Node(*s));
             self.add_part(part, info, places);
         }
     }
@@ -513,13 +515,13 @@ impl History {
         let mut outputs = prior.outputs;
         for (at, (output, (data, version))) in outputs.iter_mut().zip(made).enumerate() {
             (output.data, output.version) = (data, version);
-            for (n, (info, spots)) in output.parts.iter_mut().enumerate() {
+            for (n, (info, tier_refs)) in output.parts.iter_mut().enumerate() {
                 let here = prior
                     .held
                     .iter()
                     .filter(|(o, p, _)| (*o as usize, *p as usize) == (at, n));
                 let places: Vec<Place> = here.map(|(_, _, place)| place.clone()).collect();
-                *spots = places.iter().filter_map(spot_of).collect();
+                *tier_refs = places.iter().filter_map(tier_ref_of).collect();
                 self.add_part(
                     part_ref(data, version, id.index, info),
                     info,
@@ -591,7 +593,7 @@ impl History {
 
     fn add_replica(&mut self, part: PartRef, place: Place, stored: u64) {
         let since = self.now;
-        let spot = spot_of(&place);
+        let tier_ref = tier_ref_of(&place);
         if let Some(info) = self.parts.get(&part) {
             let at = (info.key.clone(), place.clone());
             self.removed.remove(&at);
@@ -600,8 +602,8 @@ impl History {
         }
         let held = self.replicas.entry(part).or_default();
         let old = held.insert(place, Replica { stored, since });
-        if let Some(spot) = spot {
-            self.fill_changed(spot, old.map_or(0, |r| r.stored), stored);
+        if let Some(tier_ref) = tier_ref {
+            self.fill_changed(tier_ref, old.map_or(0, |r| r.stored), stored);
         }
     }
 
@@ -619,14 +621,14 @@ impl History {
         if held.is_empty() {
             self.replicas.remove(&part);
         }
-        if let (Some(old), Some(spot)) = (old, spot_of(place)) {
-            self.fill_changed(spot, old.stored, 0);
+        if let (Some(old), Some(tier_ref)) = (old, tier_ref_of(place)) {
+            self.fill_changed(tier_ref, old.stored, 0);
         }
         old
     }
 
-    fn fill_changed(&mut self, spot: TierRef, minus: u64, plus: u64) {
-        let points = self.fill.entry(spot).or_default();
+    fn fill_changed(&mut self, tier_ref: TierRef, minus: u64, plus: u64) {
+        let points = self.fill.entry(tier_ref).or_default();
         let last = points.last().map_or(0, |p| p.1);
         let mut held = last;
         account::sub(&mut held, minus, "bytes on a tier");
@@ -677,9 +679,9 @@ impl History {
     }
 
     /// Bytes held on a tier now.
-    pub fn held(&self, spot: TierRef) -> u64 {
+    pub fn held(&self, tier_ref: TierRef) -> u64 {
         self.fill
-            .get(&spot)
+            .get(&tier_ref)
             .and_then(|f| f.last())
             .map_or(0, |p| p.1)
     }
@@ -741,9 +743,9 @@ fn part_ref(data: DataId, version: u32, origin: u32, info: &PartInfo) -> PartRef
     }
 }
 
-fn spot_of(place: &Place) -> Option<TierRef> {
+fn tier_ref_of(place: &Place) -> Option<TierRef> {
     match place {
-        Place::Node(spot) => Some(*spot),
+        Place::Node(tier_ref) => Some(*tier_ref),
         _ => None,
     }
 }
@@ -770,12 +772,12 @@ fn serves(why: &Reason) -> Option<InstanceId> {
 /// The tier that is full.
 fn full_tier(why: &Reason) -> Option<TierRef> {
     match why {
-        Reason::WaitForRoom { spot, .. }
-        | Reason::MakingRoom { spot, .. }
-        | Reason::WaitForOthers { spot, .. }
-        | Reason::EvictForRoom { spot, .. }
-        | Reason::DemoteForRoom { spot, .. }
-        | Reason::DrainForRoom { spot, .. } => Some(*spot),
+        Reason::WaitForSpace { tier_ref, .. }
+        | Reason::MakingSpace { tier_ref, .. }
+        | Reason::WaitForOthers { tier_ref, .. }
+        | Reason::EvictForSpace { tier_ref, .. }
+        | Reason::DemoteForSpace { tier_ref, .. }
+        | Reason::DrainForSpace { tier_ref, .. } => Some(*tier_ref),
         _ => None,
     }
 }

@@ -74,7 +74,7 @@ impl StateDir {
 pub const ERASE: &str = ".tarn-erase";
 
 /// The folder at a tier's root of the space that the tier lends to other nodes: `lent/<workspace>/<borrower>`.
-pub const LENT: &str = "lent";
+pub const EXPORTED: &str = "lent";
 
 /// The folders of one workflow on one tier of one node: `<tier root>/<workspace>/<node>`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 mod check;
 mod codec;
 
-pub use check::{PathFault, check_path};
+pub use check::{PathError, check_path};
 pub use codec::ManifestError;
 
 use crate::hash::{Hash, Hasher};

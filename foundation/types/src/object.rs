@@ -1,6 +1,6 @@
 //! Names of objects in an object store: `s3://BUCKET/KEY`, `s3://PROFILE@BUCKET/KEY`.
 
-use crate::manifest::PathFault;
+use crate::manifest::PathError;
 use std::fmt;
 use std::path::Path;
 
@@ -68,7 +68,7 @@ pub enum ObjectUrlError {
         /// The key.
         key: String,
         /// The error in it.
-        fault: PathFault,
+        fault: PathError,
     },
     /// The name of an entry has other bytes than text.
     #[error("its name is no UTF-8 text, as keys are")]

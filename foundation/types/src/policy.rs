@@ -72,6 +72,8 @@ const DEFAULT_LEAD: Nanos = 24 * 3600 * SECOND;
 const DEFAULT_SLOW_DOWN: u32 = 10;
 /// The baseline of a single run, by the name that it has always had there: the most urgent job begins first.
 const STAGE_THROUGH: &str = "stage-through";
+/// The setting of `greedy`; formerly `patience`, as logs and commands may still have it.
+const MAX_WAIT: &str = "max-wait";
 
 impl Policy {
     /// Whether they decide the same, under any name.
@@ -130,7 +132,7 @@ pub enum PolicyError {
     BadDataMode(String, String),
     /// No such setting, or not with this order.
     #[error(
-        "`{0}` is no setting of {1}; greedy has `patience=TIME`, data and energy have `bound=TIME` and `lead=TIME`, energy has \
+        "`{0}` is no setting of {1}; greedy has `max-wait=TIME`, data and energy have `bound=TIME` and `lead=TIME`, energy has \
          `slow-down=PERCENT`"
     )]
     BadSetting(String, String),
@@ -172,7 +174,7 @@ impl FromStr for Policy {
         let mut policy = Self::new(order, data_mode);
         let mut given = Vec::new();
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
-            let key = setting.split('=').next().unwrap_or(setting);
+            let (key, _) = key_and_value(setting);
             if given.contains(&key) {
                 return Err(PolicyError::Repeated(key.into()));
             }
@@ -183,14 +185,22 @@ impl FromStr for Policy {
     }
 }
 
+/// A setting's key, by its name of today, and its value.
+fn key_and_value(setting: &str) -> (&str, &str) {
+    match setting.split_once('=').unwrap_or((setting, "")) {
+        ("patience", value) => (MAX_WAIT, value),
+        other => other,
+    }
+}
+
 impl Policy {
     fn set(&mut self, setting: &str, order: &str) -> Result<(), PolicyError> {
         let bad = || PolicyError::BadSetting(setting.into(), order.into());
-        let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
+        let (key, value) = key_and_value(setting);
         let time =
             || parse_time(value).map_err(|e| PolicyError::BadValue(key.into(), e.to_string()));
         match (key, self.order) {
-            ("patience", Order::Greedy) => self.max_wait = Some(time()?),
+            (MAX_WAIT, Order::Greedy) => self.max_wait = Some(time()?),
             ("bound", Order::Data | Order::Energy) => self.bound = time()?,
             ("lead", Order::Data | Order::Energy) => self.lead = time()?,
             ("slow-down", Order::Energy) => {
@@ -235,7 +245,7 @@ impl fmt::Display for Policy {
         let default = Self::new(self.order, Some(self.data_mode));
         let mut settings = Vec::new();
         if let Some(max_wait) = self.max_wait {
-            settings.push(format!("patience={}ns", max_wait).replace("000000000ns", "s"));
+            settings.push(format!("{MAX_WAIT}={max_wait}ns").replace("000000000ns", "s"));
         }
         if self.bound != default.bound {
             settings.push(format!("bound={}ns", self.bound).replace("000000000ns", "s"));
@@ -271,8 +281,8 @@ mod tests {
             "energy",
             "energy:slow-down=25%",
             "data:bound=60s,lead=3600s",
-            "greedy:patience=1500000000ns",
-            "greedy+cache:patience=0ns",
+            "greedy:max-wait=1500000000ns",
+            "greedy+cache:max-wait=0ns",
         ] {
             let policy: Policy = text.parse().expect(text);
             assert_eq!(policy.to_string(), text);
@@ -287,8 +297,9 @@ mod tests {
         assert_eq!(old.to_string(), "stage-through");
         let bounded: Policy = "data:bound=60s".parse().expect("a bound");
         assert_eq!(bounded.bound, 60 * SECOND);
-        let patient: Policy = "greedy:patience=5m".parse().expect("patience");
-        assert_eq!(patient.max_wait, Some(300 * SECOND));
+        let old: Policy = "greedy:patience=5m".parse().expect("the name before");
+        assert_eq!(old.max_wait, Some(300 * SECOND));
+        assert_eq!(old.to_string(), "greedy:max-wait=300s");
     }
 
     #[test]
@@ -302,7 +313,11 @@ mod tests {
             ("data:bound", "the value of `bound`"),
             ("data:lead=1h,lead=2h", "`lead` is given twice"),
             ("energy:slow-down=x", "slow-down"),
-            ("greedy:patience", "patience"),
+            ("greedy:max-wait", "max-wait"),
+            (
+                "greedy:patience=1s,max-wait=2s",
+                "`max-wait` is given twice",
+            ),
         ] {
             let error = text.parse::<Policy>().expect_err(text).to_string();
             assert!(error.contains(part), "{text}: {error}");

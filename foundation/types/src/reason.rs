@@ -148,18 +148,22 @@ pub enum Reason {
     /// `stage-through`: a node keeps nothing after a step.
     StagedOut,
     /// A tier is full and work under way can still free space there.
-    WaitForRoom {
+    #[serde(rename = "wait-for-room")]
+    WaitForSpace {
         /// The tier.
-        spot: TierRef,
+        #[serde(rename = "spot")]
+        tier_ref: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
         free: u64,
     },
     /// A tier is full and replicas are on their way off it.
-    MakingRoom {
+    #[serde(rename = "making-room")]
+    MakingSpace {
         /// The tier.
-        spot: TierRef,
+        #[serde(rename = "spot")]
+        tier_ref: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
@@ -174,7 +178,8 @@ pub enum Reason {
     /// A tier is full, and it is not this run that can free space: others hold a part of it.
     WaitForOthers {
         /// The tier.
-        spot: TierRef,
+        #[serde(rename = "spot")]
+        tier_ref: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
@@ -183,27 +188,33 @@ pub enum Reason {
         held: u64,
     },
     /// A tier is full and this is not needed by anything that waits.
-    EvictForRoom {
+    #[serde(rename = "evict-for-room")]
+    EvictForSpace {
         /// The tier.
-        spot: TierRef,
+        #[serde(rename = "spot")]
+        tier_ref: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
         free: u64,
     },
     /// A tier is full, everything on it is needed: this goes to a slower tier.
-    DemoteForRoom {
+    #[serde(rename = "demote-for-room")]
+    DemoteForSpace {
         /// The tier.
-        spot: TierRef,
+        #[serde(rename = "spot")]
+        tier_ref: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
         free: u64,
     },
     /// A tier is full, slower tiers too: this goes to the external store.
-    DrainForRoom {
+    #[serde(rename = "drain-for-room")]
+    DrainForSpace {
         /// The tier.
-        spot: TierRef,
+        #[serde(rename = "spot")]
+        tier_ref: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
@@ -215,7 +226,8 @@ pub enum Reason {
         transfer: TransferId,
     },
     /// It was assigned, but the space for its inputs went to others before they were there.
-    RoomGone,
+    #[serde(rename = "room-gone")]
+    SpaceGone,
     /// It was assigned, but an entry that it reads was changed or added to before it began.
     EntryChanged {
         /// The dataset.

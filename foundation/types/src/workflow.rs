@@ -231,7 +231,8 @@ pub struct Restart {
     /// The kind of the checkpoints.
     pub from: CheckpointMethod,
     /// Bytes that they take on each of its nodes.
-    pub room: u64,
+    #[serde(rename = "room")]
+    pub space: u64,
     /// Of images: how long after one the next is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<Nanos>,

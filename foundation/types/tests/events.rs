@@ -1,6 +1,6 @@
 //! Events as they stand in logs.
 
-use tarn_types::event::{Event, FailureKind, IntactReplica};
+use tarn_types::event::{Event, IntactReplica, RunErrorKind};
 use tarn_types::id::{DataId, NodeId, TierId};
 use tarn_types::part::{PartRef, StoreKey};
 
@@ -33,7 +33,7 @@ fn a_log_says_by_name_which_node_was_lost_and_which_is_back() {
     assert_eq!(serde_json::to_string(&back).unwrap(), text);
     assert_eq!(serde_json::from_str::<Event>(text).unwrap(), back);
     assert_eq!(
-        serde_json::to_string(&FailureKind::NodeLost).unwrap(),
+        serde_json::to_string(&RunErrorKind::NodeLost).unwrap(),
         r#""node-lost""#
     );
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{
-    Entry, EntryKind, Manifest, ManifestError, PathFault, check_path, parent,
+    Entry, EntryKind, Manifest, ManifestError, PathError, check_path, parent,
 };
 
 fn kinds() -> impl Strategy<Value = EntryKind> {
@@ -141,7 +141,7 @@ fn file(path: &[u8]) -> Entry {
     }
 }
 
-fn refused(entries: Vec<Entry>) -> PathFault {
+fn refused(entries: Vec<Entry>) -> PathError {
     let bytes = Manifest { entries }.encode();
     match Manifest::decode(&bytes) {
         Err(ManifestError::Path { fault, .. }) => fault,
@@ -152,20 +152,20 @@ fn refused(entries: Vec<Entry>) -> PathFault {
 #[test]
 fn paths_that_no_tree_has() {
     let one = |path: &[u8]| refused(vec![file(path)]);
-    assert_eq!(one(b""), PathFault::Empty);
-    assert_eq!(one(b"/a"), PathFault::Absolute);
-    assert_eq!(one(b".."), PathFault::Dots);
-    assert_eq!(one(b"a\0b"), PathFault::Nul);
-    assert_eq!(one(b"a/b"), PathFault::Parent);
-    assert_eq!(one(&[b'x'; 4097]), PathFault::Long);
-    assert_eq!(refused(vec![file(b"b"), file(b"a")]), PathFault::Order);
-    assert_eq!(refused(vec![file(b"a"), file(b"a")]), PathFault::Order);
-    assert_eq!(refused(vec![file(b"a"), file(b"a/b")]), PathFault::Parent);
+    assert_eq!(one(b""), PathError::Empty);
+    assert_eq!(one(b"/a"), PathError::Absolute);
+    assert_eq!(one(b".."), PathError::Dots);
+    assert_eq!(one(b"a\0b"), PathError::Nul);
+    assert_eq!(one(b"a/b"), PathError::Parent);
+    assert_eq!(one(&[b'x'; 4097]), PathError::Long);
+    assert_eq!(refused(vec![file(b"b"), file(b"a")]), PathError::Order);
+    assert_eq!(refused(vec![file(b"a"), file(b"a")]), PathError::Order);
+    assert_eq!(refused(vec![file(b"a"), file(b"a/b")]), PathError::Parent);
     let strange = Entry {
         mode: 0o20000,
         ..file(b"a")
     };
-    assert_eq!(refused(vec![strange]), PathFault::Attributes);
+    assert_eq!(refused(vec![strange]), PathError::Attributes);
     for bad in [&b"a/../b"[..], b"./a", b"a//b", b"a/"] {
         assert!(check_path(bad).is_err());
     }

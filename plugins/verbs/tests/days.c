@@ -22,12 +22,12 @@ static char *self;
 static pid_t other;
 static FILE *from, *to;
 
-static void say(FILE *file, struct name name) {
+static void write_name(FILE *file, struct name name) {
     fprintf(file, "%u %u %u %llu\n", name.lid, name.qpn, name.rkey, name.address);
     fflush(file);
 }
 
-static struct name hear(FILE *file) {
+static struct name read_name(FILE *file) {
     struct name name;
     CHECK_IS(fscanf(file, "%u %u %u %llu", &name.lid, &name.qpn, &name.rkey, &name.address), 4);
     return name;
@@ -62,11 +62,11 @@ static struct name begin(const char *what, const struct end *end) {
     close(in[1]);
     to = fdopen(out[1], "w");
     from = fdopen(in[0], "r");
-    struct name name = hear(from);
+    struct name name = read_name(from);
     /* A message that the other one sends without a request finds this end joined. */
     if (end->qp->qp_type != IBV_QPT_UD)
         end_join(end, name);
-    say(to, end_name(end));
+    write_name(to, end_name(end));
     return name;
 }
 
@@ -202,13 +202,13 @@ enum { BUFFERS = 8, BUFFER = 100000 };
 struct sender {
     struct end end;
     pid_t process;
-    uint32_t told; /* the number of its next message */
+    uint32_t next_number; /* the number of its next message */
 };
 
 static void sender_begin(struct sender *sender, const struct end *end, struct ibv_srq *srq) {
     sender->end = *end;
     sender->end.qp = queue_shared(end, IBV_QPT_RC, srq);
-    sender->told = 0;
+    sender->next_number = 0;
     begin("sender", &sender->end);
     sender->process = other;
 }
@@ -220,7 +220,7 @@ static void receive(struct sender *senders, const struct end *end, int count) {
         struct sender *sender = &senders[wc.qp_num == senders[1].end.qp->qp_num];
         CHECK_IS(wc.status, IBV_WC_SUCCESS);
         CHECK_IS(wc.qp_num, sender->end.qp->qp_num);
-        CHECK_IS(wc.imm_data, sender->told++);
+        CHECK_IS(wc.imm_data, sender->next_number++);
         const unsigned char *memory = end->memory + wc.wr_id * BUFFER;
         CHECK_IS(wc.byte_len, BUFFER);
         for (size_t i = 1; i < BUFFER; i++)
@@ -255,7 +255,7 @@ static void shared(struct end *end) {
 enum { HEAD = 40, DATAGRAM = 4000 };
 
 /* Takes so many datagrams of a sender, which come in order, and those of others: each is whole. */
-static void receive_datagrams(const struct end *end, unsigned sender, uint32_t *told, int count) {
+static void receive_datagrams(const struct end *end, unsigned sender, uint32_t *last, int count) {
     while (count > 0) {
         struct ibv_wc wc = next(end->cq);
         const unsigned char *memory = end->memory + wc.wr_id * BUFFER + HEAD;
@@ -264,8 +264,8 @@ static void receive_datagrams(const struct end *end, unsigned sender, uint32_t *
         for (size_t i = 0; i < DATAGRAM; i++)
             CHECK_IS(memory[i], (unsigned char)(wc.src_qp >> 12));
         if (wc.src_qp == sender) {
-            CHECK(wc.imm_data > *told);
-            *told = wc.imm_data;
+            CHECK(wc.imm_data > *last);
+            *last = wc.imm_data;
             count--;
         }
         give(end, wc.wr_id, wc.wr_id * BUFFER, HEAD + DATAGRAM);
@@ -280,13 +280,13 @@ static void datagrams(struct end *end) {
         give(end, i, i * BUFFER, HEAD + DATAGRAM);
     struct name steady = begin("datagrams-ud", end);
     pid_t process = other;
-    uint32_t told = 0;
+    uint32_t last = 0;
     for (int i = 0; i < 8; i++) {
         uint32_t of_other = 0;
         struct name name = begin("datagrams-ud", end);
         receive_datagrams(end, name.qpn, &of_other, 20 + 7 * i);
         kill_other();
-        receive_datagrams(end, steady.qpn, &told, 4 * BUFFERS);
+        receive_datagrams(end, steady.qpn, &last, 4 * BUFFERS);
     }
     other = process;
     kill_other();
@@ -326,7 +326,7 @@ static void leaving(struct end *end) {
     give(end, 0, 0, 100);
     CHECK_IS(ends(end->cq, 0), IBV_WC_SUCCESS);
     /* It has done all that it does. */
-    hear(from);
+    read_name(from);
     device_remove(slot_of(peer.qpn));
     snprintf(name, sizeof name, "q%03x", place_of(end->qp->qp_num));
     int fd = open(device_path(slot_of(end->qp->qp_num), name), O_RDWR | O_CLOEXEC);
@@ -355,8 +355,8 @@ static int area_make(uint32_t slot) {
 /* In place of the system's: before the dead one's is locked another process has taken it away, and a third
  * one, which lives, has got its number. */
 int flock(int fd, int operation) {
-    struct stat told;
-    if (dead.area && fstat(fd, &told) == 0 && told.st_ino == dead.area) {
+    struct stat status;
+    if (dead.area && fstat(fd, &status) == 0 && status.st_ino == dead.area) {
         dead.area = 0;
         device_remove(dead.slot);
         CHECK_IS(mkdir(device_path(dead.slot, ""), 0700), 0);
@@ -367,16 +367,16 @@ int flock(int fd, int operation) {
 
 /* A process that takes away the files of dead ones takes nothing of the living. */
 static void swept(struct end *end) {
-    struct stat told;
+    struct stat status;
     /* Not the one that this process's next device gets. */
     dead.slot = slot_of(end->qp->qp_num) + MAX_SLOTS / 2;
     do
         dead.slot = dead.slot % (MAX_SLOTS - 1) + 1;
     while (mkdir(device_path(dead.slot, ""), 0700) != 0);
     int fd = area_make(dead.slot);
-    CHECK_IS(fstat(fd, &told), 0);
+    CHECK_IS(fstat(fd, &status), 0);
     close(fd);
-    dead.area = told.st_ino;
+    dead.area = status.st_ino;
     struct ibv_context *context = device();
     CHECK_IS(dead.area, 0);
     CHECK_IS(access(device_path(dead.slot, "area"), F_OK), 0);
@@ -395,17 +395,17 @@ static void spoil(unsigned seed) {
         snprintf(path, sizeof path, "%s/%s", folder, device->d_name);
         DIR *files = device->d_name[0] == '.' ? NULL : opendir(path);
         for (struct dirent *file; files && (file = readdir(files));) {
-            struct stat told;
+            struct stat status;
             snprintf(path, sizeof path, "%s/%s/%s", folder, device->d_name, file->d_name);
             int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
-            if (fd < 0 || fstat(fd, &told) != 0 || !(S_ISREG(told.st_mode) || S_ISFIFO(told.st_mode))) {
+            if (fd < 0 || fstat(fd, &status) != 0 || !(S_ISREG(status.st_mode) || S_ISFIFO(status.st_mode))) {
                 if (fd >= 0)
                     close(fd);
                 continue;
             }
             for (int i = 0; i < 200; i++) {
                 uint32_t word = rand() % 3 ? (uint32_t)rand() * 3u : (uint32_t)rand() % 8;
-                size_t room = S_ISFIFO(told.st_mode) ? 0 : (size_t)told.st_size / 4 - 1;
+                size_t room = S_ISFIFO(status.st_mode) ? 0 : (size_t)status.st_size / 4 - 1;
                 size_t at = room ? (rand() % 2 ? (size_t)rand() % 64 : (size_t)rand()) % room : 0;
                 if (room ? pwrite(fd, &word, 4, (off_t)at * 4) < 0 : i < 3 && write(fd, &word, 4) < 0)
                     break;
@@ -513,8 +513,8 @@ static void child(struct end *end) {
 /* Both are told of each other, but belong to two users. */
 static void stranger(struct end *end) {
     char byte;
-    say(stdout, end_name(end));
-    end_join(end, hear(stdin));
+    write_name(stdout, end_name(end));
+    end_join(end, read_name(stdin));
     CHECK(read(0, &byte, 1) >= 0);
     for (size_t i = 0; i < MEMORY; i++)
         CHECK_IS(end->memory[i], 0);
@@ -545,8 +545,8 @@ static void other_end(const char *what, struct end *end) {
     const char *kind = strrchr(what, '-');
     if (kind)
         renew(end, strcmp(kind, "-uc") == 0 ? IBV_QPT_UC : IBV_QPT_UD, NULL);
-    say(stdout, end_name(end));
-    struct name name = hear(stdin);
+    write_name(stdout, end_name(end));
+    struct name name = read_name(stdin);
     if (end->qp->qp_type != IBV_QPT_UD)
         end_join(end, name);
     if (strcmp(what, "datagrams-ud") == 0) {
@@ -585,7 +585,7 @@ static void other_end(const char *what, struct end *end) {
     if (strcmp(what, "leaving") == 0) {
         message(end, 0, 0, 1);
         CHECK_IS(ends(end->cq, 0), IBV_WC_SUCCESS);
-        say(stdout, name);
+        write_name(stdout, name);
     }
     bool writes = strncmp(what, "writer", 6) == 0;
     if (strcmp(what, "words") == 0) {

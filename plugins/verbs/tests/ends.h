@@ -126,7 +126,7 @@ static inline struct name end_name(const struct end *end) {
 }
 
 /* The attributes of a change of state, the second part only if the queue pair is reliable. */
-static inline int said(const struct end *end, int all, int reliable) {
+static inline int attribute_mask(const struct end *end, int all, int reliable) {
     return IBV_QP_STATE | all | (end->qp->qp_type == IBV_QPT_RC ? reliable : 0);
 }
 
@@ -140,8 +140,8 @@ static inline void end_receive(const struct end *end, struct name to) {
         .ah_attr = {.dlid = (uint16_t)to.lid, .port_num = PORT},
     };
     CHECK_IS(ibv_modify_qp(end->qp, &attr,
-                           said(end, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
-                                IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)),
+                           attribute_mask(end, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
+                                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)),
              0);
 }
 
@@ -151,11 +151,11 @@ static inline void end_send(const struct end *end) {
                                .retry_cnt = end->retries,
                                .rnr_retry = end->rnr_retries,
                                .max_rd_atomic = 1};
-    CHECK_IS(
-        ibv_modify_qp(end->qp, &attr,
-                      said(end, IBV_QP_SQ_PSN,
-                           IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC)),
-        0);
+    CHECK_IS(ibv_modify_qp(end->qp, &attr,
+                           attribute_mask(end, IBV_QP_SQ_PSN,
+                                          IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                              IBV_QP_MAX_QP_RD_ATOMIC)),
+             0);
 }
 
 static inline void end_join(const struct end *end, struct name to) {

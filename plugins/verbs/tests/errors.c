@@ -162,7 +162,7 @@ static void unmapped(struct end *a, struct end *b) {
 }
 
 /* The times that a program gives its peer to be ready. */
-static void patience(struct end *a, struct end *b) {
+static void rnr_timeout(struct end *a, struct end *b) {
     /* It never receives. */
     a->rnr_retries = 1;
     ends_join(a, b);
@@ -298,7 +298,7 @@ int main(void) {
     static const struct {
         void (*test)(struct end *, struct end *);
         bool connected;
-    } all[] = {{protection, true},     {unmapped, true},      {patience, false},     {not_connected, false},
+    } all[] = {{protection, true},     {unmapped, true},      {rnr_timeout, false},  {not_connected, false},
                {another_queue, false}, {another_port, false}, {another_node, false}, {another_friend, false},
                {gone, false},          {given_up, false},     {refused, false}};
     context = device();

@@ -128,11 +128,13 @@ pub fn check(inventory: &Inventory, mode: MemoryMode) -> Vec<PopulationFinding> 
             format!("modules differ: {}", all.join(", ")),
         );
     }
-    if let Some(Err(says)) = inventory.platform.as_ref().map(|p| p.allows(mode)) {
+    if let Some(Err(message)) = inventory.platform.as_ref().map(|p| p.allows(mode)) {
         add(
             Rule::Platform,
             true,
-            format!("firmware does not offer {mode}: {says}; change it in the firmware's set-up"),
+            format!(
+                "firmware does not offer {mode}: {message}; change it in the firmware's set-up"
+            ),
         );
     }
     ratio(inventory, mode, &mut add);

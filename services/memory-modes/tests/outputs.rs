@@ -49,7 +49,7 @@ fn dram_is_found_beside_modules_or_where_firmware_says() {
 }
 
 #[test]
-fn capacities_tell_the_mode() {
+fn capacities_show_the_mode() {
     let mode = |text: &str| {
         let inventory = Inventory {
             resources: resources(text).unwrap(),
@@ -62,11 +62,11 @@ fn capacities_tell_the_mode() {
     assert_eq!(of(fixture!("ipmctl-memoryresources-2lm.txt")), "2lm");
     assert_eq!(of(fixture!("ipmctl-memoryresources-v1.txt")), "2lm");
     assert_eq!(mode(""), CurrentMode::Dram);
-    let told = resources(fixture!("ipmctl-memoryresources-2lm.txt"))
+    let capacities = resources(fixture!("ipmctl-memoryresources-2lm.txt"))
         .unwrap()
         .unwrap();
     assert_eq!(
-        (told.cache, told.dram, told.memory),
+        (capacities.cache, capacities.dram, capacities.memory),
         (512 * GIB, 512 * GIB, 2024 * GIB)
     );
 }

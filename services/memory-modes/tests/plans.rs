@@ -262,7 +262,7 @@ fn namespaces_that_firmware_does_not_bring_stay() {
 
 #[test]
 fn nothing_is_decided_without_the_tools() {
-    for (state, says) in [
+    for (state, expected) in [
         (ToolState::Missing, "install the package ndctl"),
         (
             ToolState::Failed {
@@ -274,7 +274,7 @@ fn nothing_is_decided_without_the_tools() {
         let mut node = machine(MemoryMode::OneLevel);
         node.tools[1].state = state;
         let found = plan(&node, &ask("2lm", &["idle"]));
-        assert!(found.refusals[0].contains(says) && found.commands.is_empty());
+        assert!(found.refusals[0].contains(expected) && found.commands.is_empty());
     }
     let mut node = machine(MemoryMode::OneLevel);
     node.modules.clear();

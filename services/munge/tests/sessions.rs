@@ -44,8 +44,8 @@ fn begun(munge: &Munge) -> (Halves, Halves) {
     let node = thread::spawn(move || accept(far, "n1", me(), &other).unwrap());
     let secrets = [7, 8, 9].map(|byte| SecretBytes::new([byte; 32]));
     let controller = open(near, "n1", me(), &secrets, munge).unwrap();
-    let (reader, writer, told) = node.join().unwrap();
-    assert_eq!(told, secrets);
+    let (reader, writer, received) = node.join().unwrap();
+    assert_eq!(received, secrets);
     (controller, (reader, writer))
 }
 
@@ -293,26 +293,26 @@ fn attack_what_is_changed_repeated_or_turned_round_on_the_way_ends_the_session()
         }
         if how == "turned round" {
             from.write_all(&frame).unwrap();
-            let heard = from_node.receive::<Greeting>(SOON);
+            let received = from_node.receive::<Greeting>(SOON);
             assert!(
-                matches!(heard, Err(SessionError::Broken(_))),
-                "{how}: {heard:?}"
+                matches!(received, Err(SessionError::Broken(_))),
+                "{how}: {received:?}"
             );
             continue;
         }
         to.write_all(&frame).unwrap();
-        let heard = reader.receive::<Greeting>(SOON);
+        let received = reader.receive::<Greeting>(SOON);
         match how {
-            "as it is" => assert_eq!(heard.unwrap(), greeting(1)),
+            "as it is" => assert_eq!(received.unwrap(), greeting(1)),
             "repeated" => {
-                heard.unwrap();
+                received.unwrap();
                 to.write_all(&frame).unwrap();
                 let again = reader.receive::<Greeting>(SOON);
                 assert!(matches!(again, Err(SessionError::Broken(_))), "{again:?}");
             }
             _ => assert!(
-                matches!(heard, Err(SessionError::Broken(_))),
-                "{how}: {heard:?}"
+                matches!(received, Err(SessionError::Broken(_))),
+                "{how}: {received:?}"
             ),
         }
     }

@@ -212,7 +212,7 @@ impl Site {
 
     /// Removes the orphans that are somebody's.
     pub(crate) fn remove_orphans(&mut self, requester: &Requester<'_>) -> Vec<OrphanInfo> {
-        let told = self.orphans(requester);
+        let removed = self.orphans(requester);
         let mut gone = Vec::new();
         for (name, node) in &mut self.nodes {
             let own = |(user, held): &(Uid, StoreContent)| {
@@ -232,7 +232,7 @@ impl Site {
         for (name, (user, held)) in gone {
             self.doom(&name, user, held);
         }
-        told
+        removed
     }
 }
 

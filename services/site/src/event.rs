@@ -57,7 +57,8 @@ pub enum SiteServiceEvent {
         epoch: Epoch,
     },
     /// A request that changes the state. ([`crate::Site::answer`] replies to the others.)
-    Asked(SiteRequest),
+    #[serde(rename = "Asked")]
+    Requested(SiteRequest),
     /// A node takes orders.
     Opened {
         /// Its name.
@@ -108,10 +109,10 @@ pub enum SiteServiceAction {
         /// The connection that waits.
         token: Token,
         /// The reply.
-        said: ControllerReply,
+        reply: ControllerReply,
     },
     /// A notification for the log: an owner's data has changed without a request.
-    Tell {
+    Notify {
         /// The owner.
         owner: Owner,
         /// The notification.

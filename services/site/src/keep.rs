@@ -151,7 +151,7 @@ impl Site {
     }
 
     pub(crate) fn notify_owner(&mut self, owner: Owner, text: String) {
-        self.actions.push(SiteServiceAction::Tell { owner, text });
+        self.actions.push(SiteServiceAction::Notify { owner, text });
     }
 
     /// Something is to be removed there, as soon as the node answers.

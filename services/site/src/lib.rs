@@ -73,7 +73,7 @@ impl Site {
         self.actions.clear();
         match event {
             SiteServiceEvent::Began { epoch } => self.began(epoch),
-            SiteServiceEvent::Asked(asked) => self.handle_request(asked),
+            SiteServiceEvent::Requested(request) => self.handle_request(request),
             SiteServiceEvent::Opened {
                 node,
                 capacity,

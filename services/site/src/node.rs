@@ -66,8 +66,8 @@ impl Site {
         let doomed = node.doomed.clone();
         self.compare(name, (holds, partial), &doomed);
         let free = |store: &str| {
-            let told = stores.iter().find(|s| s.name == store);
-            told.map_or(lone, |store| store.capacity.free)
+            let report = stores.iter().find(|s| s.name == store);
+            report.map_or(lone, |store| store.capacity.free)
         };
         if let Some(node) = self.nodes.get_mut(name) {
             node.find_foreign(free);

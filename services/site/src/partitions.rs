@@ -100,7 +100,7 @@ impl Site {
                     }
                     SpaceAvailability::None(why) => return PreparationState::Failed(why),
                 }
-                let work = Work::Lend {
+                let work = Work::Export {
                     store: self.written_in(id, node, &partition.name),
                     job: id,
                     partition: partition.name.clone(),

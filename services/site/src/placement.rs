@@ -59,9 +59,9 @@ impl Placement<'_> {
         let levels = self.stock.nodes.values().flat_map(|n| &n.levels);
         let names: BTreeSet<&String> = levels.map(|level| &level.name).collect();
         let reads = job.reads.iter().filter_map(|r| r.tier.as_ref());
-        let lent = job.partitions.iter().filter_map(|p| p.tier.as_ref());
+        let exported = job.partitions.iter().filter_map(|p| p.tier.as_ref());
         let makes = job.makes.iter().filter_map(|m| m.tier.as_ref());
-        let mut wishes = reads.chain(makes).chain(lent);
+        let mut wishes = reads.chain(makes).chain(exported);
         let Some(wish) = wishes.find(|wish| !names.is_empty() && !names.contains(wish)) else {
             return Ok(());
         };

@@ -17,14 +17,14 @@ use tarn_proto::site::{
 
 impl Site {
     /// Handles a request that changes something.
-    pub(crate) fn handle_request(&mut self, asked: SiteRequest) {
+    pub(crate) fn handle_request(&mut self, request: SiteRequest) {
         let SiteRequest {
             token,
             user,
             groups,
             trusted,
             ask,
-        } = asked;
+        } = request;
         let requester = Requester {
             user,
             groups: &groups,
@@ -61,8 +61,8 @@ impl Site {
             return;
         }
         let done = self.change(&requester, ask);
-        let said = done.map_or_else(ControllerReply::Refused, |()| ControllerReply::Done);
-        self.answer_to(token, said);
+        let reply = done.map_or_else(ControllerReply::Refused, |()| ControllerReply::Done);
+        self.answer_to(token, reply);
     }
 
     /// Slurm reports a stage of a job, and waits until it is over.

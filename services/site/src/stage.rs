@@ -112,11 +112,11 @@ impl Site {
             self.continue_leaving(id);
             return;
         }
-        let said = match phase {
+        let reply = match phase {
             SiteJobPhase::Published => self.advise_readers(id),
             _ => ControllerReply::Done,
         };
-        self.answer_stage(id, Ok(said));
+        self.answer_stage(id, Ok(reply));
         match phase {
             SiteJobPhase::Published => self.advance_waiting(),
             SiteJobPhase::Ended => self.ended(id),

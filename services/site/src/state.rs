@@ -114,18 +114,19 @@ impl Site {
         }
     }
 
-    pub(crate) fn answer_to(&mut self, token: Token, said: ControllerReply) {
-        self.actions.push(SiteServiceAction::Answer { token, said });
+    pub(crate) fn answer_to(&mut self, token: Token, reply: ControllerReply) {
+        self.actions
+            .push(SiteServiceAction::Answer { token, reply });
     }
 
     /// Ends a job's stage for the connection that waits for it.
     pub(crate) fn answer_stage(
         &mut self,
         job: SlurmJobId,
-        said: Result<ControllerReply, RequestError>,
+        reply: Result<ControllerReply, RequestError>,
     ) {
         if let Some(token) = self.waiting.remove(&job) {
-            self.answer_to(token, said.unwrap_or_else(ControllerReply::Refused));
+            self.answer_to(token, reply.unwrap_or_else(ControllerReply::Refused));
         }
     }
 

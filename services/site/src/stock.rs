@@ -82,11 +82,11 @@ impl<'a> Stock<'a> {
             .version(&id)
             .and_then(|v| v.parts.get(&part.part));
         // Of a source that nobody has read: the size that its reader gives.
-        let said = || {
+        let declared_size = || {
             let reads = &self.jobs.get(job)?.reads;
             reads.iter().find(|r| r.version == id).map(|r| r.size)
         };
-        known.map_or_else(|| said().unwrap_or(0), stored_size)
+        known.map_or_else(|| declared_size().unwrap_or(0), stored_size)
     }
 
     /// The versions that jobs read or make which have not ended.

@@ -36,9 +36,9 @@ impl Site {
                 continue;
             };
             let waited = now.saturating_sub(since);
-            let is_told =
+            let is_known =
                 |other| self.jobs.contains_key(other) || self.arriving.contains_key(other);
-            let is_first = !is_one_early && submitted.before.iter().all(is_told);
+            let is_first = !is_one_early && submitted.before.iter().all(is_known);
             if waited < ORDER || (waited < KNOWN_ORDER && !is_first) {
                 is_one_early = true;
                 continue;
@@ -48,7 +48,7 @@ impl Site {
                 continue;
             }
             self.arriving.remove(&job);
-            let said = match (done, self.jobs.get(&job)) {
+            let reply = match (done, self.jobs.get(&job)) {
                 (Ok(()), Some(state)) => {
                     let advice = self.placement().advice(state);
                     let expected = advice.prefer.clone();
@@ -63,7 +63,7 @@ impl Site {
                 (Err(why), _) => ControllerReply::Refused(why),
             };
             if let Some(token) = self.waiting.remove(&job) {
-                self.answer_to(token, said);
+                self.answer_to(token, reply);
             }
         }
     }
@@ -119,8 +119,8 @@ impl Site {
         };
         let readers = self.jobs.iter().filter(|(_, job)| waits(job));
         let advices = readers.map(|(id, job)| (*id, self.placement().advice(job)));
-        let told = advices.filter(|(_, a)| !a.prefer.is_empty() || !a.require.is_empty());
-        let advices: Vec<(SlurmJobId, PlacementAdvice)> = told.take(MAX_ADVISED).collect();
+        let with_nodes = advices.filter(|(_, a)| !a.prefer.is_empty() || !a.require.is_empty());
+        let advices: Vec<(SlurmJobId, PlacementAdvice)> = with_nodes.take(MAX_ADVISED).collect();
         match advices.is_empty() {
             true => ControllerReply::Done,
             false => ControllerReply::Advices(advices),

@@ -2,7 +2,7 @@
 
 mod access;
 mod data;
-mod lent;
+mod exported;
 mod levels;
 mod outside;
 mod sealed;
@@ -86,7 +86,7 @@ fn a_workflow_of_three_jobs_reads_and_writes_outside_once() {
 fn jobs_are_taken_in_by_the_order_of_their_submission() {
     let mut case = dataset("case");
     case.source = Some("/lustre/case".into());
-    let told = |before: &[u32]| {
+    let setup_after = |before: &[u32]| {
         let submitted = script("w", 1, vec![(Role::Inout, Single, case.clone())]);
         let before = before.to_vec();
         Stage::Setup(Box::new(JobSubmission {
@@ -100,7 +100,7 @@ fn jobs_are_taken_in_by_the_order_of_their_submission() {
     };
 
     let mut world = World::new(1, Config::default());
-    let tokens = [3, 1, 2].map(|job| world.stage(job, told(&[])));
+    let tokens = [3, 1, 2].map(|job| world.stage(job, setup_after(&[])));
     assert!(world.answers.is_empty() && world.site.is_hasty());
     world.pass(2);
     let advised = tokens.map(|token| after(&world, token));
@@ -109,9 +109,9 @@ fn jobs_are_taken_in_by_the_order_of_their_submission() {
 
     // The second is reported while the third waits.
     let mut world = World::new(1, Config::default());
-    let third = world.stage(3, told(&[]));
+    let third = world.stage(3, setup_after(&[]));
     world.pass(1);
-    let second = world.stage(2, told(&[]));
+    let second = world.stage(2, setup_after(&[]));
     world.pass(1);
     assert!(world.answers.is_empty());
     world.pass(1);
@@ -120,9 +120,9 @@ fn jobs_are_taken_in_by_the_order_of_their_submission() {
 
     // The third is known not to be the first; one that Slurm never reports is not waited for forever.
     let mut world = World::new(1, Config::default());
-    let third = world.stage(3, told(&[1, 2]));
+    let third = world.stage(3, setup_after(&[1, 2]));
     world.pass(5);
-    let second = world.stage(2, told(&[1]));
+    let second = world.stage(2, setup_after(&[1]));
     world.pass(4);
     assert!(world.answers.is_empty());
     world.pass(1);
@@ -172,12 +172,12 @@ fn a_chain_goes_on_where_its_first_job_was_and_ends_with_its_last() {
     named.is_alone = false;
     let mut lost = second.clone();
     lost.chain = Some(link(Some(77), false, false, &[]));
-    for (number, (job, says)) in [(stranger, "else's"), (named, "`name`"), (lost, "not known")]
+    for (number, (job, expected)) in [(stranger, "else's"), (named, "`name`"), (lost, "not known")]
         .into_iter()
         .enumerate()
     {
-        let said = world.staged(50 + number as u32, Stage::Setup(Box::new(job)));
-        assert!(refused(&said).text.contains(says), "{said:?}");
+        let reply = world.staged(50 + number as u32, Stage::Setup(Box::new(job)));
+        assert!(refused(&reply).text.contains(expected), "{reply:?}");
     }
     world.whole(2, second, &["n2"]);
     assert_eq!(world.advices[&2].require, ["n2"]);
@@ -228,8 +228,8 @@ fn a_source_that_has_changed_is_read_anew_and_not_under_a_job_that_has_it() {
         world.staged(4, Stage::Setup(Box::new(read()))),
         ControllerReply::Done
     );
-    let said = world.pre_run(4, &["n2"]);
-    assert!(refused(&said).text.contains("job 3"), "{said:?}");
+    let reply = world.pre_run(4, &["n2"]);
+    assert!(refused(&reply).text.contains("job 3"), "{reply:?}");
     for stage in [
         Stage::PostRun { ok: true },
         Stage::Teardown { hurry: false },
@@ -247,8 +247,8 @@ fn a_job_array_reads_but_makes_nothing() {
     let mut world = World::new(1, Config::default());
     let mut array = script("w", 1, vec![(Role::Out, Single, dataset("x"))]);
     array.workflow.steps[0].foreach = Some(Foreach::Values(vec!["1".into()]));
-    let said = world.staged(1, Stage::Setup(Box::new(array)));
-    assert_eq!(refused(&said).code, Code::Unsupported);
+    let reply = world.staged(1, Stage::Setup(Box::new(array)));
+    assert_eq!(refused(&reply).code, Code::Unsupported);
 }
 
 #[test]
@@ -269,17 +269,17 @@ fn a_script_without_a_workflows_name_leaves_nothing_behind() {
 fn what_a_site_cannot_do_yet_is_refused_and_not_left_out() {
     let mut world = World::new(1, Config::default());
     let shared = script("v", 2, vec![(Role::Out, Shared, dataset("x"))]);
-    let said = world.staged(1, Stage::Setup(Box::new(shared)));
-    assert_eq!(refused(&said).code, Code::Unsupported);
+    let reply = world.staged(1, Stage::Setup(Box::new(shared)));
+    assert_eq!(refused(&reply).code, Code::Unsupported);
 }
 
 #[test]
 fn what_nobody_makes_is_refused_and_what_is_not_made_yet_too() {
     let mut world = World::new(1, Config::default());
     let reads = script("w", 1, vec![(Role::In, Single, dataset("x"))]);
-    let said = world.staged(1, Stage::Setup(Box::new(reads.clone())));
-    assert_eq!(refused(&said).code, Code::NotFound);
-    assert!(refused(&said).text.contains("nobody makes"));
+    let reply = world.staged(1, Stage::Setup(Box::new(reads.clone())));
+    assert_eq!(refused(&reply).code, Code::NotFound);
+    assert!(refused(&reply).text.contains("nobody makes"));
     let makes = script("w", 1, vec![(Role::Out, Single, dataset("x"))]);
     assert_eq!(
         world.staged(2, Stage::Setup(Box::new(makes))),
@@ -289,17 +289,17 @@ fn what_nobody_makes_is_refused_and_what_is_not_made_yet_too() {
         world.staged(3, Stage::Setup(Box::new(reads))),
         ControllerReply::Done
     );
-    let said = world.pre_run(3, &["n1"]);
-    assert_eq!(refused(&said).code, Code::Dependency);
-    assert!(refused(&said).text.contains("job 2"), "{said:?}");
+    let reply = world.pre_run(3, &["n1"]);
+    assert_eq!(refused(&reply).code, Code::Dependency);
+    assert!(refused(&reply).text.contains("job 2"), "{reply:?}");
     // The maker fails: its reader gets its name.
     assert_eq!(world.pre_run(2, &["n1"]), ControllerReply::Done);
     assert_eq!(
         world.staged(2, Stage::PostRun { ok: false }),
         ControllerReply::Done
     );
-    let said = world.pre_run(3, &["n1"]);
-    assert!(refused(&said).text.contains("job 2 failed"), "{said:?}");
+    let reply = world.pre_run(3, &["n1"]);
+    assert!(refused(&reply).text.contains("job 2 failed"), "{reply:?}");
     // Slurm runs it again, and it succeeds.
     assert_eq!(
         world.staged(2, Stage::Teardown { hurry: false }),
@@ -321,9 +321,9 @@ fn a_node_that_fails_three_times_fails_the_gate_and_the_next_try_begins_anew() {
         ControllerReply::Done
     );
     world.refuses = Some((|w| matches!(w, Work::Fetch { .. }), Code::Io));
-    let said = world.pre_run(1, &["n1"]);
-    assert_eq!(refused(&said).code, Code::Io);
-    assert!(refused(&said).text.starts_with("n1: "), "{said:?}");
+    let reply = world.pre_run(1, &["n1"]);
+    assert_eq!(refused(&reply).code, Code::Io);
+    assert!(refused(&reply).text.starts_with("n1: "), "{reply:?}");
     world.refuses = None;
     assert_eq!(
         world.staged(1, Stage::Teardown { hurry: false }),
@@ -383,10 +383,10 @@ fn what_was_on_a_node_that_is_lost_is_told_to_who_reads_it() {
     let token = world.stage(1, Stage::PostRun { ok: true });
     world.pass(61);
     assert_eq!(world.answers[&token], ControllerReply::Done);
-    let said = world.pre_run(2, &["n2"]);
+    let reply = world.pre_run(2, &["n2"]);
     assert!(
-        refused(&said).text.contains("node n1 does not answer"),
-        "{said:?}"
+        refused(&reply).text.contains("node n1 does not answer"),
+        "{reply:?}"
     );
 }
 
@@ -423,8 +423,8 @@ fn a_node_that_comes_back_with_what_was_given_up_is_believed_after_a_check() {
         world.staged(2, Stage::Setup(Box::new(reads))),
         ControllerReply::Done
     );
-    let said = world.pre_run(2, &["n2"]);
-    assert_eq!(refused(&said).code, Code::Lost);
+    let reply = world.pre_run(2, &["n2"]);
+    assert_eq!(refused(&reply).code, Code::Lost);
     world.close("n1");
     world.nodes.get_mut("n1").unwrap().parts = kept;
     world.open("n1");
@@ -510,7 +510,7 @@ fn leases_end_and_wishes_prolong_them() {
 }
 
 #[test]
-fn room_is_made_of_what_can_be_had_again_and_of_nothing_else() {
+fn space_is_made_of_what_can_be_had_again_and_of_nothing_else() {
     let mut world = World::new(1, Config::default());
     world.capacity = 5 << 20;
     world.size = 2 << 20;
@@ -544,8 +544,8 @@ fn room_is_made_of_what_can_be_had_again_and_of_nothing_else() {
         world.staged(4, Stage::Setup(Box::new(fourth))),
         ControllerReply::Done
     );
-    let said = world.pre_run(4, &["n1"]);
-    assert_eq!(refused(&said).code, Code::NoSpace);
+    let reply = world.pre_run(4, &["n1"]);
+    assert_eq!(refused(&reply).code, Code::NoSpace);
     assert_eq!(world.parts_on("n1"), ["made/1.0", "made/1.0"]);
 }
 
@@ -563,10 +563,10 @@ fn what_no_node_can_hold_is_refused_before_it_has_nodes() {
         let made = vec![data("one", sizes[0]), data("two", sizes[1])];
         Stage::Setup(Box::new(script("a", 1, made)))
     };
-    let said = world.staged(1, job([3 << 20, 3 << 20]));
-    assert_eq!(refused(&said).code, Code::NoSpace);
+    let reply = world.staged(1, job([3 << 20, 3 << 20]));
+    assert_eq!(refused(&reply).code, Code::NoSpace);
     assert!(
-        refused(&said)
+        refused(&reply)
             .text
             .contains("no node has more than 5242880")
     );
@@ -579,7 +579,7 @@ fn what_no_node_can_hold_is_refused_before_it_has_nodes() {
 /// Weiland 2018, section 3: by the storage that is free. Data with a copy elsewhere counts as free, a job's inputs as
 /// there.
 #[test]
-fn nodes_without_room_are_named_to_a_job_until_they_have_some() {
+fn nodes_without_space_are_named_to_a_job_until_they_have_some() {
     let mut world = World::new(3, Config::default());
     world.capacity = 5 << 20;
     for node in ["n1", "n2", "n3"] {
@@ -675,8 +675,8 @@ fn quotas_hold_a_job_before_it_has_nodes() {
     let mut larger = data;
     larger.size = Some(3 << 20);
     let second = script("v", 1, vec![(Role::Out, Single, larger)]);
-    let said = world.staged(2, Stage::Setup(Box::new(second)));
-    assert_eq!(refused(&said).code, Code::Quota);
+    let reply = world.staged(2, Stage::Setup(Box::new(second)));
+    assert_eq!(refused(&reply).code, Code::Quota);
 }
 
 #[test]
@@ -700,7 +700,7 @@ fn a_cancelled_job_leaves_at_once_and_what_is_to_be_rescued_is() {
 }
 
 #[test]
-fn copies_are_made_where_there_is_room() {
+fn copies_are_made_where_there_is_space() {
     let mut world = World::new(3, Config::default());
     let mut data = dataset("x");
     data.copies = 2;

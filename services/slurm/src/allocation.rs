@@ -89,16 +89,16 @@ impl SlurmAllocation {
         }
     }
 
-    /// The first `asked` of the nodes, or all.
+    /// The first `requested` of the nodes, or all.
     ///
     /// # Errors
     /// When there are fewer.
-    pub fn narrowed(mut self, asked: Option<u32>) -> Result<Self, SlurmError> {
-        if let Some(asked) = asked {
-            let wanted = usize::try_from(asked).unwrap_or(usize::MAX);
+    pub fn narrowed(mut self, requested: Option<u32>) -> Result<Self, SlurmError> {
+        if let Some(requested) = requested {
+            let wanted = usize::try_from(requested).unwrap_or(usize::MAX);
             if wanted > self.nodes.len() {
                 return Err(SlurmError::TooMany {
-                    asked,
+                    requested,
                     job: self.job,
                     there: self.nodes.len(),
                 });

@@ -76,16 +76,16 @@ pub(crate) fn answer(
 }
 
 fn reader(from: Option<impl Read + Send + 'static>) -> std::sync::mpsc::Receiver<String> {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(from) = from {
             // Unreadable output counts as none.
             let _ = from.take(MAX_ANSWER).read_to_end(&mut bytes);
         }
-        let _ = tell.send(String::from_utf8_lossy(&bytes).into_owned());
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });
-    told
+    receiver
 }
 
 #[cfg(test)]

@@ -79,11 +79,11 @@ pub enum SlurmError {
     },
     /// More nodes were requested than there are.
     #[error(
-        "more nodes were asked for ({asked}) than job {job} has ({there}); ask Slurm for more, or tarn for fewer (--nodes)"
+        "more nodes were asked for ({requested}) than job {job} has ({there}); ask Slurm for more, or tarn for fewer (--nodes)"
     )]
     TooMany {
         /// Nodes requested.
-        asked: u32,
+        requested: u32,
         /// The job.
         job: String,
         /// Nodes of the job.

@@ -85,9 +85,9 @@ impl SrunNodes {
             let error_log = Arc::clone(&error_log);
             std::thread::spawn(move || listen(errors, &error_log));
         }
-        let (tell, lines) = sync_channel(MAX_LINES);
+        let (sender, lines) = sync_channel(MAX_LINES);
         if let Some(output) = srun.stdout.take() {
-            std::thread::spawn(move || each_line(output, &tell));
+            std::thread::spawn(move || each_line(output, &sender));
         }
         let mut nodes = Self {
             input: srun.stdin.take(),
@@ -284,10 +284,10 @@ fn listen(errors: impl Read, error_log: &Mutex<SrunErrorLog>) {
 }
 
 /// Reads to the end, whether anybody looks at it or not: nobody is to wait for that.
-fn each_line(output: impl Read, tell: &SyncSender<String>) {
+fn each_line(output: impl Read, sender: &SyncSender<String>) {
     let mut output = BufReader::new(output);
     while let Some(line) = line(&mut output) {
-        let _ = tell.try_send(line);
+        let _ = sender.try_send(line);
     }
 }
 

@@ -211,7 +211,7 @@ impl Core {
         for before in after {
             let ended = self.outcomes.get(before).map(|k| &k.outcome.end);
             match self.tasks.get(&before) {
-                Some(live) if !live.told => {
+                Some(live) if !live.is_reported => {
                     task.waits += 1;
                     self.followers.entry(before).or_default().push(id);
                 }
@@ -284,7 +284,11 @@ impl Core {
         actions: &mut Vec<TaskAction>,
     ) -> CancelResult {
         let may = |owner: UserId| owner == user || self.manages(user);
-        if self.tasks.get(&id).is_some_and(|t| may(t.user) && !t.told) {
+        if self
+            .tasks
+            .get(&id)
+            .is_some_and(|t| may(t.user) && !t.is_reported)
+        {
             self.cancel(now, id, actions);
             return CancelResult::Cancelled;
         }
@@ -323,7 +327,7 @@ impl Core {
             let why = RequestError::new(Code::Cancelled, text);
             self.report_end(now, id, Err(why), &Finish::nothing(), actions);
             if let Some(task) = self.tasks.get_mut(&id) {
-                task.told = true;
+                task.is_reported = true;
             }
             for follower in self.followers.remove(&id).unwrap_or_default() {
                 self.end(now, follower, Err(follows(id)), Finish::nothing(), actions);
@@ -459,9 +463,9 @@ impl Core {
             }
             let task = &self.tasks[&id];
             let counted = task.is_freeing();
-            let told = task.told;
+            let is_reported = task.is_reported;
             let ok = result.is_ok();
-            if !told {
+            if !is_reported {
                 self.report_end(now, id, result, &finish, actions);
             }
             if counted {
@@ -564,7 +568,7 @@ impl Core {
     /// Whether a task of this user has not ended.
     pub fn is_live(&self, user: UserId, id: TaskId) -> bool {
         let task = self.tasks.get(&id);
-        task.is_some_and(|t| !t.told && (t.user == user || self.manages(user)))
+        task.is_some_and(|t| !t.is_reported && (t.user == user || self.manages(user)))
     }
 
     /// How far a task is; bytes done and time left are for the caller to fill in where it runs.

@@ -194,7 +194,7 @@ impl Core {
             TaskOperation::Copy { from, .. } | TaskOperation::Move { from, .. } => match from {
                 TaskLocation::Memory { length, .. } => Some(TaskSize {
                     bytes: *length,
-                    room: length.saturating_add(2 * 4096),
+                    space: length.saturating_add(2 * 4096),
                 }),
                 _ => task.size,
             },
@@ -245,7 +245,7 @@ impl Core {
         }
         let (name, user) = (name.to_owned(), task.user);
         if let Some((id, job)) = task.job.and_then(|id| Some((id, self.jobs.get(id)?))) {
-            match job.fits(id, &name, size.room) {
+            match job.fits(id, &name, size.space) {
                 Ok(true) => {}
                 Ok(false) => return Err(Ok(ReservedResource::Quota(name, user))),
                 // Programs may have removed some of the counted files.
@@ -344,10 +344,10 @@ impl Core {
             return;
         };
         if let Some(space) = self.spaces.get_mut(&name) {
-            space.reserve(user, size.room);
+            space.reserve(user, size.space);
         }
         if let Some(job) = job.and_then(|id| self.jobs.get_mut(id)) {
-            job.reserve(&name, size.room);
+            job.reserve(&name, size.space);
         }
     }
 }

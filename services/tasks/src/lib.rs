@@ -115,7 +115,7 @@ pub struct TaskSize {
     /// Bytes of content.
     pub bytes: u64,
     /// Bytes that it takes at most on a file system.
-    pub room: u64,
+    pub space: u64,
 }
 
 /// How a started task ended.

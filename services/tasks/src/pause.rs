@@ -64,7 +64,7 @@ impl Core {
     ) -> PauseResult {
         let may = |owner: UserId| owner == user || self.manages(user);
         match self.tasks.get(&id) {
-            Some(task) if may(task.user) && !task.told => {}
+            Some(task) if may(task.user) && !task.is_reported => {}
             _ => {
                 return match self.outcomes.get(id) {
                     Some(kept) if may(kept.user) => PauseResult::Over,

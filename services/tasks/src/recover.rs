@@ -172,7 +172,7 @@ impl Core {
             at: k.at,
             outcome: k.outcome.clone(),
         }));
-        let durable = |t: &&Task| t.spec.durable && !t.told;
+        let durable = |t: &&Task| t.spec.durable && !t.is_reported;
         records.extend(
             self.tasks
                 .values()

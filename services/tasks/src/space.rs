@@ -221,7 +221,7 @@ impl Space {
         ];
         // Without a quota of its own, the capacity is lacking.
         let limits = limits.into_iter().skip(usize::from(self.spec.quota == 0));
-        let mut checks = limits.map(|limit| limit.check(name, size.room, may_be_stale));
+        let mut checks = limits.map(|limit| limit.check(name, size.space, may_be_stale));
         checks.try_for_each(|check| check)
     }
 

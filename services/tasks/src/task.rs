@@ -75,7 +75,7 @@ pub struct Task {
     /// It is not under way, but has the space that it needs: its half-done work takes some of that.
     pub(crate) holds: bool,
     /// Whether its end was reported while it did not stop.
-    pub(crate) told: bool,
+    pub(crate) is_reported: bool,
     /// Since when it has been passed over.
     pub(crate) blocked: Option<Time>,
     pub(crate) retry: Retry,
@@ -108,7 +108,7 @@ impl Task {
             paused: false,
             halting: false,
             holds: false,
-            told: false,
+            is_reported: false,
             blocked: None,
             retry: Retry::default(),
         }
@@ -141,7 +141,7 @@ impl Task {
     pub(crate) fn reserved(&self) -> Option<(&str, u64)> {
         let has = self.phase == TaskPhase::Running || self.holds;
         let space = self.fills().filter(|_| has)?;
-        Some((space, self.size.map_or(0, |size| size.room)))
+        Some((space, self.size.map_or(0, |size| size.space)))
     }
 
     /// Whether it counts among the tasks that will free space: a removal in its queue or under way, a move under way.

@@ -207,7 +207,7 @@ proptest! {
     /// Capacity and quotas hold at every step (`World::check`), every task ends exactly once, none is started twice,
     /// and nothing is left over.
     #[test]
-    fn tasks_end_once_and_room_is_never_exceeded(deeds in vec(deed(), 1..120)) {
+    fn tasks_end_once_and_space_is_never_exceeded(deeds in vec(deed(), 1..120)) {
         let mut world = world();
         let mut ids = Vec::new();
         for deed in &deeds {
@@ -331,7 +331,7 @@ fn nobody_starves() {
 
 /// A large task is not passed over for ever by small ones that always fit.
 #[test]
-fn a_large_task_gets_its_room() {
+fn a_large_task_gets_its_space() {
     let mut world = World::new(Config::default(), vec![("fast".into(), space(100, 0, 4))]);
     world.run();
     let small = |world: &mut World| {

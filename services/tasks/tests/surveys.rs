@@ -113,7 +113,7 @@ fn a_job_registered_again_counts_what_still_runs() {
 
 /// A process belongs to a job by its number and its stamp; those that have ended make space.
 #[test]
-fn processes_are_told_apart() {
+fn processes_are_distinguished() {
     let mut world = World::new(Config::default(), Vec::new());
     registered(&mut world);
     let add = |world: &mut World, pid, stamp, gone: Vec<i32>| {

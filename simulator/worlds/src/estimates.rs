@@ -1,7 +1,7 @@
 //! The assumptions about a run: the run times of steps, the content of their outputs and of the sources.
 
 use std::collections::BTreeMap;
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 use tarn_types::id::{DataId, InstanceId};
 use tarn_types::part::PartInfo;
 use tarn_types::units::{Nanos, SECOND};
@@ -19,7 +19,7 @@ pub struct Estimates {
     /// rank that its scatter rule gives to a path.
     pub output: Contents,
     /// The parts of the sources (version 0), or why they cannot be listed.
-    pub sources: BTreeMap<DataId, Result<Vec<PartInfo>, Failure>>,
+    pub sources: BTreeMap<DataId, Result<Vec<PartInfo>, RunError>>,
     /// Allocation unit of the tiers in bytes: a file takes whole ones, a part one more for its folder. 1 makes
     /// a replica take as many bytes as its content has.
     pub block: u64,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tarn_ports::WorldError;
 use tarn_types::account::add;
 use tarn_types::action::AttemptSpec;
-use tarn_types::event::{AttemptOutcome, Event, FailureKind, Output, Undeclared, Usage};
+use tarn_types::event::{AttemptOutcome, Event, Output, RunErrorKind, Undeclared, Usage};
 use tarn_types::hash::Hasher;
 use tarn_types::id::{InstanceId, TierRef};
 use tarn_types::part::{PartClass, PartInfo, Place, StoreKey};
@@ -23,16 +23,16 @@ impl Simulation {
             self.happen(Event::Ended {
                 instance: id,
                 attempt: run.attempt,
-                ended: failed(FailureKind::NodeLost, "a node of it is lost"),
+                ended: failed(RunErrorKind::NodeLost, "a node of it is lost"),
                 usage: Usage::default(),
             });
             return Ok(());
         }
         for held in run.views.iter().flatten().flatten() {
-            if !self.store.holds(held.part, &Place::Node(held.spot)) {
+            if !self.store.holds(held.part, &Place::Node(held.tier_ref)) {
                 return broken(format!(
                     "{id} reads {} at {:?}, where it is not",
-                    held.part, held.spot
+                    held.part, held.tier_ref
                 ));
             }
             if self
@@ -53,7 +53,7 @@ impl Simulation {
                 instance: id,
                 attempt: run.attempt,
                 ended: failed(
-                    FailureKind::Cancelled,
+                    RunErrorKind::Cancelled,
                     "others have taken the space for its partition; tarn looks for a node again",
                 ),
                 usage: Usage::default(),
@@ -66,8 +66,8 @@ impl Simulation {
         let limit = step.and_then(|s| s.time).filter(|_| hangs);
         let fails = self.faults.attempt(self.now, id, run.attempt);
         let (run_time, fails) = match (limit, fails) {
-            (Some(limit), _) => (limit, Some(FailureKind::TimedOut)),
-            (None, Some(share)) => ((whole as f64 * share) as Nanos, Some(FailureKind::Exit)),
+            (Some(limit), _) => (limit, Some(RunErrorKind::TimedOut)),
+            (None, Some(share)) => ((whole as f64 * share) as Nanos, Some(RunErrorKind::Exit)),
             (None, None) => (whole, None),
         };
         self.schedule(
@@ -88,18 +88,18 @@ impl Simulation {
     /// Makes its partitions in the space that was reserved for them. Whether that is still there.
     fn make_partitions(&mut self, run: &AttemptSpec) -> bool {
         let mut made: Vec<(&StoreKey, TierRef)> = Vec::new();
-        for lent in &run.partitions {
-            let about = self.workflow.partition(lent.partition);
-            let takes = about.takes(lent.spots.len());
-            for spot in &lent.spots {
-                let was_there = self.store.has_partition(&lent.key, *spot);
-                if !self.store.make_partition(&lent.key, *spot, takes) {
+        for exported in &run.partitions {
+            let about = self.workflow.partition(exported.partition);
+            let takes = about.takes(exported.tier_refs.len());
+            for tier_ref in &exported.tier_refs {
+                let was_there = self.store.has_partition(&exported.key, *tier_ref);
+                if !self.store.make_partition(&exported.key, *tier_ref, takes) {
                     made.iter()
-                        .for_each(|(key, spot)| self.store.take_back(key, *spot));
+                        .for_each(|(key, tier_ref)| self.store.take_back(key, *tier_ref));
                     return false;
                 }
                 if !was_there {
-                    made.push((&lent.key, *spot));
+                    made.push((&exported.key, *tier_ref));
                 }
             }
         }
@@ -108,10 +108,10 @@ impl Simulation {
 
     /// Removes the partitions that an attempt had for itself.
     fn take_back(&mut self, run: &AttemptSpec) {
-        for lent in &run.partitions {
-            if self.workflow.partition(lent.partition).keep == KeepPartition::Step {
-                let spots = lent.spots.iter();
-                spots.for_each(|s| self.store.take_back(&lent.key, *s));
+        for exported in &run.partitions {
+            if self.workflow.partition(exported.partition).keep == KeepPartition::Step {
+                let tier_refs = exported.tier_refs.iter();
+                tier_refs.for_each(|s| self.store.take_back(&exported.key, *s));
             }
         }
     }
@@ -120,12 +120,12 @@ impl Simulation {
     fn check_capacity(&self, run: &AttemptSpec) -> Result<(), WorldError> {
         let mut nodes: BTreeMap<usize, (u64, u64, u64)> = BTreeMap::new();
         let all = self.running.values().map(|r| &r.run).chain([run]);
-        for (step, spot) in all.flat_map(|r| {
+        for (step, tier_ref) in all.flat_map(|r| {
             let step = self.workflow.steps.get(r.instance.step.at());
             step.into_iter()
-                .flat_map(|s| r.nodes.iter().map(move |spot| (s, spot)))
+                .flat_map(|s| r.nodes.iter().map(move |tier_ref| (s, tier_ref)))
         }) {
-            let used = nodes.entry(spot.node.at()).or_default();
+            let used = nodes.entry(tier_ref.node.at()).or_default();
             used.0 += u64::from(step.cores);
             add(&mut used.1, step.memory, "memory of a node");
             used.2 += u64::from(step.gpus);
@@ -177,7 +177,7 @@ impl Simulation {
         };
         self.take_back(&running.run);
         let ended = match running.fails {
-            _ if running.lost => failed(FailureKind::NodeLost, "a node of it was lost"),
+            _ if running.lost => failed(RunErrorKind::NodeLost, "a node of it was lost"),
             Some(kind) => failed(kind, "as the fault plan wants it"),
             None => self.commit(&running.run),
         };
@@ -218,7 +218,7 @@ impl Simulation {
     /// Puts the outputs where the step's distribution wants them; whole or not at all.
     fn commit(&mut self, run: &AttemptSpec) -> AttemptOutcome {
         let Some(step) = self.workflow.steps.get(run.instance.step.at()) else {
-            return failed(FailureKind::Launch, "the workflow has no such step");
+            return failed(RunErrorKind::Launch, "the workflow has no such step");
         };
         let mut seq = 0;
         let mut outputs = Vec::new();
@@ -233,22 +233,25 @@ impl Simulation {
         }
         let wanted = outputs.iter().flat_map(|o| &o.parts);
         let wanted: Vec<(TierRef, u64)> = wanted
-            .flat_map(|(info, spots)| spots.iter().map(|s| (*s, info.stored)))
+            .flat_map(|(info, tier_refs)| tier_refs.iter().map(|s| (*s, info.stored)))
             .collect();
-        for (at, (spot, bytes)) in wanted.iter().enumerate() {
-            if !self.store.reserve(*spot, *bytes) {
+        for (at, (tier_ref, bytes)) in wanted.iter().enumerate() {
+            if !self.store.reserve(*tier_ref, *bytes) {
                 wanted[..at]
                     .iter()
-                    .for_each(|(spot, bytes)| self.store.release(*spot, *bytes));
-                let what = format!("{bytes} bytes do not fit on {} of {}", spot.tier, spot.node);
-                return failed(FailureKind::NoSpace, what);
+                    .for_each(|(tier_ref, bytes)| self.store.release(*tier_ref, *bytes));
+                let what = format!(
+                    "{bytes} bytes do not fit on {} of {}",
+                    tier_ref.tier, tier_ref.node
+                );
+                return failed(RunErrorKind::NoSpace, what);
             }
         }
         for output in &outputs {
-            for (info, spots) in &output.parts {
+            for (info, tier_refs) in &output.parts {
                 let part = part_ref(output.data, output.version, run.instance.index, info.seq);
                 self.store.replace(part, info.clone());
-                spots
+                tier_refs
                     .iter()
                     .for_each(|s| self.store.publish(part, Place::Node(*s)));
             }
@@ -291,7 +294,7 @@ impl Simulation {
         }
         let mut parts = Vec::with_capacity(sums.len());
         for (class, (bytes, files)) in sums {
-            let spots = spots_of(step, used.distribution, &class, &run.nodes);
+            let tier_refs = tier_refs_of(step, used.distribution, &class, &run.nodes);
             let mut h = Hasher::new();
             h.field(&run.identity.0.to_le_bytes())
                 .number(u64::from(used.data.0));
@@ -308,7 +311,7 @@ impl Simulation {
                 key: StoreKey(format!("{}.{seq}", run.store)),
             };
             *seq += 1;
-            parts.push((info, spots));
+            parts.push((info, tier_refs));
         }
         parts
     }
@@ -327,12 +330,12 @@ impl Simulation {
         let again = |(info, _): &(PartInfo, Vec<TierRef>)| {
             let key = StoreKey(format!("{}.{seq}", run.store));
             *seq += 1;
-            let spots = spots_of(step, used.distribution, &info.class, &run.nodes);
+            let tier_refs = tier_refs_of(step, used.distribution, &info.class, &run.nodes);
             let info = PartInfo {
                 key,
                 ..info.clone()
             };
-            (info, spots)
+            (info, tier_refs)
         };
         Some(output.parts.iter().map(again).collect())
     }
@@ -354,7 +357,7 @@ impl Simulation {
             self.happen(Event::Ended {
                 instance: id,
                 attempt,
-                ended: failed(FailureKind::Cancelled, "it was stopped"),
+                ended: failed(RunErrorKind::Cancelled, "it was stopped"),
                 usage,
             });
         }
@@ -380,7 +383,7 @@ impl Simulation {
             }
         }
         for (o, p, place) in &prior.held {
-            if matches!(place, Place::Node(spot) if self.lost.contains_key(&spot.node)) {
+            if matches!(place, Place::Node(tier_ref) if self.lost.contains_key(&tier_ref.node)) {
                 continue;
             }
             if let Some((part, info)) = parts.get(&(*o, *p))
@@ -395,7 +398,7 @@ impl Simulation {
     }
 }
 
-fn failed(kind: FailureKind, message: impl Into<String>) -> AttemptOutcome {
+fn failed(kind: RunErrorKind, message: impl Into<String>) -> AttemptOutcome {
     AttemptOutcome::Failed {
         failure: failure(kind, message),
         log_tail: String::new(),
@@ -404,7 +407,7 @@ fn failed(kind: FailureKind, message: impl Into<String>) -> AttemptOutcome {
 }
 
 /// The nodes of the step that hold a part of an output.
-fn spots_of(
+fn tier_refs_of(
     step: &Step,
     distribution: Distribution,
     class: &PartClass,

@@ -3,7 +3,7 @@
 use crate::network::Finished;
 use tarn_ports::WorldError;
 use tarn_types::action::AttemptSpec;
-use tarn_types::event::{Event, Failure, FailureKind, IntactReplica};
+use tarn_types::event::{Event, IntactReplica, RunError, RunErrorKind};
 use tarn_types::id::{DataId, InstanceId, NodeId};
 use tarn_types::part::{PartRef, Transfer};
 use tarn_types::units::{Nanos, Time};
@@ -50,7 +50,7 @@ pub(crate) struct SimulatedAttempt {
     pub(crate) since: Time,
     pub(crate) run_time: Nanos,
     /// As what it fails.
-    pub(crate) fails: Option<FailureKind>,
+    pub(crate) fails: Option<RunErrorKind>,
 }
 
 /// A transfer that waits or moves.
@@ -59,7 +59,7 @@ pub(crate) struct SimulatedTransfer {
     pub(crate) bytes: u64,
     /// Space that it took where it goes: given back as a whole where it fails.
     pub(crate) space: u64,
-    pub(crate) fails: Option<FailureKind>,
+    pub(crate) fails: Option<RunErrorKind>,
     /// Its bytes have moved, but for the last of what it follows, which are still on their way.
     pub(crate) moved: Option<Finished>,
 }
@@ -80,8 +80,8 @@ pub(crate) fn part_ref(data: DataId, version: u32, origin: u32, seq: u32) -> Par
     }
 }
 
-pub(crate) fn failure(kind: FailureKind, message: impl Into<String>) -> Failure {
-    Failure {
+pub(crate) fn failure(kind: RunErrorKind, message: impl Into<String>) -> RunError {
+    RunError {
         kind,
         message: message.into(),
     }

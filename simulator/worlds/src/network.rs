@@ -37,8 +37,8 @@ impl Resource {
             Self::ExternalOut => cluster.external.write,
             Self::PeerIn(_) => cluster.peer.read,
             Self::PeerOut(_) => cluster.peer.write,
-            Self::TierRead(spot) => cluster.tier(spot).read,
-            Self::TierWrite(spot) => cluster.tier(spot).write,
+            Self::TierRead(tier_ref) => cluster.tier(tier_ref).read,
+            Self::TierWrite(tier_ref) => cluster.tier(tier_ref).write,
         };
         (rate > 0).then_some(rate)
     }

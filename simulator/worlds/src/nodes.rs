@@ -4,7 +4,7 @@ use crate::faults::mix;
 use crate::model::{Keeps, LostNodeReplicas, Outage, ScheduledEvent, failure};
 use crate::simulation::Simulation;
 use tarn_types::action::AttemptSpec;
-use tarn_types::event::{Event, FailureKind};
+use tarn_types::event::{Event, RunErrorKind};
 use tarn_types::id::NodeId;
 use tarn_types::part::{Place, Transfer};
 use tarn_types::units::{Nanos, SECOND};
@@ -48,7 +48,7 @@ impl Simulation {
                 self.give_space_back(&moving);
             }
             let failure = failure(
-                FailureKind::NodeLost,
+                RunErrorKind::NodeLost,
                 format!("{id}: a node of it was lost"),
             );
             self.transfer_failed(id, failure, None);
@@ -119,9 +119,9 @@ impl Simulation {
         let mut held = run.views.iter().flatten().flatten();
         run.nodes.iter().any(|s| self.is_lost(s.node))
             || held.any(|h| {
-                let there = self.store.holds(h.part, &Place::Node(h.spot))
+                let there = self.store.holds(h.part, &Place::Node(h.tier_ref))
                     && self.store.info(h.part).is_some_and(|i| i.key == h.key);
-                self.shaken.contains(&h.spot.node) && !there
+                self.shaken.contains(&h.tier_ref.node) && !there
             })
     }
 }

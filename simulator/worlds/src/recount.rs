@@ -19,8 +19,8 @@ impl Simulation {
         }
         let mut coming: BTreeMap<TierRef, u64> = BTreeMap::new();
         for moving in self.moving.values() {
-            if let Place::Node(spot) = moving.order.to {
-                *coming.entry(spot).or_default() += moving.space;
+            if let Place::Node(tier_ref) = moving.order.to {
+                *coming.entry(tier_ref).or_default() += moving.space;
             }
         }
         self.store.check(&coming);

@@ -56,8 +56,8 @@ impl Simulation {
         }
         for (part, prior) in start.prior_data.iter().flat_map(PriorData::parts) {
             store.know(part, prior.info.clone());
-            for (spot, _) in &prior.at {
-                store.publish_others(part, *spot);
+            for (tier_ref, _) in &prior.at {
+                store.publish_others(part, *tier_ref);
             }
         }
         Self {
@@ -98,8 +98,8 @@ impl Simulation {
     pub fn put(&mut self, part: PartRef, info: PartInfo, at: Place) -> bool {
         self.store.know(part, info);
         let wanted = self.store.wanted(part, &at);
-        if let Place::Node(spot) = at
-            && !self.store.reserve(spot, wanted)
+        if let Place::Node(tier_ref) = at
+            && !self.store.reserve(tier_ref, wanted)
         {
             return false;
         }
@@ -134,13 +134,13 @@ impl Simulation {
     }
 
     /// Bytes taken on a tier now, those of transfers in flight included.
-    pub fn used(&self, spot: TierRef) -> u64 {
-        self.store.used(spot)
+    pub fn used(&self, tier_ref: TierRef) -> u64 {
+        self.store.used(tier_ref)
     }
 
     /// The most bytes that were ever taken on a tier.
-    pub fn peak(&self, spot: TierRef) -> u64 {
-        self.store.peak(spot)
+    pub fn peak(&self, tier_ref: TierRef) -> u64 {
+        self.store.peak(tier_ref)
     }
 
     /// The transfers.

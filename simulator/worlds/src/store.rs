@@ -18,7 +18,7 @@ pub(crate) struct SimulatedStorage {
     returned: BTreeMap<(PartRef, StoreKey, TierRef), u64>,
     tiers: BTreeMap<TierRef, TierFillLevel>,
     /// Partitions, with their space.
-    lent: BTreeMap<(StoreKey, TierRef), u64>,
+    exported: BTreeMap<(StoreKey, TierRef), u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,7 +33,7 @@ impl SimulatedStorage {
         let mut tiers = BTreeMap::new();
         for (n, node) in cluster.nodes.iter().enumerate() {
             for (t, tier) in node.tiers.iter().enumerate() {
-                let spot = TierRef {
+                let tier_ref = TierRef {
                     node: NodeId(n as u32),
                     tier: TierId(t as u32),
                 };
@@ -41,7 +41,7 @@ impl SimulatedStorage {
                     capacity: tier.capacity,
                     ..TierFillLevel::default()
                 };
-                tiers.insert(spot, fill);
+                tiers.insert(tier_ref, fill);
             }
         }
         Self {
@@ -73,8 +73,8 @@ impl SimulatedStorage {
     }
 
     /// Takes space; false when it is not there.
-    pub(crate) fn reserve(&mut self, spot: TierRef, bytes: u64) -> bool {
-        let Some(fill) = self.tiers.get_mut(&spot) else {
+    pub(crate) fn reserve(&mut self, tier_ref: TierRef, bytes: u64) -> bool {
+        let Some(fill) = self.tiers.get_mut(&tier_ref) else {
             return false;
         };
         let used = fill.used.checked_add(bytes);
@@ -86,30 +86,30 @@ impl SimulatedStorage {
         true
     }
 
-    pub(crate) fn release(&mut self, spot: TierRef, bytes: u64) {
-        if let Some(fill) = self.tiers.get_mut(&spot) {
+    pub(crate) fn release(&mut self, tier_ref: TierRef, bytes: u64) {
+        if let Some(fill) = self.tiers.get_mut(&tier_ref) {
             sub(&mut fill.used, bytes, "bytes of a tier");
         }
     }
 
-    pub(crate) fn has_partition(&self, key: &StoreKey, spot: TierRef) -> bool {
-        self.lent.contains_key(&(key.clone(), spot))
+    pub(crate) fn has_partition(&self, key: &StoreKey, tier_ref: TierRef) -> bool {
+        self.exported.contains_key(&(key.clone(), tier_ref))
     }
 
     /// Makes a partition if it is not there. Whether there was space.
-    pub(crate) fn make_partition(&mut self, key: &StoreKey, spot: TierRef, bytes: u64) -> bool {
-        let at = (key.clone(), spot);
-        let there = self.lent.contains_key(&at) || self.reserve(spot, bytes);
+    pub(crate) fn make_partition(&mut self, key: &StoreKey, tier_ref: TierRef, bytes: u64) -> bool {
+        let at = (key.clone(), tier_ref);
+        let there = self.exported.contains_key(&at) || self.reserve(tier_ref, bytes);
         if there {
-            self.lent.entry(at).or_insert(bytes);
+            self.exported.entry(at).or_insert(bytes);
         }
         there
     }
 
     /// It is there no more.
-    pub(crate) fn take_back(&mut self, key: &StoreKey, spot: TierRef) {
-        if let Some(bytes) = self.lent.remove(&(key.clone(), spot)) {
-            self.release(spot, bytes);
+    pub(crate) fn take_back(&mut self, key: &StoreKey, tier_ref: TierRef) {
+        if let Some(bytes) = self.exported.remove(&(key.clone(), tier_ref)) {
+            self.release(tier_ref, bytes);
         }
     }
 
@@ -127,9 +127,9 @@ impl SimulatedStorage {
     }
 
     /// A replica of another workflow is there, which takes no space of this one's.
-    pub(crate) fn publish_others(&mut self, part: PartRef, spot: TierRef) {
-        self.publish(part, Place::Node(spot));
-        self.others.insert((part, spot));
+    pub(crate) fn publish_others(&mut self, part: PartRef, tier_ref: TierRef) {
+        self.publish(part, Place::Node(tier_ref));
+        self.others.insert((part, tier_ref));
     }
 
     /// Removes a replica with its space; false when it was not there.
@@ -137,11 +137,11 @@ impl SimulatedStorage {
         if !self.replicas.get_mut(&part).is_some_and(|p| p.remove(at)) {
             return false;
         }
-        if let (Place::Node(spot), Some(info)) = (at, self.parts.get(&part))
-            && !self.others.remove(&(part, *spot))
+        if let (Place::Node(tier_ref), Some(info)) = (at, self.parts.get(&part))
+            && !self.others.remove(&(part, *tier_ref))
         {
-            let (spot, stored) = (*spot, info.stored);
-            self.release(spot, stored);
+            let (tier_ref, stored) = (*tier_ref, info.stored);
+            self.release(tier_ref, stored);
         }
         true
     }
@@ -153,11 +153,11 @@ impl SimulatedStorage {
         let same = old.as_ref().is_some_and(|o| o.hash == info.hash);
         for place in self.replicas.remove(&part).unwrap_or_default() {
             match (&place, &old) {
-                (Place::Node(spot), Some(old)) => {
-                    let at = (part, old.key.clone(), *spot);
+                (Place::Node(tier_ref), Some(old)) => {
+                    let at = (part, old.key.clone(), *tier_ref);
                     // A replica with the same key there was replaced.
                     if let Some(replaced) = self.returned.insert(at, old.stored) {
-                        self.release(*spot, replaced);
+                        self.release(*tier_ref, replaced);
                     }
                 }
                 (Place::External(_), _) if same => self.publish(part, place),
@@ -168,18 +168,18 @@ impl SimulatedStorage {
     }
 
     /// Removes a replica of an earlier make of a part.
-    pub(crate) fn remove_returned(&mut self, part: PartRef, key: &StoreKey, spot: TierRef) {
-        if let Some(stored) = self.returned.remove(&(part, key.clone(), spot)) {
-            self.release(spot, stored);
+    pub(crate) fn remove_returned(&mut self, part: PartRef, key: &StoreKey, tier_ref: TierRef) {
+        if let Some(stored) = self.returned.remove(&(part, key.clone(), tier_ref)) {
+            self.release(tier_ref, stored);
         }
     }
 
     /// Takes all replicas from a node. Its tiers are empty then.
     pub(crate) fn take_node(&mut self, node: NodeId) -> Vec<IntactReplica> {
-        let whole = |part: PartRef, key: &StoreKey, spot: TierRef, stored: u64| IntactReplica {
+        let whole = |part: PartRef, key: &StoreKey, tier_ref: TierRef, stored: u64| IntactReplica {
             part,
             key: key.clone(),
-            tier: spot.tier,
+            tier: tier_ref.tier,
             stored,
         };
         let mut taken = Vec::new();
@@ -188,25 +188,28 @@ impl SimulatedStorage {
                 continue;
             };
             places.retain(|place| match place {
-                Place::Node(spot) if spot.node == node => {
+                Place::Node(tier_ref) if tier_ref.node == node => {
                     // The node does not report those of other workflows.
-                    if !self.others.remove(&(*part, *spot)) {
-                        taken.push(whole(*part, &info.key, *spot, info.stored));
+                    if !self.others.remove(&(*part, *tier_ref)) {
+                        taken.push(whole(*part, &info.key, *tier_ref, info.stored));
                     }
                     false
                 }
                 _ => true,
             });
         }
-        self.returned.retain(|(part, key, spot), stored| {
-            if spot.node == node {
-                taken.push(whole(*part, key, *spot, *stored));
+        self.returned.retain(|(part, key, tier_ref), stored| {
+            if tier_ref.node == node {
+                taken.push(whole(*part, key, *tier_ref, *stored));
             }
-            spot.node != node
+            tier_ref.node != node
         });
         // Its partitions take no space any more.
-        let lent = self.lent.iter_mut().filter(|((_, s), _)| s.node == node);
-        lent.for_each(|(_, bytes)| *bytes = 0);
+        let exported = self
+            .exported
+            .iter_mut()
+            .filter(|((_, s), _)| s.node == node);
+        exported.for_each(|(_, bytes)| *bytes = 0);
         let fills = self.tiers.iter_mut().filter(|(s, _)| s.node == node);
         fills.for_each(|(_, fill)| fill.used = 0);
         taken
@@ -215,33 +218,33 @@ impl SimulatedStorage {
     /// Puts the replicas that came back with a node where they were. Returns the capacities of the node's tiers.
     pub(crate) fn give_node(&mut self, node: NodeId, whole: &[IntactReplica]) -> Vec<u64> {
         for w in whole {
-            let spot = TierRef { node, tier: w.tier };
-            if let Some(fill) = self.tiers.get_mut(&spot) {
+            let tier_ref = TierRef { node, tier: w.tier };
+            if let Some(fill) = self.tiers.get_mut(&tier_ref) {
                 add(&mut fill.used, w.stored, "bytes of a tier");
             }
             if self.parts.get(&w.part).is_some_and(|i| i.key == w.key) {
-                self.publish(w.part, Place::Node(spot));
+                self.publish(w.part, Place::Node(tier_ref));
             } else {
                 self.returned
-                    .insert((w.part, w.key.clone(), spot), w.stored);
+                    .insert((w.part, w.key.clone(), tier_ref), w.stored);
             }
         }
         let fills = self.tiers.iter().filter(|(s, _)| s.node == node);
         fills.map(|(_, fill)| fill.capacity).collect()
     }
 
-    pub(crate) fn set_capacity(&mut self, spot: TierRef, bytes: u64) {
-        if let Some(fill) = self.tiers.get_mut(&spot) {
+    pub(crate) fn set_capacity(&mut self, tier_ref: TierRef, bytes: u64) {
+        if let Some(fill) = self.tiers.get_mut(&tier_ref) {
             fill.capacity = bytes;
         }
     }
 
-    pub(crate) fn used(&self, spot: TierRef) -> u64 {
-        self.tiers.get(&spot).map_or(0, |f| f.used)
+    pub(crate) fn used(&self, tier_ref: TierRef) -> u64 {
+        self.tiers.get(&tier_ref).map_or(0, |f| f.used)
     }
 
-    pub(crate) fn peak(&self, spot: TierRef) -> u64 {
-        self.tiers.get(&spot).map_or(0, |f| f.peak)
+    pub(crate) fn peak(&self, tier_ref: TierRef) -> u64 {
+        self.tiers.get(&tier_ref).map_or(0, |f| f.peak)
     }
 
     /// Counts the space of replicas and partitions, beside the space of data that is `coming`, and compares it with how
@@ -252,22 +255,24 @@ impl SimulatedStorage {
     pub(crate) fn check(&self, coming: &BTreeMap<TierRef, u64>) {
         let mut counted = coming.clone();
         for (part, place) in self.replicas() {
-            let Place::Node(spot) = place else { continue };
-            if !self.others.contains(&(part, *spot)) {
+            let Place::Node(tier_ref) = place else {
+                continue;
+            };
+            if !self.others.contains(&(part, *tier_ref)) {
                 let stored = self.info(part).map_or(0, |i| i.stored);
-                *counted.entry(*spot).or_default() += stored;
+                *counted.entry(*tier_ref).or_default() += stored;
             }
         }
-        for ((_, _, spot), stored) in &self.returned {
-            *counted.entry(*spot).or_default() += stored;
+        for ((_, _, tier_ref), stored) in &self.returned {
+            *counted.entry(*tier_ref).or_default() += stored;
         }
-        for ((_, spot), bytes) in &self.lent {
-            *counted.entry(*spot).or_default() += bytes;
+        for ((_, tier_ref), bytes) in &self.exported {
+            *counted.entry(*tier_ref).or_default() += bytes;
         }
-        for (spot, fill) in &self.tiers {
-            let counted = counted.get(spot).copied().unwrap_or(0);
-            assert_eq!(fill.used, counted, "bytes on {spot:?}");
-            assert!(fill.peak >= fill.used, "the most that was on {spot:?}");
+        for (tier_ref, fill) in &self.tiers {
+            let counted = counted.get(tier_ref).copied().unwrap_or(0);
+            assert_eq!(fill.used, counted, "bytes on {tier_ref:?}");
+            assert!(fill.peak >= fill.used, "the most that was on {tier_ref:?}");
         }
     }
 }
@@ -279,7 +284,7 @@ mod tests {
     use tarn_types::id::DataId;
     use tarn_types::part::PartClass;
 
-    const SPOT: TierRef = TierRef {
+    const TIER_REF: TierRef = TierRef {
         node: NodeId(0),
         tier: TierId(0),
     };
@@ -342,11 +347,11 @@ mod tests {
     fn a_part_that_is_made_again_under_the_same_key_takes_its_space_once() {
         let mut store = store();
         for (key, used) in [("a", 10), ("a", 20), ("a", 20), ("b", 20), ("c", 30)] {
-            assert!(store.reserve(SPOT, 10));
+            assert!(store.reserve(TIER_REF, 10));
             store.replace(PART, info(key));
-            store.publish(PART, Place::Node(SPOT));
+            store.publish(PART, Place::Node(TIER_REF));
             store.check(&BTreeMap::new());
-            assert_eq!(store.used(SPOT), used, "after {key}");
+            assert_eq!(store.used(TIER_REF), used, "after {key}");
         }
     }
 
@@ -354,11 +359,11 @@ mod tests {
     fn a_node_that_is_back_does_not_report_replicas_of_other_workflows() {
         let mut store = store();
         store.know(PART, info("a"));
-        store.publish_others(PART, SPOT);
+        store.publish_others(PART, TIER_REF);
         let whole = store.take_node(NodeId(0));
         assert!(whole.is_empty(), "{whole:?}");
         store.give_node(NodeId(0), &whole);
         store.check(&BTreeMap::new());
-        assert_eq!(store.used(SPOT), 0);
+        assert_eq!(store.used(TIER_REF), 0);
     }
 }

@@ -6,7 +6,7 @@ use crate::simulation::Simulation;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_ports::WorldError;
 use tarn_types::account::add;
-use tarn_types::event::{Event, Failure, FailureKind};
+use tarn_types::event::{Event, RunError, RunErrorKind};
 use tarn_types::hash::{Hash, Hasher};
 use tarn_types::id::{DataId, TransferId};
 use tarn_types::part::{PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify};
@@ -26,7 +26,7 @@ impl Simulation {
             None => Event::SourceFailed {
                 data,
                 failure: failure(
-                    FailureKind::Io,
+                    RunErrorKind::Io,
                     "the content of this source is not in the simulation's input",
                 ),
             },
@@ -40,7 +40,10 @@ impl Simulation {
             return broken(format!("{id} is ordered twice"));
         }
         if self.cannot_move(order) {
-            let failure = failure(FailureKind::NodeLost, format!("{id}: a node of it is lost"));
+            let failure = failure(
+                RunErrorKind::NodeLost,
+                format!("{id}: a node of it is lost"),
+            );
             self.transfer_failed(id, failure, None);
             return Ok(());
         }
@@ -49,11 +52,11 @@ impl Simulation {
             return Ok(());
         }
         let (bytes, space) = self.sizes(order)?;
-        if let Place::Node(spot) = order.to
-            && !self.store.reserve(spot, space)
+        if let Place::Node(tier_ref) = order.to
+            && !self.store.reserve(tier_ref, space)
         {
             let failure = failure(
-                FailureKind::NoSpace,
+                RunErrorKind::NoSpace,
                 format!("{id}: the tier is full, {space} bytes wanted"),
             );
             self.transfer_failed(id, failure, None);
@@ -106,7 +109,7 @@ impl Simulation {
     }
 
     /// Whether a transfer fails: after which share of its bytes, and how.
-    fn failure_of(&self, order: &Transfer) -> (Option<f64>, Option<FailureKind>) {
+    fn failure_of(&self, order: &Transfer) -> (Option<f64>, Option<RunErrorKind>) {
         let bad_link = order.parts.iter().find_map(|m| match (&m.from, &order.to) {
             (Place::Node(a), Place::Node(b)) if a.node != b.node => {
                 self.faults.link(self.now, a.node, b.node)
@@ -117,8 +120,8 @@ impl Simulation {
         let kind =
             share.map(
                 |_| match bad_link.is_none() && self.faults.damage(self.now, order.id) {
-                    true => FailureKind::Corrupt,
-                    false => FailureKind::Io,
+                    true => RunErrorKind::Corrupt,
+                    false => RunErrorKind::Io,
                 },
             );
         (share, kind)
@@ -170,7 +173,7 @@ impl Simulation {
 
     fn chain_broken(&mut self, id: TransferId) {
         let failure = failure(
-            FailureKind::Io,
+            RunErrorKind::Io,
             format!("{id}: the copy that it reads from has failed"),
         );
         self.transfer_failed(id, failure, None);
@@ -179,7 +182,7 @@ impl Simulation {
     pub(crate) fn transfer_failed(
         &mut self,
         id: TransferId,
-        failure: Failure,
+        failure: RunError,
         damaged: Option<PartRef>,
     ) {
         self.happen(Event::TransferFailed {
@@ -241,7 +244,7 @@ impl Simulation {
             let parts = &moving.order.parts;
             // Any of them will do, but always the same.
             let one = parts.get(done.id.0 as usize % parts.len().max(1));
-            let damaged = one.filter(|_| kind == FailureKind::Corrupt);
+            let damaged = one.filter(|_| kind == RunErrorKind::Corrupt);
             return self.transfer_failed(done.id, failure, damaged.map(|m| m.part));
         }
         let (mut hashes, mut stored) = (Vec::new(), Vec::new());
@@ -281,8 +284,8 @@ impl Simulation {
 
     /// Gives the space back that a transfer took and does not fill.
     pub(crate) fn give_space_back(&mut self, moving: &SimulatedTransfer) {
-        if let Place::Node(spot) = moving.order.to {
-            self.store.release(spot, moving.space);
+        if let Place::Node(tier_ref) = moving.order.to {
+            self.store.release(tier_ref, moving.space);
         }
     }
 
@@ -292,7 +295,7 @@ impl Simulation {
             return;
         };
         self.give_space_back(&moving);
-        let failure = failure(FailureKind::Cancelled, format!("{id} was abandoned"));
+        let failure = failure(RunErrorKind::Cancelled, format!("{id} was abandoned"));
         self.transfer_failed(id, failure, None);
         self.look_at_followers();
     }
@@ -308,18 +311,18 @@ impl Simulation {
             at: at.clone(),
         };
         if self.store.info(part).is_some_and(|i| i.key != *key) {
-            if let Place::Node(spot) = at {
-                self.store.remove_returned(part, key, *spot);
+            if let Place::Node(tier_ref) = at {
+                self.store.remove_returned(part, key, *tier_ref);
             }
             self.happen(evicted);
             return Ok(());
         }
-        if matches!(at, Place::Node(spot) if self.lost.contains_key(&spot.node)) {
+        if matches!(at, Place::Node(tier_ref) if self.lost.contains_key(&tier_ref.node)) {
             return Ok(());
         }
         let read_by_run = self.running.values().find(|r| {
             let mut held = r.run.views.iter().flatten().flatten();
-            held.any(|h| h.part == part && Place::Node(h.spot) == *at)
+            held.any(|h| h.part == part && Place::Node(h.tier_ref) == *at)
         });
         if let Some(running) = read_by_run {
             return broken(format!(
@@ -351,7 +354,7 @@ fn path(from: &Place, to: &Place) -> Vec<Resource> {
         over.extend([Resource::PeerOut(a.node), Resource::PeerIn(b.node)]);
     }
     over.push(match to {
-        Place::Node(spot) => Resource::TierWrite(*spot),
+        Place::Node(tier_ref) => Resource::TierWrite(*tier_ref),
         _ => Resource::ExternalOut,
     });
     over
@@ -359,7 +362,7 @@ fn path(from: &Place, to: &Place) -> Vec<Resource> {
 
 fn reading(place: &Place) -> Resource {
     match place {
-        Place::Node(spot) => Resource::TierRead(*spot),
+        Place::Node(tier_ref) => Resource::TierRead(*tier_ref),
         _ => Resource::ExternalIn,
     }
 }
@@ -369,7 +372,9 @@ fn limits(order: &Transfer) -> BTreeSet<StreamLimit> {
         (TransferKind::ExternalIn | TransferKind::ExternalOut, _) => {
             BTreeSet::from([StreamLimit::External])
         }
-        (TransferKind::Peer, Place::Node(spot)) => BTreeSet::from([StreamLimit::PeerTo(spot.node)]),
+        (TransferKind::Peer, Place::Node(tier_ref)) => {
+            BTreeSet::from([StreamLimit::PeerTo(tier_ref.node)])
+        }
         _ => BTreeSet::new(),
     }
 }

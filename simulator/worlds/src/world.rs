@@ -23,11 +23,11 @@ impl Simulation {
         while let Some(entry) = self.due.first_entry().filter(|e| e.key().0 <= self.now) {
             match entry.remove() {
                 ScheduledEvent::End(id, attempt) => self.ended(id, attempt),
-                ScheduledEvent::Event(Event::Capacity { spot, bytes }) => {
-                    self.store.set_capacity(spot, bytes);
+                ScheduledEvent::Event(Event::Capacity { tier_ref, bytes }) => {
+                    self.store.set_capacity(tier_ref, bytes);
                     // A lost node cannot report how full its tiers are.
-                    if !self.lost.contains_key(&spot.node) {
-                        self.happen(Event::Capacity { spot, bytes });
+                    if !self.lost.contains_key(&tier_ref.node) {
+                        self.happen(Event::Capacity { tier_ref, bytes });
                     }
                 }
                 ScheduledEvent::Event(event) => self.happen(event),
@@ -77,7 +77,8 @@ impl World for Simulation {
             Do::Reuse { instance, prior } => self.reuse(*instance, *prior)?,
             Do::Evict { part, key, at } => self.evict(*part, key, at)?,
             Do::Discard { key, at, .. } => {
-                at.iter().for_each(|spot| self.store.take_back(key, *spot));
+                at.iter()
+                    .for_each(|tier_ref| self.store.take_back(key, *tier_ref));
             }
             Do::Assign { .. }
             | Do::Unassign { .. }

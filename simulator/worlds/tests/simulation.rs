@@ -5,7 +5,7 @@ use tarn_ports::World;
 use tarn_simulator::{Estimates, FaultPlan, Keeps, Outage, SimEntry, Simulation, even_entries};
 use tarn_types::action::{Action, AttemptSpec, Do, NodeReplica};
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
-use tarn_types::event::{AttemptOutcome, Event, FailureKind, Options, PriorInstance, Start};
+use tarn_types::event::{AttemptOutcome, Event, Options, PriorInstance, RunErrorKind, Start};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_types::part::{
@@ -21,7 +21,7 @@ use tarn_types::workflow::{
 
 const MB: u64 = 1_000_000;
 
-fn spot(node: u32) -> TierRef {
+fn tier_ref(node: u32) -> TierRef {
     TierRef {
         node: NodeId(node),
         tier: TierId(0),
@@ -209,7 +209,7 @@ fn fetch(id: u64, seqs: &[u32], to: u32) -> Action {
         data: DataId(0),
         version: 0,
         parts: parts.collect(),
-        to: Place::Node(spot(to)),
+        to: Place::Node(tier_ref(to)),
         kind: TransferKind::ExternalIn,
         verify: Verify::Copy,
         priority: 0,
@@ -220,7 +220,7 @@ fn held(seq: u32, node: u32) -> NodeReplica {
     NodeReplica {
         part: source_part(seq),
         key: StoreKey(format!("in.{seq}")),
-        spot: spot(node),
+        tier_ref: tier_ref(node),
     }
 }
 
@@ -230,7 +230,7 @@ fn run(nodes: &[u32], attempt: u32) -> Action {
         instance: first(),
         attempt,
         item: None,
-        nodes: nodes.iter().map(|n| spot(*n)).collect(),
+        nodes: nodes.iter().map(|n| tier_ref(*n)).collect(),
         views: vec![view, vec![]],
         identity: Hash(7),
         store: "w-1.make".into(),
@@ -284,7 +284,7 @@ fn transfers_take_latency_and_bytes_over_a_shared_link() {
         ))
     ));
     assert_eq!(sim.poll(), None);
-    assert_eq!((sim.used(spot(0)), sim.peak(spot(2))), (50 * MB, 0));
+    assert_eq!((sim.used(tier_ref(0)), sim.peak(tier_ref(2))), (50 * MB, 0));
 }
 
 #[test]
@@ -337,13 +337,18 @@ fn outputs_are_divided_and_placed_as_the_workflow_says() {
         .map(|(i, s)| (i.class.clone(), i.bytes, i.key.0.as_str(), s.clone()))
         .collect();
     let want = [
-        (PartClass::Rank(0), 20, "w-1.make.0", vec![spot(0)]),
-        (PartClass::Rank(3), 10, "w-1.make.1", vec![spot(1)]),
-        (PartClass::Common, 10, "w-1.make.2", vec![spot(0), spot(1)]),
+        (PartClass::Rank(0), 20, "w-1.make.0", vec![tier_ref(0)]),
+        (PartClass::Rank(3), 10, "w-1.make.1", vec![tier_ref(1)]),
+        (
+            PartClass::Common,
+            10,
+            "w-1.make.2",
+            vec![tier_ref(0), tier_ref(1)],
+        ),
     ];
     assert_eq!(got, want);
     assert_eq!(
-        (sim.used(spot(0)), sim.used(spot(1))),
+        (sim.used(tier_ref(0)), sim.used(tier_ref(1))),
         (50 * MB + 30, 50 * MB + 20)
     );
 }
@@ -358,22 +363,22 @@ fn what_does_not_fit_fails_whole() {
     );
     let mut sim = Simulation::new(&start, estimates(even_entries(4, 12 * MB)));
     sim.perform(&fetch(0, &[0, 1], 0)).unwrap();
-    let no_space = |e: &Event| matches!(e, Event::TransferFailed { failure, .. } if failure.kind == FailureKind::NoSpace);
+    let no_space = |e: &Event| matches!(e, Event::TransferFailed { failure, .. } if failure.kind == RunErrorKind::NoSpace);
     assert!(no_space(&sim.next(None).unwrap().1));
-    assert_eq!(sim.used(spot(0)), 0);
+    assert_eq!(sim.used(tier_ref(0)), 0);
     sim.perform(&fetch(1, &[0], 0)).unwrap();
     sim.next(None).unwrap();
     sim.perform(&run(&[0], 1)).unwrap();
     let (_, event) = sim.next(None).unwrap();
     assert!(
-        matches!(event, Event::Ended { ended: AttemptOutcome::Failed { failure, .. }, .. } if failure.kind == FailureKind::NoSpace)
+        matches!(event, Event::Ended { ended: AttemptOutcome::Failed { failure, .. }, .. } if failure.kind == RunErrorKind::NoSpace)
     );
-    assert_eq!(sim.used(spot(0)), 50 * MB);
+    assert_eq!(sim.used(tier_ref(0)), 50 * MB);
     let bytes = 100 * MB;
     sim.inject(
         sim.now(),
         Event::Capacity {
-            spot: spot(0),
+            tier_ref: tier_ref(0),
             bytes,
         },
     );
@@ -386,16 +391,19 @@ fn what_does_not_fit_fails_whole() {
             ..
         }
     ));
-    assert_eq!((sim.used(spot(0)), sim.peak(spot(0))), (62 * MB, 62 * MB));
+    assert_eq!(
+        (sim.used(tier_ref(0)), sim.peak(tier_ref(0))),
+        (62 * MB, 62 * MB)
+    );
 }
 
 #[test]
 fn what_no_engine_may_order_is_an_error() {
     let start = start(VersionPartitioning::Whole, Distribution::Single, 1, 1 << 40);
     let mut sim = Simulation::new(&start, estimates(vec![]));
-    let wrong = |sim: &mut Simulation, action: Action, says: &str| {
+    let wrong = |sim: &mut Simulation, action: Action, expected: &str| {
         let error = sim.perform(&action).unwrap_err().to_string();
-        assert!(error.contains(says), "{error}");
+        assert!(error.contains(expected), "{error}");
     };
     wrong(&mut sim, run(&[0], 1), "where it is not");
     sim.perform(&fetch(0, &[0], 0)).unwrap();
@@ -407,7 +415,7 @@ fn what_no_engine_may_order_is_an_error() {
     let evict = act(Do::Evict {
         part: source_part(0),
         key: StoreKey("in.0".into()),
-        at: Place::Node(spot(0)),
+        at: Place::Node(tier_ref(0)),
     });
     wrong(&mut sim, evict.clone(), "while s0.0 reads it");
     sim.perform(&act(Do::Stop {
@@ -417,11 +425,11 @@ fn what_no_engine_may_order_is_an_error() {
     .unwrap();
     let (_, event) = sim.next(None).unwrap();
     assert!(
-        matches!(event, Event::Ended { ended: AttemptOutcome::Failed { failure, .. }, .. } if failure.kind == FailureKind::Cancelled)
+        matches!(event, Event::Ended { ended: AttemptOutcome::Failed { failure, .. }, .. } if failure.kind == RunErrorKind::Cancelled)
     );
     sim.perform(&evict).unwrap();
     assert!(matches!(sim.next(None).unwrap().1, Event::Evicted { .. }));
-    assert_eq!(sim.used(spot(0)), 0);
+    assert_eq!(sim.used(tier_ref(0)), 0);
 }
 
 #[test]
@@ -459,12 +467,12 @@ fn reuse_brings_what_is_still_held() {
     let output = tarn_types::event::Output {
         data: DataId(9),
         version: 4,
-        parts: vec![(info, vec![spot(2)])],
+        parts: vec![(info, vec![tier_ref(2)])],
     };
     start.prior = vec![PriorInstance {
         identity: Hash(7),
         outputs: vec![output],
-        held: vec![(0, 0, Place::Node(spot(1)))],
+        held: vec![(0, 0, Place::Node(tier_ref(1)))],
     }];
     let mut sim = Simulation::new(&start, estimates(vec![]));
     sim.perform(&act(Do::Reuse {
@@ -478,8 +486,11 @@ fn reuse_brings_what_is_still_held() {
         origin: 0,
         seq: 0,
     };
-    assert!(sim.replicas().any(|r| r == (part, &Place::Node(spot(1)))));
-    assert_eq!(sim.used(spot(1)), 50 * MB);
+    assert!(
+        sim.replicas()
+            .any(|r| r == (part, &Place::Node(tier_ref(1))))
+    );
+    assert_eq!(sim.used(tier_ref(1)), 50 * MB);
 }
 
 /// Drives a fixed schedule and returns the events.
@@ -534,7 +545,7 @@ fn a_seed_decides_everything() {
 }
 
 /// The next event, by kind.
-fn told(sim: &mut Simulation) -> (u64, String) {
+fn next_event(sim: &mut Simulation) -> (u64, String) {
     let (now, event) = sim.next(None).unwrap();
     let what = match event {
         Event::TransferFailed { failure, .. } => format!("failed {:?}", failure.kind),
@@ -571,26 +582,26 @@ fn a_lost_node_ends_what_is_under_way_with_it_and_keeps_what_it_is_told_to() {
         sim.perform(&run(&[0, 1], 1)).unwrap();
         sim.perform(&fetch(7, &[1], 1)).unwrap();
         let lost = began + SECOND / 10;
-        assert_eq!(told(&mut sim), (lost, "lost n1".into()));
-        assert_eq!(told(&mut sim), (lost, "failed NodeLost".into()));
-        assert_eq!(sim.used(spot(1)), 0);
+        assert_eq!(next_event(&mut sim), (lost, "lost n1".into()));
+        assert_eq!(next_event(&mut sim), (lost, "failed NodeLost".into()));
+        assert_eq!(sim.used(tier_ref(1)), 0);
         // A transfer that is ordered there fails at once; the attempt on both nodes ends soon after.
         sim.perform(&fetch(8, &[1], 1)).unwrap();
-        assert_eq!(told(&mut sim), (lost, "failed NodeLost".into()));
-        let (now, what) = told(&mut sim);
+        assert_eq!(next_event(&mut sim), (lost, "failed NodeLost".into()));
+        let (now, what) = next_event(&mut sim);
         assert_eq!(what, "ended NodeLost");
         assert!(
             (lost..lost + 3 * SECOND).contains(&now),
             "before the step would have ended"
         );
         sim.perform(&run(&[1], 2)).unwrap();
-        assert_eq!(told(&mut sim), (now, "ended NodeLost".into()));
+        assert_eq!(next_event(&mut sim), (now, "ended NodeLost".into()));
         let back = lost + 10 * SECOND;
-        assert_eq!(told(&mut sim), (back, format!("back n1 with {left}")));
-        assert_eq!(sim.used(spot(1)), 50 * MB * left);
+        assert_eq!(next_event(&mut sim), (back, format!("back n1 with {left}")));
+        assert_eq!(sim.used(tier_ref(1)), 50 * MB * left);
         let here = sim
             .replicas()
-            .filter(|(_, at)| **at == Place::Node(spot(1)));
+            .filter(|(_, at)| **at == Place::Node(tier_ref(1)));
         assert_eq!(here.count() as u64, left);
         let none = sim.next(None);
         assert!(none.is_err(), "all is told: {none:?}");
@@ -625,11 +636,11 @@ fn a_step_that_hangs_ends_with_its_time_and_not_when_faults_are_over() {
     let began = sim.now();
     sim.perform(&run(&[0], 1)).unwrap();
     assert_eq!(
-        told(&mut sim),
+        next_event(&mut sim),
         (began + 20 * SECOND, "ended TimedOut".into())
     );
     sim.perform(&run(&[0], 2)).unwrap();
-    let (now, what) = told(&mut sim);
+    let (now, what) = next_event(&mut sim);
     assert!(
         now == began + 23 * SECOND && what.contains("Committed"),
         "{now} {what}"

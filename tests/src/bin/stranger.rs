@@ -51,10 +51,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
     std::thread::spawn(move || {
-        for said in garbage().iter().cycle() {
+        for bytes in garbage().iter().cycle() {
             if let Ok(mut socket) = connect() {
                 // It may be cut off in the middle, and need not be answered.
-                let _ = socket.write_all(said);
+                let _ = socket.write_all(bytes);
                 let _ = socket.set_read_timeout(Some(PAUSE));
                 let _ = socket.read(&mut [0; 1000]);
             }

@@ -49,8 +49,8 @@ after = ["one"]
 
 /// A node of the cluster runs this as an administrator.
 fn on(cluster: &Cluster, node: usize, script: &str) -> String {
-    let said = cluster.node(node).exec("root", &["bash", "-c", script]);
-    said.unwrap_or_else(|e| panic!("{e:#}"))
+    let output = cluster.node(node).exec("root", &["bash", "-c", script]);
+    output.unwrap_or_else(|e| panic!("{e:#}"))
 }
 
 /// The first two nodes do not reach each other any more.
@@ -129,8 +129,8 @@ fn a_rate_between_nodes_is_kept() {
     let Some(cluster) = cluster(2) else { return };
     let fixture = Fixture::new(&cluster, "alice", GIVEN);
     let command = format!("tarn run {TIER} --peer-rate 1MB/s wf.toml");
-    let said = fixture.run("-N2 -n16", &command);
-    assert!(said.contains("at most 1 MB/s"), "{said}");
+    let output = fixture.run("-N2 -n16", &command);
+    assert!(output.contains("at most 1 MB/s"), "{output}");
     let log = fixture.read(".tarn/runs/given-1/events.log");
     // Each line has a checksum and a record, but for the first, which names the format.
     let records = log

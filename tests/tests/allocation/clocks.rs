@@ -26,8 +26,8 @@ fn clocks_that_differ_by_two_years_change_nothing() {
         .args([source, "-ldl"])
         .output()
         .expect("cc");
-    let said = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{stderr}");
     std::fs::rename(bin.join("tarnd"), bin.join("tarnd.true")).expect("tarnd");
     std::fs::write(bin.join("tarnd"), WRAPPER).expect("a wrapper");
     let open = std::fs::Permissions::from_mode(0o755);

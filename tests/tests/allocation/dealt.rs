@@ -71,10 +71,10 @@ fn words(first: &str, second: &str) -> String {
 fn writes_and_reads(cluster: &Cluster, options: &str) {
     let fixture = Fixture::new(cluster, "alice", WORDS);
     fixture.shell("rm -rf .tarn");
-    let told = fixture.run("-N2 -n16", &format!("tarn run {TIER} {options} wf.toml"));
+    let output = fixture.run("-N2 -n16", &format!("tarn run {TIER} {options} wf.toml"));
     let log = fixture.read(".tarn/runs/dealt-1/steps/write-0.1.log");
     let either = [words("node1", "node2"), words("node2", "node1")];
-    assert!(either.contains(&log), "{told}\n{log}");
+    assert!(either.contains(&log), "{output}\n{log}");
     let log = fixture.read(".tarn/runs/dealt-1/steps/read-0.1.log");
     assert_eq!(log, "node2-65536 of 1048576\nwas 2\n");
     for node in 1..=2 {

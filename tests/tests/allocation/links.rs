@@ -8,14 +8,14 @@ use tarn_tests::programs::install;
 use tarn_tests::slurm::{Cluster, wait_until};
 
 /// The links in the output of `tarn nodes`: in the order of the readers, bytes a second; and the rate that is planned with.
-fn links(said: &str) -> (Vec<f64>, f64) {
+fn links(output: &str) -> (Vec<f64>, f64) {
     let value: serde_json::Value =
-        serde_json::from_str(said).unwrap_or_else(|e| panic!("{e}: {said}"));
+        serde_json::from_str(output).unwrap_or_else(|e| panic!("{e}: {output}"));
     let rates = value["links"].as_array().into_iter().flatten();
     let rates: Option<Vec<f64>> = rates.map(|link| link["rate"].as_f64()).collect();
-    let rates = rates.unwrap_or_else(|| panic!("{said}"));
+    let rates = rates.unwrap_or_else(|| panic!("{output}"));
     let planned = value["peer"]["read"].as_f64();
-    (rates, planned.unwrap_or_else(|| panic!("{said}")))
+    (rates, planned.unwrap_or_else(|| panic!("{output}")))
 }
 
 /// The second node's cable is slow: the links to and from it are found to be, once.
@@ -179,7 +179,7 @@ pub(crate) fn liars_are_found_out(cluster: &Cluster) {
         // Longer than in its manifest: no other node requests the rest. Steps on its own node read it as it is.
         ("echo more >> $f", "", 1, ""),
     ];
-    for (change, kept, times, said) in cases {
+    for (change, kept, times, expected) in cases {
         let (text, nodes) = disturbed(&fixture, kept, change);
         assert_eq!(nodes.len(), times, "{change}: {nodes:?}\n{text}");
         assert_eq!(fixture.read("seen/there"), sums, "{change}\n{text}");
@@ -188,13 +188,13 @@ pub(crate) fn liars_are_found_out(cluster: &Cluster) {
             .lines()
             .filter(|l| l.contains("\"transfer-failed\""))
             .collect();
-        match said.is_empty() {
+        match expected.is_empty() {
             true => assert!(failed.is_empty(), "{failed:?}"),
             false => {
                 assert_eq!(fixture.read("seen/here"), sums, "{change}\n{text}");
                 assert_eq!(failed.len(), 1, "it is not asked again: {failed:?}");
                 let who = nodes.first().map_or("", String::as_str);
-                for wanted in [who, said] {
+                for wanted in [who, expected] {
                     assert!(failed[0].contains(wanted), "{wanted}: {failed:?}");
                 }
             }

@@ -96,11 +96,11 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
         "{} tarn run {TIER} --external-rate 8MB/s wf.toml",
         store.variables()
     );
-    let said = fixture.run("-N3 -n24", &run);
+    let output = fixture.run("-N3 -n24", &run);
     assert_eq!(
         store.client_output(&["get", "books", "out/text"]),
         wanted,
-        "{said}"
+        "{output}"
     );
     assert_eq!(
         store.client_output(&["get", "books", "out/nodes"]),
@@ -119,7 +119,7 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
         let bytes: u64 = of_kind().map(|(_, bytes, _)| bytes).sum();
         assert!(
             (LARGE..LARGE + 1000).contains(&bytes),
-            "{kind}: {bytes}\n{said}"
+            "{kind}: {bytes}\n{output}"
         );
         for (_, bytes, took) in of_kind() {
             // 2 ms may run ahead.
@@ -130,13 +130,13 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
         }
     }
     assert!(
-        said.contains("12.00 MiB in") && said.contains("12.00 MiB out"),
-        "{said}"
+        output.contains("12.00 MiB in") && output.contains("12.00 MiB out"),
+        "{output}"
     );
     // Again, from other nodes: nothing has changed, nothing runs. A changed object is read.
     let again = format!("{} tarn run {TIER} wf.toml", store.variables());
-    let said = fixture.run("-N2 -n16", &again);
-    assert!(said.contains("0 run, 14 unchanged"), "{said}");
+    let output = fixture.run("-N2 -n16", &again);
+    assert!(output.contains("0 run, 14 unchanged"), "{output}");
     store.client_output(&["put", "books", "in/f10", "another\n"]);
     fixture.run("-N2 -n16", &again);
     let text = store.client_output(&["get", "books", "out/text"]);
@@ -165,18 +165,18 @@ fn nodes_stage_through_an_object_store() {
         "{} tarn run {TIER} --policy stage-through wf.toml",
         store.variables()
     );
-    let said = fixture.run("-N2 -n16", &run);
+    let output = fixture.run("-N2 -n16", &run);
     let text = store.client_output(&["get", "through", "out/text"]);
-    assert_eq!(text, "ONE\nTWO\n", "{said}");
+    assert_eq!(text, "ONE\nTWO\n", "{output}");
     let moved = transfers(&fixture, "books-1");
     for kind in ["external-in", "external-out"] {
         let of_kind = moved.iter().filter(|(k, ..)| k == kind);
         let bytes: u64 = of_kind.map(|(_, bytes, _)| bytes).sum();
-        assert!(bytes >= 2 * LARGE, "{kind}: {bytes}\n{said}");
+        assert!(bytes >= 2 * LARGE, "{kind}: {bytes}\n{output}");
     }
     let none: [&str; 0] = [];
-    assert_eq!(store.keys("through", "ext/"), none, "{said}");
-    assert!(store.uploads("through").is_empty(), "{said}");
+    assert_eq!(store.keys("through", "ext/"), none, "{output}");
+    assert!(store.uploads("through").is_empty(), "{output}");
 }
 
 /// One step whose result takes a while to go out.
@@ -210,17 +210,17 @@ fn a_delivery_to_an_object_store_is_interrupted() {
         waited.unwrap_or_else(|e| panic!("{e:#}"));
         assert!(store.keys("slow", "out/.tarn-upload").len() == 1);
     };
-    let is_whole = |said: &str| {
+    let is_whole = |output: &str| {
         assert_eq!(
             store.client_output(&["sum", "slow", "out/large"]),
             wanted,
-            "{said}"
+            "{output}"
         );
         let keys = ["out/.tarn-manifest", "out/large", "out/small"];
-        assert_eq!(store.keys("slow", "out/"), keys, "{said}");
+        assert_eq!(store.keys("slow", "out/"), keys, "{output}");
         // The upload that was interrupted has ended.
         let uploads = store.uploads("slow");
-        assert!(uploads.is_empty(), "{uploads:?}: {said}");
+        assert!(uploads.is_empty(), "{uploads:?}: {output}");
     };
     let running = fixture.start("-N3 -n24 --no-kill", &slow);
     let node = wait_for_begin(&fixture, 1);
@@ -229,14 +229,14 @@ fn a_delivery_to_an_object_store_is_interrupted() {
         .node(node)
         .power_cut()
         .unwrap_or_else(|e| panic!("{e:#}"));
-    let (status, said) = running.end();
-    assert_eq!(status, Some(0), "{said}");
+    let (status, output) = running.end();
+    assert_eq!(status, Some(0), "{output}");
     assert!(
-        said.contains(&format!("node{node}")) && said.contains("is lost ("),
-        "{said}"
+        output.contains(&format!("node{node}")) && output.contains("is lost ("),
+        "{output}"
     );
     assert_ne!(began(&fixture), [node]);
-    is_whole(&said);
+    is_whole(&output);
     // Another version of it, on the other nodes, once Slurm knows of which it has none, and the whole run is killed.
     let down = ["sinfo", "-h", "-n", &format!("node{node}"), "-o", "%t"];
     let waited = wait_until("Slurm misses the node", LATER, || {
@@ -249,9 +249,9 @@ fn a_delivery_to_an_object_store_is_interrupted() {
     let running = fixture.start("-N2 -n16", &slow);
     wait_for_begin(&fixture, times + 1);
     // Objects that were there are not sent again: only a large file with other content is.
-    let (status, said) = running.end();
-    assert_eq!(status, Some(0), "{said}");
-    is_whole(&said);
+    let (status, output) = running.end();
+    assert_eq!(status, Some(0), "{output}");
+    is_whole(&output);
     assert_eq!(
         store.client_output(&["get", "slow", "out/small"]),
         "smaller\n"
@@ -277,12 +277,12 @@ fn a_delivery_to_an_object_store_is_interrupted() {
             .keys("slow", "out/")
             .contains(&"out/.tarn-manifest".to_owned())
     );
-    let said = fixture.run("-N2 -n16", &format!("{} tarn resume", store.variables()));
+    let output = fixture.run("-N2 -n16", &format!("{} tarn resume", store.variables()));
     assert_eq!(
         store.client_output(&["sum", "slow", "out/large"]),
         wanted,
-        "{said}"
+        "{output}"
     );
-    assert!(store.uploads("slow").is_empty(), "{said}");
-    assert_eq!(store.keys("slow", "out/.tarn").len(), 1, "{said}");
+    assert!(store.uploads("slow").is_empty(), "{output}");
+    assert_eq!(store.keys("slow", "out/.tarn").len(), 1, "{output}");
 }

@@ -82,9 +82,9 @@ pub(crate) fn strangers_come(cluster: &Cluster) -> Vec<Child> {
         }
     }
     for stranger in &mut strangers {
-        let said = stranger.stdout.as_mut().expect("its output");
+        let output = stranger.stdout.as_mut().expect("its output");
         let mut line = String::new();
-        BufReader::new(said).read_line(&mut line).expect("a line");
+        BufReader::new(output).read_line(&mut line).expect("a line");
         assert_eq!(line, "there\n");
     }
     strangers

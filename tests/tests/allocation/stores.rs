@@ -24,10 +24,10 @@ fn hanging(mut command: Command) -> Server {
         .spawn()
         .map(Server)
         .expect("a file system");
-    let mut said = String::new();
-    let output = server.0.stdout.take().expect("its output");
-    BufReader::new(output).read_line(&mut said).expect("a line");
-    assert_eq!(said, "ready\n");
+    let mut line = String::new();
+    let stdout = server.0.stdout.take().expect("its output");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    assert_eq!(line, "ready\n");
     server
 }
 
@@ -84,12 +84,12 @@ fn the_external_store_hangs() {
         made() && status().contains("4 done, 1 staging")
     });
     waits.unwrap_or_else(|e| panic!("{e:#}: {}", status()));
-    let said = status();
+    let shown = status();
     assert!(
-        said.contains("raw v0  external in") && said.contains("its source"),
-        "{said}"
+        shown.contains("raw v0  external in") && shown.contains("its source"),
+        "{shown}"
     );
-    eprintln!("{said}");
+    eprintln!("{shown}");
     let begun = Instant::now();
     let cancelled = fixture.shell("tarn cancel");
     assert!(cancelled.contains("has stopped"), "{cancelled}");
@@ -122,13 +122,17 @@ fn the_external_store_is_mute() {
     let command = format!("bash -c 'exec tarn run {TIER} wf.toml 2> told'");
     let running = fixture.start("-N1", &command);
     // Until the store is gone the kernel does not release a process that reads it: the message comes before.
-    let told = || std::fs::read_to_string(fixture.path("told")).unwrap_or_default();
+    let stderr = || std::fs::read_to_string(fixture.path("told")).unwrap_or_default();
     let waited = wait_until("a word", LATER, || {
-        told().contains("does not answer for 20s")
+        stderr().contains("does not answer for 20s")
     });
-    waited.unwrap_or_else(|e| panic!("{e:#}: {}", told()));
-    assert!(told().contains("the source of dataset `raw`"), "{}", told());
+    waited.unwrap_or_else(|e| panic!("{e:#}: {}", stderr()));
+    assert!(
+        stderr().contains("the source of dataset `raw`"),
+        "{}",
+        stderr()
+    );
     let stop = ["pkill", "-KILL", "-f", "/shared/[s]tore.py"];
     cluster.exec("root", &stop).expect("the store's end");
-    assert_eq!(running.end().0, Some(5), "{}", told());
+    assert_eq!(running.end().0, Some(5), "{}", stderr());
 }

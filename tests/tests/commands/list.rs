@@ -465,7 +465,7 @@ pub(crate) const PAGES: &[Page] = &[
             (
                 "srun refine",
                 Way::Test(
-                    "tests/tests/site/lent.rs",
+                    "tests/tests/site/exported.rs",
                     "a_job_has_partitions_on_its_nodes_as_long_as_it_is_there",
                 ),
             ),

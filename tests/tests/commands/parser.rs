@@ -66,12 +66,12 @@ impl Helps {
     fn of(&mut self, words: &[String]) -> &(String, BTreeSet<String>) {
         let ask = || {
             let program = programs::built(&words[0]).unwrap_or_else(|e| panic!("{e:#}"));
-            let said = Command::new(program)
+            let help = Command::new(program)
                 .args(&words[1..])
                 .arg("--help")
                 .output();
-            let said = String::from_utf8(said.expect("its help").stdout).expect("UTF-8");
-            let below = said.split_once("\nCommands:\n");
+            let help = String::from_utf8(help.expect("its help").stdout).expect("UTF-8");
+            let below = help.split_once("\nCommands:\n");
             let below = below.map_or("", |(_, rest)| rest);
             let below = below.split("\n\n").next().unwrap_or_default();
             let name = |line: &str| {
@@ -79,7 +79,7 @@ impl Helps {
                 Some(own.split(' ').next()?.to_owned())
             };
             let names = below.lines().filter_map(name).collect();
-            (said, names)
+            (help, names)
         };
         self.0.entry(words.to_vec()).or_insert_with(ask)
     }
@@ -143,10 +143,10 @@ fn programs_know_the_options_that_the_documents_give_them() {
             match helps.options(&words) {
                 Err(what) => wrong(&what),
                 Ok((path, options)) => {
-                    let said = &helps.of(&path).0;
+                    let help = &helps.of(&path).0;
                     for option in options {
                         checked += 1;
-                        if !said.contains(&format!("--{option}")) {
+                        if !help.contains(&format!("--{option}")) {
                             wrong(&format!("`{} --help` has no --{option}", path.join(" ")));
                         }
                     }

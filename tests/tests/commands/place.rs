@@ -175,8 +175,8 @@ impl Place {
         let mut lines = script.to_vec();
         lines[0].insert_str(0, PRELUDE);
         fs::write(&file, lines.join("\n")).expect("a file");
-        let said = self.file("said");
-        let log = fs::File::create(&said).expect("a file");
+        let log_path = self.file("said");
+        let log = fs::File::create(&log_path).expect("a file");
         let tarn = self.work.path().join("tarn");
         let bin = tarn.join("target/release");
         // Debian's programs before others of the same names.
@@ -229,12 +229,12 @@ impl Place {
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        let said = fs::read(&said).expect("what it said");
-        let said = String::from_utf8_lossy(&said);
+        let output = fs::read(&log_path).expect("what it said");
+        let output = String::from_utf8_lossy(&output);
         match status {
             Some(status) if status.success() => Ok(()),
-            Some(status) => Err(format!("{status}\n{said}")),
-            None => Err(format!("it does not end\n{said}")),
+            Some(status) => Err(format!("{status}\n{output}")),
+            None => Err(format!("it does not end\n{output}")),
         }
     }
 }

@@ -87,8 +87,8 @@ impl Vault {
     }
 
     fn on(&self, node: usize, user: &str, words: &[&str]) -> String {
-        let said = self.cluster.node(node).exec(user, words);
-        said.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
+        let output = self.cluster.node(node).exec(user, words);
+        output.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
     }
 
     fn script(&self, node: usize, user: &str, script: &str) -> String {
@@ -107,7 +107,7 @@ impl Vault {
     }
 
     /// The nodes where a step's own view of the tier has the marker.
-    pub(crate) fn rooms(&self) -> Vec<usize> {
+    pub(crate) fn spaces(&self) -> Vec<usize> {
         let look = format!(
             "for p in $(pgrep -x tarn); do grep -rqs -D skip {MARKER} /proc/$p/root/scm && echo yes; done; true"
         );

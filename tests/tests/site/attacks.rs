@@ -36,14 +36,14 @@ echo precious > $TARN_secret/a; sleep 20
          touch {store}/x; rm -rf {store}; ln -s {store} /scm/tarn/u7002/link; \
          for p in $(pgrep -u alice); do ls /proc/$p/root/run/tarn/data; done; true"
     );
-    let said = ran(&site, "bob", &looks);
+    let output = ran(&site, "bob", &looks);
     assert!(
-        !said.contains("precious") && !said.contains("secret\n"),
-        "{said}"
+        !output.contains("precious") && !output.contains("secret\n"),
+        "{output}"
     );
     site.wait_for(&job, "COMPLETED");
-    let said = ran(&site, "bob", &looks);
-    assert!(!said.contains("precious"), "{said}");
+    let output = ran(&site, "bob", &looks);
+    assert!(!output.contains("precious"), "{output}");
     // A workflow of the same name is another one.
     let read = "#TARN name = \"w\"\n#TARN [[step]]\n#TARN in = [\"secret\"]\ncat $TARN_secret/a\n";
     let reader = site.submit("bob", "read.sh", &format!("#SBATCH -N1 -n1\n{read}"), &[]);
@@ -61,12 +61,12 @@ echo precious > $TARN_secret/a; sleep 20
         &["tarn", "slurm", "end", "w"],
         &["tarn", "slurm", "why", &job],
     ] {
-        let said = site.cluster.exec("bob", words);
-        assert!(said.is_err(), "{words:?}: {said:?}");
+        let output = site.cluster.exec("bob", words);
+        assert!(output.is_err(), "{words:?}: {output:?}");
     }
     // It is there all the time, for the user who has made it.
-    let said = ran(&site, "alice", read);
-    assert_eq!(said, "precious\n");
+    let output = ran(&site, "alice", read);
+    assert_eq!(output, "precious\n");
 }
 
 #[test]
@@ -94,8 +94,8 @@ ln -s /etc/shadow $TARN_x/link && cat $TARN_x/link 2> /dev/null && echo read
 rm $TARN_x/link
 cat $TARN_case/mesh
 ";
-    let said = ran(&site, "alice", script);
-    assert_eq!(said, "mesh\n");
+    let output = ran(&site, "alice", script);
+    assert_eq!(output, "mesh\n");
 }
 
 /// Messages to the controller's port from somebody who is not `tarn`: `1` for each connection that lasts, `0` for each that
@@ -108,7 +108,7 @@ def meet():
     while len(head) < 40: head += s.recv(40 - len(head))
     assert head[:8] == b"TARNSITE"
     return s, head[8:]
-def say(s, body): s.sendall(struct.pack("<I", len(body)) + body)
+def send(s, body): s.sendall(struct.pack("<I", len(body)) + body)
 def goes_on(s):
     try: return s.recv(1) != b""
     except TimeoutError: return True
@@ -116,14 +116,14 @@ def goes_on(s):
 def proof(nonce, key, name=b"the controller", reader="0"):
     payload = b"tarn site 1\0" + nonce + key + bytes(32) + name
     return subprocess.run(["munge", "--restrict-uid", reader], input=payload, capture_output=True, check=True).stdout.strip()
-def told(what, s): print(what, int(goes_on(s)), flush=True)
-s, nonce = meet(); say(s, b"MUNGE:AwQFAAD" + b"A" * 200 + b":"); told("forged", s)
-s, nonce = meet(); s.sendall(struct.pack("<I", 1 << 31)); told("endless", s)
+def report(what, s): print(what, int(goes_on(s)), flush=True)
+s, nonce = meet(); send(s, b"MUNGE:AwQFAAD" + b"A" * 200 + b":"); report("forged", s)
+s, nonce = meet(); s.sendall(struct.pack("<I", 1 << 31)); report("endless", s)
 first, nonce = meet(); credential = proof(nonce, bytes(32))
-s, other = meet(); say(s, credential); told("replayed", s)
-s, nonce = meet(); say(s, proof(nonce, bytes(32), b"node1")); told("for-a-node", s)
-s, nonce = meet(); say(s, proof(nonce, bytes(32), reader=str(os.getuid()))); told("for-another", s)
-s, nonce = meet(); say(s, proof(nonce, bytes(32))); body = b'"Nodes"'; s.sendall(struct.pack("<I", len(body)) + bytes(32) + body); told("unproven", s)
+s, other = meet(); send(s, credential); report("replayed", s)
+s, nonce = meet(); send(s, proof(nonce, bytes(32), b"node1")); report("for-a-node", s)
+s, nonce = meet(); send(s, proof(nonce, bytes(32), reader=str(os.getuid()))); report("for-another", s)
+s, nonce = meet(); send(s, proof(nonce, bytes(32))); body = b'"Nodes"'; s.sendall(struct.pack("<I", len(body)) + bytes(32) + body); report("unproven", s)
 "#;
 
 #[test]
@@ -132,15 +132,15 @@ fn attack_who_asks_from_another_host_is_who_munge_says() {
     let make = "#TARN name = \"w\"\n#TARN data.secret.keep = \"forever\"\n#TARN [[step]]\n#TARN out = [\"secret\"]\ntrue\n";
     ran(&site, "alice", make);
     let node = site.cluster.node(1);
-    let asked = |user: &str, words: &[&str]| node.exec(user, words);
+    let execute = |user: &str, words: &[&str]| node.exec(user, words);
     // As on the controller's own host.
     let list = ["tarn", "data", "ls", "--site"];
     site.wait("it is there", || {
-        asked("alice", &list).is_ok_and(|said| said.contains("w/secret"))
+        execute("alice", &list).is_ok_and(|output| output.contains("w/secret"))
     });
-    let status = asked("alice", &["tarn", "slurm", "status"]);
-    assert!(status.is_ok_and(|said| said.contains("node1")));
-    let bobs = asked("bob", &list).unwrap_or_else(|e| panic!("{e:#}"));
+    let status = execute("alice", &["tarn", "slurm", "status"]);
+    assert!(status.is_ok_and(|output| output.contains("node1")));
+    let bobs = execute("bob", &list).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(!bobs.contains("secret"), "{bobs}");
     for words in [
         &["tarn", "data", "rm", "alice/w/secret"][..],
@@ -149,12 +149,12 @@ fn attack_who_asks_from_another_host_is_who_munge_says() {
         &["tarn", "slurm", "why", "1"],
         &["tarn", "slurm", "teardown", "1"],
     ] {
-        let said = asked("bob", words);
-        assert!(said.is_err(), "{words:?}: {said:?}");
+        let output = execute("bob", words);
+        assert!(output.is_err(), "{words:?}: {output:?}");
     }
-    let said = asked("bob", &["/usr/bin/python3", "-c", STRANGER]);
-    let said = said.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()));
-    let lines: Vec<&str> = said.lines().collect();
+    let output = execute("bob", &["/usr/bin/python3", "-c", STRANGER]);
+    let output = output.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()));
+    let lines: Vec<&str> = output.lines().collect();
     let shut_out = [
         "forged 0",
         "endless 0",
@@ -170,13 +170,13 @@ fn attack_who_asks_from_another_host_is_who_munge_says() {
 /// Holds 200 connections to the controller that send nothing, though it closes some of them.
 const CROWD: &str = r#"
 import select, socket
-all, said = [], False
+all, reported = [], False
 while True:
     while len(all) < 200:
         try: all.append(socket.create_connection(("login", 7411), 2))
         except OSError: break
-    if len(all) == 200 and not said:
-        said = True
+    if len(all) == 200 and not reported:
+        reported = True
         print("there", flush=True)
     for s in select.select(all, [], [], 0.1)[0]:
         try: is_open = s.recv(64) != b""
@@ -202,7 +202,7 @@ fn silent_connections_hold_up_nobody(site: &Site) {
         number += 1;
         let began = Instant::now();
         let list = node.exec("alice", &["tarn", "data", "ls", "--site"]);
-        assert!(list.is_ok_and(|said| said.contains("w/secret")));
+        assert!(list.is_ok_and(|output| output.contains("w/secret")));
         let answered = began.elapsed();
         let script = format!(
             "#SBATCH -N1 -n1\n#TARN [[step]]\n#TARN out = [\"x\"]\n#TARN [data.x]\ntouch ~/begun-{number}\n"

@@ -33,7 +33,7 @@ fn submit(site: &Site, script: &str, words: &[&str]) -> String {
 fn mistakes_are_told_where_their_user_looks() {
     let Some(site) = Site::up(1) else { return };
     // sbatch itself refuses lines that make no sense, and names the line.
-    for (script, said) in [
+    for (script, expected) in [
         ("#TARN [[step]]\n#TARN inn = [\"case\"]\n", "line 3"),
         ("#TARN [[step]]\n#TARN in = [\"case\"]\n", "case"),
         ("#TARN name = \"a b\"\n#TARN [[step]]\n", "a b"),
@@ -48,7 +48,7 @@ fn mistakes_are_told_where_their_user_looks() {
             .submit("alice", "bad.sh", script, &[])
             .expect_err(script);
         let why = format!("{why:#}");
-        assert!(why.contains(said), "{script}: {why}");
+        assert!(why.contains(expected), "{script}: {why}");
         assert!(!why.contains('\u{1b}'), "{why:?}");
     }
     // Jobs without lines for tarn are none of its business.
@@ -135,9 +135,9 @@ cat $TARN_fields/f > ~/read && hostname > ~/where
         .restart_ctld_without_its_nodes()
         .unwrap_or_else(|e| panic!("{e:#}"));
     site.wait_for(&job, "COMPLETED");
-    let said = |name: &str| fs::read_to_string(site.home("alice").join(name)).expect(name);
-    assert_eq!(said("read"), "here\n");
-    assert_eq!(said("where"), "node2\n");
+    let read = |name: &str| fs::read_to_string(site.home("alice").join(name)).expect(name);
+    assert_eq!(read("read"), "here\n");
+    assert_eq!(read("where"), "node2\n");
 }
 
 #[test]
@@ -149,15 +149,15 @@ fn a_backup_takes_over_and_a_minute_without_any_controller_costs_a_minute() {
     case(&site);
     site.start_backup(2);
     let log = site.cluster.shared().join("controller.log");
-    let said = |what: &str| fs::read_to_string(&log).is_ok_and(|text| text.contains(what));
-    site.wait("the backup waits", || said("this is the backup"));
+    let is_logged = |what: &str| fs::read_to_string(&log).is_ok_and(|text| text.contains(what));
+    site.wait("the backup waits", || is_logged("this is the backup"));
     let busy = site.hold("node1");
     let job = submit(&site, COPIES, &["-w", "node1"]);
     site.wait_taken_in(&job);
     site.kill_controller();
     site.alice(&["scancel", &busy]);
     // The users' commands and Slurm's scripts find the other one, which knows the job.
-    site.wait("the backup is the controller", || said("epoch=2"));
+    site.wait("the backup is the controller", || is_logged("epoch=2"));
     site.wait_for(&job, "COMPLETED");
     site.wait("it has left", || site.why("alice", &job).contains("ended"));
     let result = site.home("alice").join("out/result/mesh");
@@ -201,8 +201,9 @@ fn a_node_that_was_off_and_a_job_that_is_cancelled_leave_nothing_behind() {
     site.wait_for(&job, "RUNNING");
     let left = |node: usize| {
         let command = "find /scm/tarn/u*/d /scm/tarn/u*/j -type f 2> /dev/null | wc -l; ls /run/tarn/jobs | wc -l";
-        let said = site.cluster.node(node).exec("root", &["sh", "-c", command]);
-        said.map(|s| s.split_whitespace().collect::<Vec<_>>().join(" "))
+        let output = site.cluster.node(node).exec("root", &["sh", "-c", command]);
+        output
+            .map(|s| s.split_whitespace().collect::<Vec<_>>().join(" "))
             .unwrap_or_default()
     };
     // The source, its manifest, its state when it was read; the job's file.

@@ -26,7 +26,7 @@ fn a_workflow_told_by_jobs_is_held_until_its_end_is_named() {
             .unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()))
     };
     // sbatch refuses options that make no sense.
-    for (words, said) in [
+    for (words, expected) in [
         (&["--workflow-end"][..], "--workflow-prior-dependency"),
         (
             &["--workflow-start", "--workflow-prior-dependency=1"],
@@ -35,7 +35,7 @@ fn a_workflow_told_by_jobs_is_held_until_its_end_is_named() {
     ] {
         let why = site.submit("alice", "bad.sh", "true\n", words);
         let why = format!("{:#}", why.expect_err("it is refused"));
-        assert!(why.contains(said), "{why}");
+        assert!(why.contains(expected), "{why}");
     }
     let first = submit("first.sh", MAKES, &["-w", "node2"]);
     let prior = format!("--workflow-prior-dependency={first}");
@@ -51,14 +51,14 @@ fn a_workflow_told_by_jobs_is_held_until_its_end_is_named() {
         site.wait_for(job, "COMPLETED");
     }
     let home = site.home("alice");
-    let said = |name| fs::read_to_string(home.join(name)).expect("what a job wrote");
-    assert_eq!(said("between"), "node2\n");
+    let read = |name| fs::read_to_string(home.join(name)).expect("what a job wrote");
+    assert_eq!(read("between"), "node2\n");
     // It goes where the data is, too.
-    assert_eq!(said("seen"), "node2\nnode2\n");
+    assert_eq!(read("seen"), "node2\nnode2\n");
     site.wait("nothing is left on the nodes", || {
         let command = "find /scm/tarn/u*/d /scm/tarn/u*/j -type f | wc -l";
         let left = site.cluster.node(2).exec("root", &["sh", "-c", command]);
-        left.is_ok_and(|said| said.trim() == "0")
+        left.is_ok_and(|output| output.trim() == "0")
     });
     // Somebody else does not get into it, and learns why.
     let prior = format!("--workflow-prior-dependency={first}");

@@ -28,8 +28,8 @@ umask 022; echo points > $TARN_mesh/points; echo done
 ";
     assert_eq!(ran(&site, "alice", make), "done\n");
     site.wait("it is there", || {
-        let said = tarn(&site, "alice", &["data", "show", "foam/mesh"]);
-        said.is_ok_and(|said| said.contains("on node1"))
+        let output = tarn(&site, "alice", &["data", "show", "foam/mesh"]);
+        output.is_ok_and(|output| output.contains("on node1"))
     });
     let read = "\
 #TARN name = \"mine\"
@@ -60,8 +60,8 @@ cat $TARN_grid/points; (echo x > $TARN_grid/points) 2> /dev/null && echo written
         &["data", "rm", "alice/../mesh"],
         &["data", "grant", "alice/foam/me\u{1b}[2Jsh", "bob"],
     ] {
-        let said = tarn(&site, "bob", words).expect_err("bob may not");
-        assert!(!said.contains('\u{1b}'), "{said:?}");
+        let output = tarn(&site, "bob", words).expect_err("bob may not");
+        assert!(!output.contains('\u{1b}'), "{output:?}");
     }
     assert_eq!(made(&site, "bob", &["data", "ls", "--site"]), "");
     // Granted, it is read where it is stored, and not written.
@@ -74,10 +74,10 @@ cat $TARN_grid/points; (echo x > $TARN_grid/points) 2> /dev/null && echo written
     assert_eq!(copies.expect("a count").trim(), "1");
     // Alice has it read again; nobody else has. A change on its node is found.
     let verify = |user: &str| tarn(&site, user, &["data", "verify", "alice/foam/mesh"]);
-    let said = verify("alice").expect("it is whole");
+    let output = verify("alice").expect("it is whole");
     assert!(
-        said.starts_with("whole") && said.contains("node1"),
-        "{said}"
+        output.starts_with("whole") && output.contains("node1"),
+        "{output}"
     );
     assert!(verify("bob").is_err_and(|why| why.contains("somebody else")));
     let tree = "/scm/tarn/u7001/d/foam/mesh/1/0/tree";
@@ -129,8 +129,8 @@ umask 077; echo alices > $TARN_forcing/one; echo done
     assert_eq!(ran(&site, "alice", make), "done\n");
     let there = |version: &str| {
         site.wait("it is there", || {
-            let said = tarn(&site, "bob", &["data", "show", "@climate/forcing"]);
-            said.is_ok_and(|said| said.contains(version))
+            let output = tarn(&site, "bob", &["data", "show", "@climate/forcing"]);
+            output.is_ok_and(|output| output.contains(version))
         });
     };
     there("version 1: ");
@@ -148,8 +148,9 @@ cat $TARN_forcing/one; echo bobs > $TARN_forcing/two
 ";
     assert_eq!(ran(&site, "bob", change), "alices\n", "{}", site.logs());
     site.wait("its second version lies on node2", || {
-        let said = made(&site, "bob", &["data", "show", "@climate/forcing"]);
-        said.lines()
+        let output = made(&site, "bob", &["data", "show", "@climate/forcing"]);
+        output
+            .lines()
             .any(|line| line.contains("version 2: ") && line.contains("on node2"))
     });
     let read = "\
@@ -175,7 +176,7 @@ cat $TARN_forcing/one $TARN_forcing/two
         site.wait("nothing is left", || {
             let command = "find /scm/tarn/p7100 -type f 2> /dev/null | wc -l";
             let left = site.cluster.node(node).exec("root", &["sh", "-c", command]);
-            left.is_ok_and(|said| said.trim() == "0")
+            left.is_ok_and(|output| output.trim() == "0")
         });
     }
 }

@@ -101,15 +101,15 @@ cat $TARN_fields/p*/u > $TARN_result/u
     // Slurm shows the free space.
     site.wait("sinfo shows the room", || {
         let shown = site.alice(&["sinfo", "-h", "-O", "NodeList,Extra:60"]);
-        let room = |line: &str| line.contains(" of ") && line.trim_end().ends_with(" free");
-        shown.contains("tarn ") && shown.lines().all(room)
+        let space = |line: &str| line.contains(" of ") && line.trim_end().ends_with(" free");
+        shown.contains("tarn ") && shown.lines().all(space)
     });
     // Submitted as a whole, it leaves nothing behind.
     for node in [1, 2] {
         site.wait("nothing is left on the nodes", || {
             let command = "find /scm/tarn/u*/d /scm/tarn/u*/j -type f | wc -l";
             let left = site.cluster.node(node).exec("root", &["sh", "-c", command]);
-            left.is_ok_and(|said| said.trim() == "0")
+            left.is_ok_and(|output| output.trim() == "0")
         });
     }
 }
@@ -214,7 +214,7 @@ awk '{ s += $1 } END { print s }' $TARN_numbers/n > $TARN_sum/s
 
 /// Weiland 2018, section 3: nodes are allocated by the storage that is free on them.
 #[test]
-fn a_job_gets_a_node_that_has_room_for_what_it_writes() {
+fn a_job_gets_a_node_that_has_space_for_what_it_writes() {
     let Some(site) = Site::up(2) else { return };
     let script = |name: &str, mib: u32| {
         format!(

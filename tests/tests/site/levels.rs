@@ -21,26 +21,26 @@ fn jobs_hand_on_data_that_came_down_and_goes_up_for_its_reader() {
     site.root(&["sh", "-c", "pkill -f '[n]ode-name node1 '"]);
     let node = site.cluster.node(1);
     let root = |script: &str| {
-        let said = node.exec("root", &["sh", "-ec", script]);
-        said.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
+        let output = node.exec("root", &["sh", "-ec", script]);
+        output.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
     };
     root("mkdir -p /nvme; mount -t tmpfs -o size=80m,mode=755 tarn /nvme");
     assert_ne!(root("stat -c %d /scm/tarn"), root("stat -c %d /nvme"));
     site.start_node_with(1, STORES);
     let status = || site.alice(&["tarn", "slurm", "status"]);
     site.wait("both stores are known", || status().contains("nvme"));
-    let lies = |name: &str, store: &str| {
+    let wait_until_stored = |name: &str, store: &str| {
         site.wait(&format!("{name} lies in {store}"), || {
-            let said = site.alice(&["tarn", "data", "show", &format!("{name}/x")]);
-            said.contains(&format!("on node1:{store};"))
+            let output = site.alice(&["tarn", "data", "show", &format!("{name}/x")]);
+            output.contains(&format!("on node1:{store};"))
         });
     };
     assert_eq!(ran(&site, "alice", &make("one")), "/run/tarn/data/x\n");
-    lies("one", "pmem");
+    wait_until_stored("one", "pmem");
     // The second one has no space beside it.
     assert_eq!(ran(&site, "alice", &make("two")), "/run/tarn/data/x\n");
-    lies("two", "pmem");
-    lies("one", "nvme");
+    wait_until_stored("two", "pmem");
+    wait_until_stored("one", "nvme");
     let there = "find /scm/tarn /nvme/tarn -name made | sort";
     assert_eq!(
         root(there),
@@ -49,8 +49,8 @@ fn jobs_hand_on_data_that_came_down_and_goes_up_for_its_reader() {
     // Its reader has it above; data that nobody reads makes space.
     let read = "#TARN name = \"one\"\n#TARN [[step]]\n#TARN in = [\"x\"]\ncmp <(yes one | head -c 5000000) $TARN_x/made && echo same\n";
     assert_eq!(ran(&site, "alice", read), "same\n");
-    lies("one", "pmem");
-    lies("two", "nvme");
+    wait_until_stored("one", "pmem");
+    wait_until_stored("two", "nvme");
     // Both at a time: each is read where it is stored, by paths that do not show the tier.
     let both = "#TARN name = \"both\"\n#TARN data.first.of = \"one/x\"\n#TARN data.second.of = \"two/x\"\n\
         #TARN [[step]]\n#TARN in = [\"first\", \"second\"]\n\

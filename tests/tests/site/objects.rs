@@ -36,9 +36,10 @@ fn submitted(site: &Site, user: &str, script: &str) -> String {
 }
 
 /// A job is back in the queue, with this reason.
-fn is_held(site: &Site, job: &str, says: &str) {
-    site.wait(&format!("job {job} says {says}"), || {
-        site.root(&["scontrol", "show", "job", job]).contains(says)
+fn is_held(site: &Site, job: &str, reason: &str) {
+    site.wait(&format!("job {job} says {reason}"), || {
+        site.root(&["scontrol", "show", "job", job])
+            .contains(reason)
     });
 }
 
@@ -145,7 +146,7 @@ fn who_has_no_keys_or_wrong_ones_is_told() {
     let job = submitted(&site, "bob", &nothing);
     is_held(&site, &job, "there is nothing at s3://lab@site/nothing/");
     // A script that cannot mean anything is refused at once.
-    for (place, says) in [
+    for (place, expected) in [
         ("s3://site", "whole bucket"),
         ("s3://key:secret@site/x/", "no usable place"),
     ] {
@@ -153,8 +154,8 @@ fn who_has_no_keys_or_wrong_ones_is_told() {
         let refused = site
             .submit("bob", "job.sh", &script, &[])
             .expect_err("sbatch refuses");
-        let said = format!("{refused:#}");
-        assert!(said.contains(says), "{said}");
+        let message = format!("{refused:#}");
+        assert!(message.contains(expected), "{message}");
     }
 }
 

@@ -15,9 +15,9 @@ fn nodes_without_data_sleep_and_wake_for_a_job() {
     };
     let power = site.cluster.shared().join("power");
     site.root(&["sh", "-c", "mkdir -m 777 /shared/power"]);
-    let asked = |what: &str| {
-        let asked = fs::read_to_string(power.join("asked")).unwrap_or_default();
-        asked.lines().any(|line| line == what)
+    let is_requested = |what: &str| {
+        let requests = fs::read_to_string(power.join("asked")).unwrap_or_default();
+        requests.lines().any(|line| line == what)
     };
     // Node 1 has data.
     let script = "\
@@ -32,8 +32,8 @@ echo yes > $TARN_kept/it
     site.root(&["sh", "-c", "printf 'sleep = \"5s\"\\n' > /shared/site.toml"]);
     site.kill_controller();
     site.start_controller_with("--config /shared/site.toml");
-    site.wait("node 2 sleeps", || asked("off node2"));
-    assert!(!asked("off node1"), "{}", site.logs());
+    site.wait("node 2 sleeps", || is_requested("off node2"));
+    assert!(!is_requested("off node1"), "{}", site.logs());
     let node = site.cluster.node(2);
     node.power_cut().unwrap_or_else(|e| panic!("{e:#}"));
     site.wait("Slurm knows it", || {
@@ -49,12 +49,12 @@ echo yes > $TARN_kept/it
 [ \"$(cat $TARN_kept/it)\" = yes ]
 ";
     let job = site.submit("alice", "read.sh", script, &[]);
-    site.wait("node 2 wakes up", || asked("on node2"));
+    site.wait("node 2 wakes up", || is_requested("on node2"));
     node.start().unwrap_or_else(|e| panic!("{e:#}"));
     site.start_node(2);
     site.wait_for(&job.expect("it is taken"), "COMPLETED");
     // It has data now, and stays awake.
     std::thread::sleep(std::time::Duration::from_secs(12));
-    let asked = fs::read_to_string(power.join("asked")).expect("what was asked");
-    assert_eq!(asked, "off node2\non node2\n", "{}", site.logs());
+    let requests = fs::read_to_string(power.join("asked")).expect("what was asked");
+    assert_eq!(requests, "off node2\non node2\n", "{}", site.logs());
 }

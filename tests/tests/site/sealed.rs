@@ -119,9 +119,9 @@ srun sh -c 'sed -i s/^/second:/ $TARN_made/m'
     for node in [1, 2] {
         assert!(!is_in_store(&site, node));
         let kept = "find /scm/tarn -name key | grep -c . ; ls /run/tarn/clear/all | wc -l";
-        let said = site.cluster.node(node).exec("root", &["sh", "-c", kept]);
-        let said = said.expect("what is there");
-        let numbers: Vec<&str> = said.split_whitespace().collect();
+        let output = site.cluster.node(node).exec("root", &["sh", "-c", kept]);
+        let output = output.expect("what is there");
+        let numbers: Vec<&str> = output.split_whitespace().collect();
         assert!(numbers[0] != "0" && numbers[1] == "0", "{numbers:?}");
     }
     // Data that is not needed goes, with its keys.
@@ -130,7 +130,7 @@ srun sh -c 'sed -i s/^/second:/ $TARN_made/m'
         site.wait("nothing is left", || {
             let find = "find /scm/tarn/u*/d -type f | wc -l";
             let left = site.cluster.node(node).exec("root", &["sh", "-c", find]);
-            left.is_ok_and(|said| said.trim() == "0")
+            left.is_ok_and(|output| output.trim() == "0")
         });
     }
     // Without a size, sbatch names the missing key.

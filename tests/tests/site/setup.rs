@@ -120,7 +120,7 @@ impl Site {
         let nodes = self.root(&["sinfo", "-hN", "-o", "%N"]).lines().count();
         self.wait("all nodes take orders", || {
             let status = self.cluster.exec("alice", &["tarn", "slurm", "status"]);
-            status.is_ok_and(|said| said.matches(" up ").count() == nodes)
+            status.is_ok_and(|output| output.matches(" up ").count() == nodes)
         });
     }
 
@@ -129,13 +129,14 @@ impl Site {
     }
 
     pub(crate) fn root(&self, words: &[&str]) -> String {
-        let said = self.cluster.exec("root", words);
-        said.unwrap_or_else(|e| panic!("{e:#}\n{}", self.logs()))
+        let output = self.cluster.exec("root", words);
+        output.unwrap_or_else(|e| panic!("{e:#}\n{}", self.logs()))
     }
 
     pub(crate) fn alice(&self, words: &[&str]) -> String {
-        let said = self.cluster.exec("alice", words);
-        said.unwrap_or_else(|e| panic!("{e:#}\n{}", self.logs()))
+        let output = self.cluster.exec("alice", words);
+        output
+            .unwrap_or_else(|e| panic!("{e:#}\n{}", self.logs()))
             .trim()
             .to_owned()
     }
@@ -158,15 +159,15 @@ impl Site {
         all.push(&script);
         self.cluster
             .exec(user, &all)
-            .map(|said| said.trim().to_owned())
+            .map(|output| output.trim().to_owned())
     }
 
     /// Slurm has all replies that it requests before a job has nodes.
     pub(crate) fn wait_taken_in(&self, job: &str) {
         self.wait("the job is taken in", || {
             let state = ["squeue", "-h", "-j", job, "-O", "BurstBufferState:20"];
-            let said = self.cluster.exec("root", &state);
-            said.is_ok_and(|said| said.trim() == "staged-in")
+            let output = self.cluster.exec("root", &state);
+            output.is_ok_and(|output| output.trim() == "staged-in")
         });
     }
 
@@ -199,15 +200,15 @@ impl Site {
     }
 
     pub(crate) fn state(&self, job: &str) -> String {
-        let said = self.root(&["scontrol", "-o", "show", "job", job]);
-        let field = said
+        let output = self.root(&["scontrol", "-o", "show", "job", job]);
+        let field = output
             .split_whitespace()
             .find_map(|word| word.strip_prefix("JobState="));
         field.unwrap_or_default().to_owned()
     }
 
-    pub(crate) fn wait(&self, what: &str, asked: impl FnMut() -> bool) {
-        if let Err(e) = wait_until(what, TIMEOUT, asked) {
+    pub(crate) fn wait(&self, what: &str, is_reached: impl FnMut() -> bool) {
+        if let Err(e) = wait_until(what, TIMEOUT, is_reached) {
             panic!("{e:#}\n{}", self.logs());
         }
     }
@@ -219,11 +220,12 @@ impl Site {
     }
 
     pub(crate) fn why(&self, user: &str, job: &str) -> String {
-        let said = self
+        let output = self
             .cluster
             .command(user, &["tarn", "slurm", "why", job])
             .output();
-        said.map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
+        output
+            .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
             .unwrap_or_default()
     }
 

@@ -79,15 +79,15 @@ fn a_workflow_file_becomes_jobs_that_hand_on_their_data() {
     let left: Vec<&str> = left.split_whitespace().collect();
     let own = "tarn submit work/own.sh > /dev/null 2> work/told";
     site.alice(&["sh", "-c", own]);
-    let told = || fs::read_to_string(folder.join("told")).expect("what was said");
-    let is_told = format!("`scancel {}`", left[0]);
-    assert!(told().contains(&is_told), "{left:?}: {}", told());
+    let stderr = || fs::read_to_string(folder.join("told")).expect("what was said");
+    let expected = format!("`scancel {}`", left[0]);
+    assert!(stderr().contains(&expected), "{left:?}: {}", stderr());
 
-    let said = site.alice(&["sh", "-c", "tarn submit work/foam.toml 2> work/told"]);
-    let is_told = format!("`scancel {}`", left[1]);
-    assert!(told().contains(&is_told), "{left:?}: {}", told());
+    let output = site.alice(&["sh", "-c", "tarn submit work/foam.toml 2> work/told"]);
+    let expected = format!("`scancel {}`", left[1]);
+    assert!(stderr().contains(&expected), "{left:?}: {}", stderr());
     site.alice(&[&["scancel"], &left[..]].concat());
-    let lines: Vec<(&str, &str)> = said
+    let lines: Vec<(&str, &str)> = output
         .lines()
         .map(|line| line.split_once(' ').expect("a job and its step"))
         .collect();

@@ -243,7 +243,11 @@ fn from_within(site: &Site) {
         "/run/tarn/data/fields rw,nosuid,nodev,relatime",
         "/run/tarn/data/ours rw,nosuid,nodev,relatime",
     ]);
-    let mut said = lines(&out);
-    assert_eq!(said.remove("inside"), said.remove("namespaces"), "{out}");
-    assert_eq!(said, mounts, "{out}");
+    let mut output = lines(&out);
+    assert_eq!(
+        output.remove("inside"),
+        output.remove("namespaces"),
+        "{out}"
+    );
+    assert_eq!(output, mounts, "{out}");
 }

@@ -61,28 +61,35 @@ fn two_users_at_once(site: &Site) {
     fs::write(site.shared("her"), "1").expect("a number, until hers is there");
     fs::write(site.shared("looked"), "").expect("a file");
 
-    let said = site.ended("alice", &jobs[0], "COMPLETED");
+    let output = site.ended("alice", &jobs[0], "COMPLETED");
     for wanted in [
         "alice's points on node1",
         "alice's grid",
         "/run/tarn/data/mesh",
         "names: mesh grid fields ours, fields, grid, mesh, ours",
     ] {
-        assert!(lines(&said).contains(wanted), "{wanted}: {said}");
+        assert!(lines(&output).contains(wanted), "{wanted}: {output}");
     }
-    assert_eq!(said.matches("Read-only file system").count(), 2, "{said}");
+    assert_eq!(
+        output.matches("Read-only file system").count(),
+        2,
+        "{output}"
+    );
     let step = site.root(
         1,
         "cd /scm/tarn/u7001/j/1/fields; cat step; stat -c %U step",
     );
     assert_eq!(step, "of alice\nalice", "where the store has it");
 
-    let said = site.ended("bob", &jobs[1], "COMPLETED");
-    assert!(lines(&said).contains("alice's points on node1"), "{said}");
-    assert_eq!(said.matches("Permission denied").count(), 2, "{said}");
+    let output = site.ended("bob", &jobs[1], "COMPLETED");
     assert!(
-        lines(&said).contains("names: mesh his, his, mesh"),
-        "{said}"
+        lines(&output).contains("alice's points on node1"),
+        "{output}"
+    );
+    assert_eq!(output.matches("Permission denied").count(), 2, "{output}");
+    assert!(
+        lines(&output).contains("names: mesh his, his, mesh"),
+        "{output}"
     );
     assert_eq!(site.ended("alice", &jobs[2], "COMPLETED"), "");
 }

@@ -48,12 +48,12 @@ fn ranks_of_mpi_programs_have_the_data_of_their_node() {
                 site.root(node, &PARTS.replace("RANKS", ranks));
             }
             let script = format!("export UCX_TLS=tcp,self; {launch}");
-            let said = site.run("alice", Some(&file), &options, &script);
+            let output = site.run("alice", Some(&file), &options, &script);
             for (node, ranks) in [(1, [0, 1]), (2, [2, 3])] {
                 for rank in ranks {
                     let done = format!("cat /scm/tarn/u7001/j/1/fields/p{rank}/done");
                     let wanted = format!("node{node} node{node} 4");
-                    assert_eq!(site.root(node, &done), wanted, "{launch}: {said}");
+                    assert_eq!(site.root(node, &done), wanted, "{launch}: {output}");
                 }
             }
         }

@@ -94,11 +94,11 @@ impl Site {
 
     /// The output of an administrator's command on a node.
     pub(crate) fn root(&self, node: usize, script: &str) -> String {
-        let said = self
+        let output = self
             .cluster
             .node(node)
             .exec("root", &["bash", "-c", script]);
-        said.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
+        output.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
     }
 
     pub(crate) fn user(&self, user: &str, words: &[&str]) -> String {

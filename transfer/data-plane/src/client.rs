@@ -10,8 +10,8 @@ use tarn_ports::{MoverError, Watch};
 use tarn_proto::data::{
     DataCall, MAX_REPLY, MAX_TEXT, Malformed, PROOF_BYTES, ReadReplyHeader, ReadStatus,
 };
-use tarn_stream::{HandshakeOutcome, Key, Says, Session, Wire, connect};
-use tarn_types::event::FailureKind;
+use tarn_stream::{HandshakeOutcome, Key, MessageKind, Session, Wire, connect};
+use tarn_types::event::RunErrorKind;
 use tarn_types::stream::{RunId, StreamKeys};
 
 /// The times that a client waits.
@@ -103,7 +103,7 @@ impl DataClient {
     ) -> Result<Vec<u8>, MoverError> {
         let (wire, secret, number) = (&mut line.wire, &line.session.secret, line.calls);
         line.calls = number.wrapping_add(1);
-        let proof = secret.sign(Says::Call, number, body);
+        let proof = secret.sign(MessageKind::Call, number, body);
         let proof = proof.map_err(|e| self.failed(&e.to_string()))?;
         let call = DataCall {
             number,
@@ -148,7 +148,7 @@ impl DataClient {
             reply.resize(have + more, 0);
             self.receive(wire, &mut reply[have..], watch)?;
         }
-        let proven = secret.check(Says::Reply, number, &reply, &proof);
+        let proven = secret.check(MessageKind::Reply, number, &reply, &proof);
         proven.map_err(|e| self.failed(&e.to_string()))?;
         Ok(reply)
     }
@@ -188,7 +188,7 @@ impl DataClient {
 
     pub(crate) fn failed(&self, what: &str) -> MoverError {
         let (node, address) = (&self.node, self.address);
-        MoverError::new(FailureKind::Io, format!("node {node} ({address}): {what}"))
+        MoverError::new(RunErrorKind::Io, format!("node {node} ({address}): {what}"))
     }
 
     /// Connects and proves who both are; comes again while the server is busy, or strangers crowd its port.
@@ -203,7 +203,7 @@ impl DataClient {
             match later {
                 Later::Busy if began.elapsed() >= self.timeout.busy => {
                     return Err(self.failed(&format!(
-                        "it was busy for {} s: it has its bound of streams; fewer transfers from it at one time, or more patience",
+                        "it was busy for {} s: it has its bound of streams; fewer transfers from it at one time, or a longer timeout",
                         self.timeout.busy.as_secs()
                     )));
                 }
@@ -328,5 +328,5 @@ enum Later {
 
 /// The end of a wait that somebody has cancelled.
 pub(crate) fn stopped() -> MoverError {
-    MoverError::new(FailureKind::Cancelled, "the transfer was cancelled")
+    MoverError::new(RunErrorKind::Cancelled, "the transfer was cancelled")
 }

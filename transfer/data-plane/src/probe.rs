@@ -97,12 +97,12 @@ fn read(
         offset: 0,
         len: PIECE,
     };
-    let (mut asked, mut have) = (0, 0);
+    let (mut requested, mut have) = (0, 0);
     let mut buffer = vec![0; CHUNK];
     while have < most && began.elapsed() < time {
-        while asked < have + 2 * PIECE && asked < most {
+        while requested < have + 2 * PIECE && requested < most {
             stream.ask(&[piece])?;
-            asked += PIECE;
+            requested += PIECE;
         }
         stream.read(&mut buffer)?;
         have += CHUNK as u64;

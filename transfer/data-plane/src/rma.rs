@@ -107,7 +107,7 @@ enum EndpointRole {
     /// Windows are open there, and of tarnd's nodes those of others are read.
     Shows,
     /// A rank reads and writes the windows of others: it is closed when something is given up.
-    Asks,
+    Accesses,
 }
 
 /// libfabric, with one provider.

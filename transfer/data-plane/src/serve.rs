@@ -19,7 +19,9 @@ use tarn_proto::data::{
     DataCall, DataRequest, FileRange, MAX_REPLY, MAX_TEXT, Malformed, ReadReplyHeader, ReadRequest,
     ReadStatus, Tree,
 };
-use tarn_stream::{Incoming, Outgoing, Says, Secret, Session, StreamEnd, halves, read_exact_at};
+use tarn_stream::{
+    Incoming, MessageKind, Outgoing, Secret, Session, StreamEnd, halves, read_exact_at,
+};
 use tarn_sys::beneath::Root;
 use tarn_types::stream::RunId;
 
@@ -134,7 +136,7 @@ impl<'a> Answering<'a> {
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let secret = self.secret.clone();
-        secret.check(Says::Call, number, call.body, &call.proof)?;
+        secret.check(MessageKind::Call, number, call.body, &call.proof)?;
         let control = Control::default();
         let (shared, run) = (self.shared, self.run);
         let replied = std::thread::scope(|scope| {
@@ -187,7 +189,7 @@ impl<'a> Answering<'a> {
         self.out
             .extend_from_slice(&head(number, status, reply.len() as u64).encode());
         if status == ReadStatus::Content {
-            let proof = secret.sign(Says::Reply, number, &reply)?;
+            let proof = secret.sign(MessageKind::Reply, number, &reply)?;
             self.out.extend_from_slice(&proof);
         }
         self.flush(true)?;

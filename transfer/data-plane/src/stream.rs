@@ -11,7 +11,7 @@ use tarn_proto::data::{
     Builder, MAX_TEXT, Malformed, ReadReplyHeader, ReadStatus, Tree, Window, release,
 };
 use tarn_stream::Wire;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 
 type Result<T> = std::result::Result<T, MoverError>;
 
@@ -324,13 +324,13 @@ impl<'a> Stream<'a> {
         let text = text.escape_debug();
         let node = &self.client.node;
         let (kind, what) = match answer.status {
-            ReadStatus::Gone => (FailureKind::SourceChanged, "it is not there any more"),
+            ReadStatus::Gone => (RunErrorKind::SourceChanged, "it is not there any more"),
             ReadStatus::Shorter => (
-                FailureKind::SourceChanged,
+                RunErrorKind::SourceChanged,
                 "it is shorter than in its manifest",
             ),
-            ReadStatus::Refused => (FailureKind::Io, "it may not be read"),
-            _ => (FailureKind::Io, "it cannot be read there"),
+            ReadStatus::Refused => (RunErrorKind::Io, "it may not be read"),
+            _ => (RunErrorKind::Io, "it cannot be read there"),
         };
         MoverError::new(
             kind,

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tarn_ports::{Control, CopyJob, CopyReport, MoverError};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::manifest::Manifest;
 use tarn_types::merge::merge;
 use tarn_types::object::is_object;
@@ -35,7 +35,7 @@ pub(crate) fn copy(
             "`{}` cannot be made by a rename: it is put into its store",
             show_path(&job.dest)
         );
-        return Err(MoverError::new(FailureKind::Io, text));
+        return Err(MoverError::new(RunErrorKind::Io, text));
     }
     if !job.replace && job.dest.symlink_metadata().is_ok() {
         return Err(exists(&job.dest));
@@ -72,7 +72,7 @@ fn attempts(
         };
         let resumable = matches!(
             failure.failure.kind,
-            FailureKind::Cancelled | FailureKind::NoSpace | FailureKind::Io
+            RunErrorKind::Cancelled | RunErrorKind::NoSpace | RunErrorKind::Io
         );
         if clash || !resumable {
             discard(&job.staging)?;
@@ -146,7 +146,7 @@ fn attempt(
     if job.verify == Verify::Readback {
         // A file that is damaged now is no source.
         read_back(job, &target, &merged, control, threads).map_err(|e| match e.failure.kind {
-            FailureKind::SourceChanged => {
+            RunErrorKind::SourceChanged => {
                 let how = "was changed by somebody else while it was written";
                 corrupt(&show_path(&job.staging), how)
             }
@@ -189,7 +189,7 @@ fn check_taken(trees: &[SourceTree<'_>], found: &Gathered, target: &CopyTarget) 
             .any(|e| !e.is_folder());
         if !made {
             return Err(MoverError::new(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 format!(
                     "`{}` of `{}` could not be made: something else is at `{}`; nobody but tarn may write there: run again",
                     show(path),

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use tarn_ports::MoverError;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 
 /// The result of operations on trees.
 pub(crate) type Result<T> = std::result::Result<T, MoverError>;
@@ -39,41 +39,41 @@ pub(crate) fn show_in(root: &Path, relative: &[u8]) -> String {
 pub(crate) fn failed(side: ErrorSide, doing: &str, path: &str, errno: Errno) -> MoverError {
     let (kind, remedy) = match (errno, side) {
         (Errno::NOSPC | Errno::DQUOT, _) => (
-            FailureKind::NoSpace,
+            RunErrorKind::NoSpace,
             "free space there, or choose a place with more",
         ),
         (Errno::FBIG, _) => (
-            FailureKind::NoSpace,
+            RunErrorKind::NoSpace,
             "raise the file size limit (`ulimit -f`) or choose another place",
         ),
         (Errno::NOENT, ErrorSide::Source) if looks_like_pattern(path) => (
-            FailureKind::SourceChanged,
+            RunErrorKind::SourceChanged,
             "paths are not patterns: as the `source` of a dataset name the folder, and a file of it as `in = [\"DATASET/FILE\"]`",
         ),
         (Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR, ErrorSide::Source) => (
-            FailureKind::SourceChanged,
+            RunErrorKind::SourceChanged,
             "check the path; if it was there, it vanished or was replaced while it was read, or this node does not see it: run again \
              when nobody changes it, with the data on a file system that all nodes mount",
         ),
         (Errno::LOOP | Errno::XDEV, ErrorSide::Source) => (
-            FailureKind::Escape,
+            RunErrorKind::Escape,
             "a folder or file was replaced by a symbolic link; tarn does not follow links inside a tree",
         ),
         (Errno::ACCESS | Errno::PERM, _) => (
-            FailureKind::Io,
+            RunErrorKind::Io,
             "check its permissions and those of the folders above",
         ),
-        (Errno::ROFS, _) => (FailureKind::Io, "the file system is mounted read-only"),
+        (Errno::ROFS, _) => (RunErrorKind::Io, "the file system is mounted read-only"),
         (Errno::MFILE | Errno::NFILE, _) => (
-            FailureKind::Io,
+            RunErrorKind::Io,
             "raise the limit of open files (`ulimit -n`)",
         ),
         (Errno::IO, _) => (
-            FailureKind::Io,
+            RunErrorKind::Io,
             "the device reports an error; see the kernel log",
         ),
-        (Errno::NAMETOOLONG, _) => (FailureKind::Io, "shorten the name or the folders above it"),
-        _ => (FailureKind::Io, "see the cause given"),
+        (Errno::NAMETOOLONG, _) => (RunErrorKind::Io, "shorten the name or the folders above it"),
+        _ => (RunErrorKind::Io, "see the cause given"),
     };
     let cause = std::io::Error::from(errno);
     MoverError::new(kind, format!("cannot {doing} `{path}`: {cause}; {remedy}"))
@@ -87,7 +87,7 @@ fn looks_like_pattern(path: &str) -> bool {
 /// Cancellation, as a failure.
 pub(crate) fn cancelled() -> MoverError {
     MoverError::new(
-        FailureKind::Cancelled,
+        RunErrorKind::Cancelled,
         "the transfer was cancelled; nothing of it is visible",
     )
 }
@@ -95,7 +95,7 @@ pub(crate) fn cancelled() -> MoverError {
 /// A source that has changed.
 pub(crate) fn changed(path: &str, how: &str) -> MoverError {
     MoverError::new(
-        FailureKind::SourceChanged,
+        RunErrorKind::SourceChanged,
         format!("the source `{path}` {how}; run again when nobody changes it"),
     )
 }
@@ -103,7 +103,7 @@ pub(crate) fn changed(path: &str, how: &str) -> MoverError {
 /// Bytes that do not match their hash.
 pub(crate) fn corrupt(path: &str, how: &str) -> MoverError {
     MoverError::new(
-        FailureKind::Corrupt,
+        RunErrorKind::Corrupt,
         format!(
             "`{path}` {how}; the bytes stored there cannot be trusted: use another replica or make the data again"
         ),

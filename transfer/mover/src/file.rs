@@ -21,7 +21,7 @@ use rustix::io::{Errno, pread};
 use std::sync::Arc;
 use tarn_ports::MoverError;
 use tarn_sys::beneath::split;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind};
 use tarn_types::text::not_empty;
@@ -144,7 +144,7 @@ impl Worker<'_> {
         }
         if status.size > MAX_FILE {
             return Err(MoverError::new(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 format!(
                     "`{}` is larger than {MAX_FILE} bytes; divide it",
                     tree.show(&path)
@@ -288,7 +288,7 @@ impl Worker<'_> {
         }
         let path = self.job.trees[source.tree as usize].show(&source.path);
         if source.status.size == 0 {
-            return Err(MoverError::new(FailureKind::Io, not_empty(path)));
+            return Err(MoverError::new(RunErrorKind::Io, not_empty(path)));
         }
         Err(changed(&path, "became shorter while it was read"))
     }

@@ -8,7 +8,7 @@ use crate::tree::{SourceTree, TreeOrigin};
 use rustix::fs::{AtFlags, CWD, statat};
 use std::collections::HashMap;
 use tarn_ports::MoverError;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
 use tarn_types::merge::Conflict;
 
@@ -115,7 +115,7 @@ fn add_links(manifest: &mut Manifest, links: &[HardLink]) -> Result<()> {
 /// A conflict of merged sources, with their names.
 pub(crate) fn conflict(conflict: &Conflict, name: impl Fn(usize) -> String) -> MoverError {
     MoverError::new(
-        FailureKind::Conflict,
+        RunErrorKind::Conflict,
         format!(
             "`{}` differs between `{}` and `{}`, which are gathered into one tree; make the steps write different names, or the same content",
             show(&conflict.path),

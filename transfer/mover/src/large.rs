@@ -48,7 +48,8 @@ impl Worker<'_> {
                 return Ok(());
             }
         }
-        let shared = self.job.threads > 1 && is_shared(large.source.status.size) && !large.asked;
+        let shared =
+            self.job.threads > 1 && is_shared(large.source.status.size) && !large.is_requested;
         if shared {
             self.job.queue.share(large);
         }
@@ -100,7 +101,7 @@ impl Worker<'_> {
                 if first >= all {
                     break;
                 }
-                if from_peer && !large.asked {
+                if from_peer && !large.is_requested {
                     let chunks = first..all.min(first + GRAIN);
                     self.ask(&large.source, &large.extents, chunks, large.goes_on())?;
                 }

@@ -22,7 +22,7 @@ pub(crate) struct Large {
     pub(crate) sink: Sink,
     pub(crate) extents: Box<[(u64, u64)]>,
     /// Its content has been requested already, on the stream of the thread that begins it.
-    pub(crate) asked: bool,
+    pub(crate) is_requested: bool,
     pub(crate) hashes: Mutex<Vec<ChunkHash>>,
     /// The first chunk that no thread has taken.
     pub(crate) next: AtomicU64,
@@ -38,7 +38,7 @@ impl Large {
             source,
             sink,
             extents,
-            asked: false,
+            is_requested: false,
             next: AtomicU64::new(0),
             finished: AtomicU64::new(0),
         }
@@ -51,7 +51,7 @@ impl Large {
 
     /// The same file, whose content is on its way.
     pub(crate) fn on_its_way(mut self) -> Self {
-        self.asked = true;
+        self.is_requested = true;
         self
     }
 
@@ -72,7 +72,7 @@ impl Large {
     pub(crate) fn goes_on(&self) -> bool {
         match &self.sink {
             Sink::File(_, _, None) => true,
-            Sink::File(_, _, Some(sealing)) => sealing.goes_on && !self.asked,
+            Sink::File(_, _, Some(sealing)) => sealing.goes_on && !self.is_requested,
             Sink::Nowhere => false,
         }
     }

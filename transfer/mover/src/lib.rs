@@ -55,7 +55,7 @@ use tarn_ports::{
     Control, CopyJob, CopyReport, CopySource, DeliveryJob, Follow, Mover, MoverError, ObjectStore,
     PeerTree, TreeCapabilities,
 };
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::key::DataKey;
 use tarn_types::manifest::Manifest;
 use tarn_types::object::is_object;
@@ -261,7 +261,7 @@ impl Trees {
     fn object(&self, at: &Path) -> Result<StoreLocation<'_>> {
         self.place(at).unwrap_or_else(|| {
             let text = format!("`{}` is no place in an object store", at.display());
-            Err(MoverError::new(FailureKind::Io, text))
+            Err(MoverError::new(RunErrorKind::Io, text))
         })
     }
 

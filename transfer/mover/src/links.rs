@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use tarn_ports::{Follow, MoverError};
 use tarn_sys::beneath::{Root, split};
 use tarn_sys::links::{Unresolved, resolve};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::manifest::{EntryKind, Manifest};
 
 /// Bytes of the names in folders that links lead to again and again: folders with two links each to the next one hold more than
@@ -128,7 +128,7 @@ impl Worker<'_> {
             show_path(&self.job.trees[folder.tree as usize].path),
             MAX_REPEATED >> 20
         );
-        Err(MoverError::new(FailureKind::Io, text))
+        Err(MoverError::new(RunErrorKind::Io, text))
     }
 
     fn follow_folder(
@@ -144,7 +144,7 @@ impl Worker<'_> {
                 self.job.trees[folder.tree as usize].show(&path),
                 show(target)
             );
-            return Err(MoverError::new(FailureKind::Escape, text));
+            return Err(MoverError::new(RunErrorKind::Escape, text));
         }
         if let (Some(to), Some(dest)) = (self.job.target(), &folder.dest) {
             let (_, name) = split(&path);
@@ -165,21 +165,21 @@ fn resolved(follow: Follow, here: &Path, shown: &str, target: &[u8]) -> Result<P
     real.map_err(|why| match why {
         Unresolved::Foreign { .. } => {
             let text = format!("`{shown}` is not read: {why}");
-            MoverError::new(FailureKind::Escape, text)
+            MoverError::new(RunErrorKind::Escape, text)
         }
         Unresolved::Io(e) => {
             let text = format!(
                 "the symbolic link `{shown}` -> `{}` leads nowhere: {e}; put there what it points to, or remove it",
                 show(target)
             );
-            MoverError::new(FailureKind::Io, text)
+            MoverError::new(RunErrorKind::Io, text)
         }
     })
 }
 
 fn refused(path: &[u8], target: &[u8], why: &str) -> MoverError {
     MoverError::new(
-        FailureKind::Escape,
+        RunErrorKind::Escape,
         format!(
             "the symbolic link `{}` -> `{}` {why}; replace it by a relative link inside the dataset, or by the file itself",
             show(path),
@@ -270,7 +270,7 @@ mod tests {
             ("l", ""),
         ] {
             let err = check(path.as_bytes(), target.as_bytes()).unwrap_err();
-            assert_eq!(err.failure.kind, FailureKind::Escape);
+            assert_eq!(err.failure.kind, RunErrorKind::Escape);
         }
         assert!(check(b"d/l", b"../a/../b").unwrap());
     }

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tarn_ports::{Control, CopySource, MoverError, ObjectStore, PeerTree, Watch};
 use tarn_seal::file::{content_len, sealed_len};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::hash::Hash;
 use tarn_types::key::DataKey;
 use tarn_types::manifest::{EntryKind, Manifest};
@@ -61,7 +61,7 @@ impl StoreLocation<'_> {
     fn usable(&self, at: std::result::Result<ObjectUrl, ObjectUrlError>) -> Result<ObjectUrl> {
         at.map_err(|why| {
             let text = format!("{} cannot be used: {why}", self.at);
-            MoverError::new(FailureKind::Io, text)
+            MoverError::new(RunErrorKind::Io, text)
         })
     }
 }
@@ -74,7 +74,7 @@ pub(crate) fn place<'a>(
     let at = ObjectUrl::of(path)?;
     let refused = |why: &dyn std::fmt::Display| {
         let text = format!("`{}` cannot be used: {why}", shown(path));
-        MoverError::new(FailureKind::Io, text)
+        MoverError::new(RunErrorKind::Io, text)
     };
     Some(match (at, store) {
         (Err(why), _) => Err(refused(&why)),

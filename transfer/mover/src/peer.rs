@@ -23,7 +23,7 @@ use tarn_ports::{MoverError, Piece};
 use tarn_seal::file::stretch;
 use tarn_sys::beneath::split;
 use tarn_types::account;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::manifest::{Entry, EntryKind};
 
 /// Files of one request of small files.
@@ -186,7 +186,7 @@ impl<'a> Worker<'a> {
         if *size > MAX_FILE {
             let path = self.job.trees[tree as usize].show(&entry.path);
             return Err(MoverError::new(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 format!("`{path}` is larger than {MAX_FILE} bytes; divide it"),
             ));
         }

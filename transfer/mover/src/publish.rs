@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::path::Path;
 use tarn_ports::MoverError;
 use tarn_sys::beneath::Root;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::manifest::{EntryKind, Manifest};
 
 /// Up to so many files each is synced; more are synced together with their file system (`syncfs`), which takes one
@@ -68,7 +68,7 @@ pub(crate) fn publish(staging: &Path, dest: &Path, replace: bool, sync: bool) ->
 /// `dest` is there and may not be replaced.
 pub(crate) fn exists(dest: &Path) -> MoverError {
     MoverError::new(
-        FailureKind::Io,
+        RunErrorKind::Io,
         format!(
             "`{}` exists already; remove it, or name another destination",
             show_path(dest)

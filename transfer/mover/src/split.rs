@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use tarn_ports::MoverError;
 use tarn_sys::beneath::{Root, split as split_path};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::manifest::{Entry, Manifest};
 
 type SplitResult<T> = std::result::Result<T, Errno>;
@@ -39,7 +39,7 @@ pub(crate) fn split(root: &Path, parts: &[(&Manifest, PathBuf)]) -> Result<()> {
         }
         let Some(source) = &source else {
             return Err(MoverError::new(
-                FailureKind::SourceChanged,
+                RunErrorKind::SourceChanged,
                 format!(
                     "`{}` is gone, and its part `{}` is not there; make the data again",
                     show_path(root),
@@ -155,7 +155,7 @@ fn remove_folders(source: &Root, root: &Path) -> Result<()> {
             let status = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from);
             if status.map_err(error)?.kind != FileType::Directory {
                 return Err(MoverError::new(
-                    FailureKind::SourceChanged,
+                    RunErrorKind::SourceChanged,
                     format!(
                         "`{}` in `{}` belongs to no part of the dataset: it appeared while the tree was divided; remove it and run again",
                         show(&tarn_sys::beneath::join(&path, name)),

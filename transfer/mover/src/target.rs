@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tarn_ports::{Arrivals, MoverError};
 use tarn_sys::beneath::Root;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::key::DataKey;
 use tarn_types::manifest::Xattr;
 use tarn_types::part::Verify;
@@ -101,7 +101,7 @@ impl CopyTarget {
             _ => "the file system is full",
         };
         MoverError::new(
-            FailureKind::NoSpace,
+            RunErrorKind::NoSpace,
             format!(
                 "no space for `{}`: {why}; {} are free in `{}`{whole}; free space there, or choose a place with more",
                 self.show(path),
@@ -137,7 +137,7 @@ impl CopyTarget {
                 }
                 self.clash.store(true, Ordering::Relaxed);
                 Err(MoverError::new(
-                    FailureKind::Conflict,
+                    RunErrorKind::Conflict,
                     format!(
                         "`{}` is a folder in one source and something else in another; make the steps write different names",
                         crate::error::show(path)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tarn_ports::{CopySource, Follow, MoverError, PeerTree};
 use tarn_sys::beneath::{Root, join, split};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::key::DataKey;
 use tarn_types::manifest::{Manifest, check_path, parent};
 
@@ -98,7 +98,7 @@ impl<'a> SourceTree<'a> {
                 })
                 .map_err(|why| {
                     let message = format!("the name `{}` is refused: {why}", name.escape_debug());
-                    MoverError::new(FailureKind::Escape, message)
+                    MoverError::new(RunErrorKind::Escape, message)
                 })?;
             tree.prefix = name.as_bytes().into();
         }
@@ -114,7 +114,7 @@ impl<'a> SourceTree<'a> {
     fn on_peer(peer: &'a dyn PeerTree, source: &CopySource) -> Result<Self> {
         let refused = |why: &str| {
             let message = format!("`{}` cannot be copied: {why}", peer.name());
-            MoverError::new(FailureKind::Io, message)
+            MoverError::new(RunErrorKind::Io, message)
         };
         let Some(manifest) = &source.manifest else {
             return Err(refused("its manifest is not known; ask its node for it"));
@@ -128,7 +128,7 @@ impl<'a> SourceTree<'a> {
             check_path(&entry.path).map_err(|fault| {
                 let path = crate::error::show(&entry.path);
                 let message = format!("`{}`: the name `{path}` is refused: {fault}", peer.name());
-                MoverError::new(FailureKind::Escape, message)
+                MoverError::new(RunErrorKind::Escape, message)
             })?;
         }
         Ok(Self {
@@ -206,7 +206,7 @@ pub(crate) fn special(path: &str, kind: FileType) -> MoverError {
         _ => "a special file",
     };
     MoverError::new(
-        FailureKind::Io,
+        RunErrorKind::Io,
         format!(
             "`{path}` is {what}; a dataset holds files, folders and symbolic links only: remove it"
         ),
@@ -219,7 +219,7 @@ pub(crate) fn child(tree: &SourceTree<'_>, folder: &[u8], name: &[u8]) -> Result
     if path.len() > tarn_types::bounds::MAX_PATH_BYTES {
         let (_, last) = split(&path);
         return Err(MoverError::new(
-            FailureKind::Io,
+            RunErrorKind::Io,
             format!(
                 "a path ending in `{}` in `{}` is longer than {} bytes; make the folders above it fewer or shorter",
                 crate::error::show(last),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tarn_ports::{MoverError, PeerStream};
 use tarn_types::bounds::MAX_ENTRIES;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::manifest::Entry;
 use tarn_types::part::Verify;
 
@@ -66,7 +66,7 @@ impl<'a> Worker<'a> {
         let entries = self.job.entries.fetch_add(tally.entries, Ordering::Relaxed) + tally.entries;
         if entries > MAX_ENTRIES as u64 {
             return Err(MoverError::new(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 format!(
                     "there are more than {MAX_ENTRIES} files and folders; pack small files together"
                 ),

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use tarn_mover::Trees;
 use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError};
 use tarn_seal::file::{HEADER, PIECE, TRAILER, sealed_len};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::key::{DataKey, KeyId};
 use tarn_types::part::Verify;
 use zeroize::Zeroizing;
@@ -200,7 +200,7 @@ fn what_was_touched_is_refused_and_nothing_of_it_appears() {
             let refused = run_by(3, &job).unwrap_err().failure;
             assert_eq!(
                 refused.kind,
-                FailureKind::Corrupt,
+                RunErrorKind::Corrupt,
                 "{name} {at}: {}",
                 refused.message
             );
@@ -266,7 +266,7 @@ fn a_cancelled_sealing_goes_on_under_nonces_of_its_own() {
         control.cancel.store(true, Ordering::Relaxed);
         copying.join().unwrap()
     });
-    assert_eq!(cancelled.unwrap_err().failure.kind, FailureKind::Cancelled);
+    assert_eq!(cancelled.unwrap_err().failure.kind, RunErrorKind::Cancelled);
     let half = std::fs::read(job.staging.join("large")).unwrap();
     let attempt = |file: &[u8], piece: usize| {
         let end = HEADER + (piece + 1) * (PIECE + TRAILER);
@@ -343,7 +343,7 @@ fn several_sources_are_merged_into_a_sealed_tree() {
     run(&both).unwrap();
     std::fs::write(dir.at("more/piece"), b"other").unwrap();
     both.dest = dir.at("conflict");
-    assert_eq!(run(&both).unwrap_err().failure.kind, FailureKind::Conflict);
+    assert_eq!(run(&both).unwrap_err().failure.kind, RunErrorKind::Conflict);
     run(&turn(&dir.at("to"), Some(&key(1)), &dir.at("back"), None)).unwrap();
     assert_eq!(std::fs::read(dir.at("back/added")).unwrap(), b"more");
     assert_eq!(

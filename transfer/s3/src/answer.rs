@@ -3,7 +3,7 @@
 use crate::request::S3Request;
 use crate::settings::Settings;
 use tarn_ports::{MoverError, ObjectStoreError};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::object::ObjectUrl;
 use ureq::Body;
 use ureq::http::Response;
@@ -37,11 +37,11 @@ enum RefusalCause {
 }
 
 impl RefusalCause {
-    fn failure_kind(self) -> FailureKind {
+    fn failure_kind(self) -> RunErrorKind {
         match self {
-            Self::Replaced | Self::Vanished => FailureKind::SourceChanged,
-            Self::Full => FailureKind::NoSpace,
-            _ => FailureKind::Io,
+            Self::Replaced | Self::Vanished => RunErrorKind::SourceChanged,
+            Self::Full => RunErrorKind::NoSpace,
+            _ => RunErrorKind::Io,
         }
     }
 }
@@ -319,7 +319,7 @@ pub(crate) fn not_understood(at: &ObjectUrl, why: &str) -> MoverError {
     let text = format!(
         "the store's answer about {at} cannot be understood ({why}): is `AWS_ENDPOINT_URL` that of a store that speaks S3?"
     );
-    MoverError::new(FailureKind::Io, text)
+    MoverError::new(RunErrorKind::Io, text)
 }
 
 #[cfg(test)]

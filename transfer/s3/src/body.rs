@@ -7,7 +7,7 @@ use crate::send::{Pauses, S3Response, S3Sender, error_text};
 use std::io::Read;
 use std::ops::Range;
 use tarn_ports::{MoverError, ObjectBody, Watch};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::object::ObjectUrl;
 use ureq::BodyReader;
 
@@ -59,7 +59,7 @@ impl<'a> Body<'a> {
     fn again(&mut self, why: &str) -> Result<()> {
         let text = format!("cannot read {}: {why}; run again", self.at);
         self.pauses
-            .pause(self.watch, MoverError::new(FailureKind::Io, text))?;
+            .pause(self.watch, MoverError::new(RunErrorKind::Io, text))?;
         let opened = opened(
             &*self.client.sender(&self.at)?,
             &self.at,
@@ -87,7 +87,7 @@ impl ObjectBody for Body<'_> {
             match self.reader.read(&mut buffer[got..]) {
                 Ok(0) if self.left.is_empty() => {
                     let text = format!("{}: more was read than was asked for", self.at);
-                    return Err(MoverError::new(FailureKind::Io, text));
+                    return Err(MoverError::new(RunErrorKind::Io, text));
                 }
                 Ok(0) => self.again("the store has ended the connection before all had come")?,
                 Ok(n) => {
@@ -175,7 +175,7 @@ fn stretch(done: &S3Response) -> Option<(Range<u64>, u64)> {
 
 fn changed(at: &ObjectUrl, how: &str) -> MoverError {
     MoverError::new(
-        FailureKind::SourceChanged,
+        RunErrorKind::SourceChanged,
         format!("the object {at} {how}; run again when nobody changes it"),
     )
 }

@@ -7,7 +7,7 @@ use crate::request::{Condition, S3Request};
 use crate::send::{Pauses, S3Reply, S3Sender};
 use crate::support::Support;
 use tarn_ports::{MoverError, ObjectMetadata, ObjectStore, ObjectStoreError, Replaces, Watch};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::object::ObjectUrl;
 
 type Result<T> = std::result::Result<T, MoverError>;
@@ -65,7 +65,7 @@ impl S3Client {
             }
             let known = known(request, replaces);
             request.condition = condition(replaces).filter(|_| known != Some(Support::Unsupported));
-            request.asks_first =
+            request.expects_continue =
                 request.condition.is_some() && known.is_none() && request.len() > MAX_UNASKED;
             let refusal = match send(&sender, request)? {
                 S3Reply::Done(etag) if known < Some(Support::Probed) => {
@@ -184,5 +184,5 @@ impl S3Client {
 fn occupied(request: &S3Request<'_>) -> MoverError {
     let why = "somebody else has put an object there since tarn looked; it stays as it is. Move it away, or choose another place, then \
                run again";
-    MoverError::new(FailureKind::Conflict, request.failed(why)).refused(ObjectStoreError::Occupied)
+    MoverError::new(RunErrorKind::Conflict, request.failed(why)).refused(ObjectStoreError::Occupied)
 }

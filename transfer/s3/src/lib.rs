@@ -31,7 +31,7 @@ use tarn_ports::{
     MoverError, ObjectBody, ObjectMetadata, ObjectStore, ObjectStoreError, Replaces, Tags, Upload,
     Watch,
 };
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::object::ObjectUrl;
 
 type Result<T> = std::result::Result<T, MoverError>;
@@ -134,7 +134,7 @@ impl S3Client {
     }
 
     fn made_now(&self, at: &ObjectUrl, held: Option<&CachedSender>) -> Result<Arc<S3Sender>> {
-        let failed = |e: SettingsError| MoverError::new(FailureKind::Io, e.to_string());
+        let failed = |e: SettingsError| MoverError::new(RunErrorKind::Io, e.to_string());
         let profile = at.profile.as_ref().or(self.profile.as_ref());
         let settings = Settings::find(&*self.var, profile.map(String::as_str))
             .map_err(|why| failed(why).refused(ObjectStoreError::Denied))?
@@ -208,7 +208,7 @@ fn parsed(at: &ObjectUrl, text: &str) -> Result<Page> {
         let text = format!(
             "the store's list of {at} cannot be understood ({what}): is `AWS_ENDPOINT_URL` that of a store that speaks S3?"
         );
-        MoverError::new(FailureKind::Io, text)
+        MoverError::new(RunErrorKind::Io, text)
     };
     let page = ListObjectsV2::parse_response(text).map_err(|e| odd(&e.to_string()))?;
     let found = page.contents.into_iter().map(|c| {
@@ -243,7 +243,7 @@ impl ObjectStore for S3Client {
             if !listing.goes_on((&found, next.as_deref())) {
                 let text =
                     format!("the store's list of {at} stops: try again, or ask its administrator");
-                return Err(MoverError::new(FailureKind::Io, text));
+                return Err(MoverError::new(RunErrorKind::Io, text));
             }
             found.into_iter().try_for_each(&mut *each)?;
             match next {

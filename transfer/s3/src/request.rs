@@ -23,7 +23,7 @@ pub(crate) struct S3Request<'a> {
     /// The condition under which the store carries it out.
     pub(crate) condition: Option<Condition>,
     /// It is not known whether the store takes the condition: the body waits until it accepts.
-    pub(crate) asks_first: bool,
+    pub(crate) expects_continue: bool,
 }
 
 /// A header with a condition, and its value.
@@ -39,7 +39,7 @@ impl<'a> S3Request<'a> {
             body,
             silence: SILENCE,
             condition: None,
-            asks_first: false,
+            expects_continue: false,
         }
     }
     pub(crate) fn get(doing: &'static str, at: &'a ObjectUrl) -> Self {

@@ -8,7 +8,7 @@ use rusty_s3::{Bucket, Credentials, UrlStyle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, ObjectMetadata, Watch};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::object::ObjectUrl;
 use tarn_types::random::Random;
 use ureq::http::{self, Response};
@@ -136,7 +136,7 @@ impl S3Sender {
                 "`{endpoint}` is no endpoint for the bucket `{}`: {why}; check `AWS_ENDPOINT_URL`, such as https://HOST:PORT",
                 at.bucket
             );
-            MoverError::new(FailureKind::Io, text)
+            MoverError::new(RunErrorKind::Io, text)
         };
         let style = match self.settings.endpoint.is_some() || at.bucket.contains(['.', '_']) {
             true => UrlStyle::Path,
@@ -223,7 +223,7 @@ impl S3Sender {
                     let why = format!("{} {}", self.settings.endpoint_url(), error_text(&error));
                     let text = request.failed(&format!("{why}; {}", remedy(&error)));
                     let error_is_final = !passes(&error);
-                    let error = MoverError::new(FailureKind::Io, text);
+                    let error = MoverError::new(RunErrorKind::Io, text);
                     if error_is_final {
                         return Err(error);
                     }
@@ -239,25 +239,27 @@ impl S3Sender {
         request: &S3Request<'_>,
         url: &str,
     ) -> std::result::Result<Response<Body>, ureq::Error> {
-        let mut asked = http::Request::builder().method(&request.method).uri(url);
+        let mut builder = http::Request::builder().method(&request.method).uri(url);
         for (name, value) in &request.headers {
-            asked = asked.header(name, value);
+            builder = builder.header(name, value);
         }
         if let Some((name, value)) = &request.condition {
-            asked = asked.header(*name, value);
+            builder = builder.header(*name, value);
         }
-        if request.asks_first {
-            asked = asked.header("expect", "100-continue");
+        if request.expects_continue {
+            builder = builder.header("expect", "100-continue");
         }
         let silence = Some(request.silence);
         match request.body {
             Some(body) => {
-                let asked = self.agent.configure_request(asked.body(body)?);
-                self.agent.run(asked.timeout_recv_response(silence).build())
+                let configured = self.agent.configure_request(builder.body(body)?);
+                self.agent
+                    .run(configured.timeout_recv_response(silence).build())
             }
             None => {
-                let asked = self.agent.configure_request(asked.body(())?);
-                self.agent.run(asked.timeout_recv_response(silence).build())
+                let configured = self.agent.configure_request(builder.body(())?);
+                self.agent
+                    .run(configured.timeout_recv_response(silence).build())
             }
         }
     }
@@ -300,7 +302,7 @@ impl Pauses {
         loop {
             if watch.stopped() {
                 let text = "the transfer was cancelled; nothing of it is visible";
-                return Err(MoverError::new(FailureKind::Cancelled, text));
+                return Err(MoverError::new(RunErrorKind::Cancelled, text));
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {

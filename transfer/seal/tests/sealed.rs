@@ -203,8 +203,8 @@ fn another_key_opens_nothing() {
 
 #[test]
 fn whatever_is_done_to_a_sealed_file_is_found_or_changed_nothing() {
-    let asked = std::env::var("TARN_SEALS").ok();
-    let seals = asked.map_or(SEALS, |n| n.parse().expect("TARN_SEALS is a number"));
+    let setting = std::env::var("TARN_SEALS").ok();
+    let seals = setting.map_or(SEALS, |n| n.parse().expect("TARN_SEALS is a number"));
     let content = bytes(2 * PIECE + 77, 1);
     let whole = seal(&key(1), 7, &content);
     let other = seal(&key(1), 8, &bytes(PIECE + 5, 2));

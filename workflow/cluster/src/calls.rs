@@ -191,8 +191,8 @@ impl NodeWorld for AllocationWorld {
             self.parts.learn(*part, info.clone());
         }
         let names = parts.iter().map(|(part, _)| *part);
-        let news = self.parts.take_unsent_parts(names, &mut self.home_knows);
-        self.home.know(news)
+        let unsent = self.parts.take_unsent_parts(names, &mut self.home_knows);
+        self.home.know(unsent)
     }
 
     fn inventory(
@@ -214,9 +214,9 @@ impl NodeWorld for AllocationWorld {
             };
             let names: Vec<_> = share.iter().filter_map(current).collect();
             if let Some(node) = self.node_table.nodes.get_mut(n.at()) {
-                let news = self.parts.take_unsent_parts(names, &mut node.knows);
-                if !news.is_empty() {
-                    self.send_command(n, NodeCommand::Know(news));
+                let unsent = self.parts.take_unsent_parts(names, &mut node.knows);
+                if !unsent.is_empty() {
+                    self.send_command(n, NodeCommand::Know(unsent));
                 }
             }
             calls.push((n, NodeRequest::Inventory(share)));
@@ -239,10 +239,10 @@ impl NodeWorld for AllocationWorld {
             all.push((*part, place.clone()));
             // Under a name that stands for something else it is none of this run's parts.
             if let Some(info) = self.parts.get(*part).filter(|i| i.key == *key)
-                && let Place::Node(spot) = place
-                && let Some(node) = self.node_table.nodes.get_mut(spot.node.at())
+                && let Place::Node(tier_ref) = place
+                && let Some(node) = self.node_table.nodes.get_mut(tier_ref.node.at())
             {
-                let stored = (*part, spot.tier, key.clone());
+                let stored = (*part, tier_ref.tier, key.clone());
                 node.holds.insert(stored, info.stored);
             }
         }
@@ -267,13 +267,16 @@ impl NodeWorld for AllocationWorld {
             };
             all.removed.append(&mut cleaned.removed);
             all.trouble.append(&mut cleaned.trouble);
-            let own = cleaned.aside.into_iter().filter(|(spot, _)| spot.node == n);
+            let own = cleaned
+                .aside
+                .into_iter()
+                .filter(|(tier_ref, _)| tier_ref.node == n);
             all.aside.extend(own);
         }
         // As for the engine: a node that comes back is opened with the space that it has left.
-        for (spot, bytes) in all.aside.iter().filter(|_| !staying.is_without) {
-            let node = self.node_config.cluster.nodes.get_mut(spot.node.at());
-            if let Some(tier) = node.and_then(|n| n.tiers.get_mut(spot.tier.at())) {
+        for (tier_ref, bytes) in all.aside.iter().filter(|_| !staying.is_without) {
+            let node = self.node_config.cluster.nodes.get_mut(tier_ref.node.at());
+            if let Some(tier) = node.and_then(|n| n.tiers.get_mut(tier_ref.tier.at())) {
                 // As nodes report it: what they keep of earlier runs may be more than a tier has now.
                 tier.capacity = tier.capacity.saturating_sub(*bytes);
             }

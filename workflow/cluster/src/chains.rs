@@ -26,13 +26,13 @@ impl Chains {
     /// Takes note of a transfer. True if it has to wait for others; then it is kept for later.
     pub(crate) fn ordered(&mut self, action: &Action, t: &Transfer) -> bool {
         let leader = |m: &PartMove| match m.from {
-            Place::Node(spot) => self.arriving.get(&(m.part, spot)).copied(),
+            Place::Node(tier_ref) => self.arriving.get(&(m.part, tier_ref)).copied(),
             _ => None,
         };
         let leaders = t.parts.iter().filter_map(leader);
         let leaders: BTreeSet<_> = leaders.filter(|l| !self.begun.contains(l)).collect();
-        if let Place::Node(spot) = t.to {
-            let brings = t.parts.iter().map(|m| ((m.part, spot), t.id));
+        if let Place::Node(tier_ref) = t.to {
+            let brings = t.parts.iter().map(|m| ((m.part, tier_ref), t.id));
             self.arriving.extend(brings);
         }
         let waits = !leaders.is_empty();
@@ -48,7 +48,7 @@ impl Chains {
     /// Whether a transfer reads what will not come.
     pub(crate) fn is_broken(&self, t: &Transfer) -> bool {
         t.parts.iter().any(|m| match m.from {
-            Place::Node(spot) => self.untold.contains_key(&(m.part, spot)),
+            Place::Node(tier_ref) => self.untold.contains_key(&(m.part, tier_ref)),
             _ => false,
         })
     }
@@ -71,9 +71,9 @@ impl Chains {
     /// A transfer is over; if it was done, those that wait for it find the replica whole. Else they are given back: there
     /// is nothing to follow.
     pub(crate) fn ended(&mut self, t: &Transfer, done: bool) -> Vec<TransferId> {
-        if let Place::Node(spot) = t.to {
+        if let Place::Node(tier_ref) = t.to {
             for m in &t.parts {
-                let name = (m.part, spot);
+                let name = (m.part, tier_ref);
                 if self.arriving.get(&name) == Some(&t.id) {
                     self.arriving.remove(&name);
                 }

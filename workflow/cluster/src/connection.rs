@@ -167,7 +167,7 @@ impl NodeRequests for NodeSender {
         if !sent {
             let why = self.link.over();
             let why = why.map_or(NodeSessionError::Unsendable, NodeSessionError::Over);
-            let node_event = NodeEvent::News(self.node, self.session, Err(why));
+            let node_event = NodeEvent::Notification(self.node, self.session, Err(why));
             self.event_queue.put(node_event);
         }
         sent

@@ -67,7 +67,7 @@ impl OutstandingActions {
 /// The node of a place.
 pub(crate) fn on(place: &Place) -> Option<NodeId> {
     match place {
-        Place::Node(spot) => Some(spot.node),
+        Place::Node(tier_ref) => Some(tier_ref.node),
         Place::Source | Place::External(_) | Place::Drained => None,
     }
 }

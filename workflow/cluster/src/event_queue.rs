@@ -15,7 +15,7 @@ use tarn_types::nodes::AttemptId;
 /// One of them. Of a session that is over, none counts.
 pub(crate) enum NodeEvent {
     /// A notification; an error is why the session is over or must be.
-    News(NodeId, u64, Result<NodeNotification, NodeSessionError>),
+    Notification(NodeId, u64, Result<NodeNotification, NodeSessionError>),
     /// An attempt was not handed out, and why: a file that its command names has changed or cannot be looked at.
     NotBegun(NodeId, u64, AttemptId, FileCheckError),
     /// A lost node can be reached again.
@@ -34,7 +34,7 @@ struct NodeEventBuffer {
 
 impl NodeEventBuffer {
     fn push(&mut self, node_event: NodeEvent) {
-        if let NodeEvent::News(node, ..) = &node_event {
+        if let NodeEvent::Notification(node, ..) = &node_event {
             *self.unheard.entry(*node).or_default() += 1;
         }
         self.node_events.push_back(node_event);
@@ -42,7 +42,7 @@ impl NodeEventBuffer {
 
     fn pop(&mut self) -> Option<NodeEvent> {
         let node_event = self.node_events.pop_front()?;
-        if let NodeEvent::News(node, ..) = &node_event {
+        if let NodeEvent::Notification(node, ..) = &node_event {
             let count = self.unheard.entry(*node).or_default();
             assert!(*count > 0, "news of a node that waited were not counted");
             *count -= 1;
@@ -88,12 +88,12 @@ impl EventQueue {
         session: u64,
     ) -> impl FnMut(Option<Vec<u8>>) + Send + 'static + use<> {
         let event_queue = self.clone();
-        move |said| {
-            let news = match said {
+        move |bytes| {
+            let notification = match bytes {
                 Some(bytes) => node::decode(&bytes).map_err(NodeSessionError::from),
                 None => Err(NodeSessionError::Ended),
             };
-            event_queue.put_news(node, session, news);
+            event_queue.put_notification(node, session, notification);
         }
     }
 
@@ -101,11 +101,11 @@ impl EventQueue {
         self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put_news(
+    fn put_notification(
         &self,
         node: NodeId,
         session: u64,
-        news: Result<NodeNotification, NodeSessionError>,
+        notification: Result<NodeNotification, NodeSessionError>,
     ) {
         let full = |i: &mut NodeEventBuffer| {
             !i.closed
@@ -116,7 +116,7 @@ impl EventQueue {
         let waited = self.0.space.wait_while(self.lock(), full);
         let mut inner = waited.unwrap_or_else(PoisonError::into_inner);
         if !inner.closed {
-            inner.push(NodeEvent::News(node, session, news));
+            inner.push(NodeEvent::Notification(node, session, notification));
             self.0.came.notify_one();
         }
     }
@@ -141,7 +141,7 @@ impl EventQueue {
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let node_event = inner.pop()?;
-        if matches!(node_event, NodeEvent::News(..)) {
+        if matches!(node_event, NodeEvent::Notification(..)) {
             self.0.space.notify_all();
         }
         Some(node_event)
@@ -176,10 +176,10 @@ mod tests {
             Some(node::encode(NodeNotification::Progress { transfers, steps }).unwrap())
         };
         let (chatty, quiet) = (NodeId(0), NodeId(1));
-        let mut says = event_queue.of(chatty, 0);
+        let mut notify = event_queue.of(chatty, 0);
         let thread = std::thread::spawn(move || {
             for _ in 0..=MAX_UNHEARD {
-                says(progress());
+                notify(progress());
             }
         });
         let full = || event_queue.lock().node_events.len() == MAX_UNHEARD;
@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn whoever_waits_goes_on_when_nobody_reads_any_more() {
         let event_queue = EventQueue::new();
-        let mut says = event_queue.of(NodeId(0), 0);
-        (0..MAX_UNHEARD).for_each(|_| says(None));
-        let thread = std::thread::spawn(move || says(None));
+        let mut notify = event_queue.of(NodeId(0), 0);
+        (0..MAX_UNHEARD).for_each(|_| notify(None));
+        let thread = std::thread::spawn(move || notify(None));
         event_queue.close();
         thread.join().unwrap();
         assert!(event_queue.closed_within(Duration::from_secs(60)));

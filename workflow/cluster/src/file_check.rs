@@ -72,15 +72,15 @@ impl FileCheck {
         let Some(pending) = PendingFileCheck::begin(&self.out) else {
             return Err(FileCheckError::Hangs(self.timeout));
         };
-        let (tell, told) = sync_channel(1);
+        let (sender, receiver) = sync_channel(1);
         let changed_since = Arc::clone(&self.changed_since);
         let thread = std::thread::Builder::new().name("tarn-look".into());
         let started = thread.spawn(move || {
             let _pending = pending;
-            let _ = tell.send(changed_since(step));
+            let _ = sender.send(changed_since(step));
         });
         started.map_err(FileCheckError::NoThread)?;
-        match told.recv_timeout(self.timeout) {
+        match receiver.recv_timeout(self.timeout) {
             Ok(None) => Ok(()),
             Ok(Some(path)) => Err(FileCheckError::Changed(path)),
             Err(_) => Err(FileCheckError::Hangs(self.timeout)),

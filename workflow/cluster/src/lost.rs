@@ -206,14 +206,15 @@ impl AllocationWorld {
         let node_state = std::mem::replace(&mut node.node_state, NodeState::Up);
         let NodeState::Lost {
             back: Some(Returned { whole }),
-            capacities: news,
+            capacities: reported,
         } = node_state
         else {
             return None;
         };
         let tiers = &self.node_config.cluster.nodes.get(n.at())?.tiers;
         let capacities = (0..).map(TierId).zip(tiers);
-        let capacities = capacities.map(|(t, tier)| news.get(&t).copied().unwrap_or(tier.capacity));
+        let capacities =
+            capacities.map(|(t, tier)| reported.get(&t).copied().unwrap_or(tier.capacity));
         let capacities = capacities.collect();
         self.send_command_to_others(Some(n), &NodeCommand::NodeBack(n, address));
         Some(Event::NodeBack {

@@ -128,8 +128,8 @@ pub fn measure_links(
                 state: state.to_owned(),
             }
         };
-        let asked: Vec<&ReachableNode> = readers.iter().map(|n| &links[*n]).collect();
-        let answers = answers(&asked, call, LINK);
+        let reader_nodes: Vec<&ReachableNode> = readers.iter().map(|n| &links[*n]).collect();
+        let answers = answers(&reader_nodes, call, LINK);
         all.extend(readers.iter().zip(answers).map(|(reader, answer)| {
             let rate = match answer {
                 Ok(NodeReply::Rate(rate)) => Ok(rate),
@@ -172,9 +172,9 @@ pub fn tier_usage(
     links: &[ReachableNode],
     roots: &[Vec<PathBuf>],
 ) -> Result<Vec<NodeTierUsage>, MeasureError> {
-    let call = |at: usize| NodeRequest::Room(roots.get(at).cloned().unwrap_or_default());
+    let call = |at: usize| NodeRequest::TierUsage(roots.get(at).cloned().unwrap_or_default());
     ask_all(links, call, |answer| match answer {
-        NodeReply::Room(usage) => Some(usage),
+        NodeReply::TierUsage(usage) => Some(usage),
         _ => None,
     })
 }
@@ -194,8 +194,8 @@ pub fn sweep(
         roots: roots.get(at).cloned().unwrap_or_default(),
         protected: protected.clone(),
     };
-    let asked: Vec<&ReachableNode> = links.iter().collect();
-    let answers = answers(&asked, call, THOROUGH).into_iter();
+    let nodes: Vec<&ReachableNode> = links.iter().collect();
+    let answers = answers(&nodes, call, THOROUGH).into_iter();
     let swept = answers.map(|answer| match answer? {
         NodeReply::Swept(swept) => Ok(swept),
         _ => Err(NodeCallError::Mismatch),
@@ -209,8 +209,8 @@ fn ask_all<T>(
     call: impl Fn(usize) -> NodeRequest,
     wanted: impl Fn(NodeReply) -> Option<T>,
 ) -> Result<Vec<T>, MeasureError> {
-    let asked: Vec<&ReachableNode> = links.iter().collect();
-    let answers = answers(&asked, call, QUICK);
+    let nodes: Vec<&ReachableNode> = links.iter().collect();
+    let answers = answers(&nodes, call, QUICK);
     let answers = links.iter().zip(answers).map(|(linked, answer)| {
         let why = match answer {
             Ok(answer) => match wanted(answer) {
@@ -227,17 +227,17 @@ fn ask_all<T>(
 
 /// Sends requests to some nodes at once, and waits for all.
 pub(crate) fn answers(
-    asked: &[&ReachableNode],
+    nodes: &[&ReachableNode],
     call: impl Fn(usize) -> NodeRequest,
     timeout: Duration,
 ) -> Vec<NodeReplyResult> {
     std::thread::scope(|scope| {
-        let asked = asked.iter().enumerate().map(|(at, l)| {
+        let threads = nodes.iter().enumerate().map(|(at, l)| {
             let call = call(at);
             scope.spawn(move || ask(&*l.link, call, timeout))
         });
-        let asked: Vec<_> = asked.collect();
-        let answers = asked.into_iter().map(|thread| thread.join());
+        let threads: Vec<_> = threads.collect();
+        let answers = threads.into_iter().map(|thread| thread.join());
         let answers = answers.map(|a| a.unwrap_or(Err(NodeCallError::Internal)));
         answers.collect()
     })
@@ -274,7 +274,7 @@ fn merge(clusters: Vec<Cluster>, external: &Link) -> Result<Cluster, MeasureErro
 }
 
 /// Whether all nodes have the same tiers at the same places, but for what stands in for a tier; and somebody has each.
-fn alike(cluster: &Cluster, asked: &[String]) -> Result<(), MeasureError> {
+fn alike(cluster: &Cluster, requested: &[String]) -> Result<(), MeasureError> {
     let Some(first) = cluster.nodes.first() else {
         return Ok(());
     };
@@ -282,7 +282,7 @@ fn alike(cluster: &Cluster, asked: &[String]) -> Result<(), MeasureError> {
     let mut models = Vec::with_capacity(first.tiers.len());
     for at in 0..first.tiers.len() {
         let has = |n: &&Node| n.tiers.get(at).is_some_and(|t| !t.stands_in());
-        let missing = || asked.get(at).map_or("", String::as_str).to_owned();
+        let missing = || requested.get(at).map_or("", String::as_str).to_owned();
         let model = cluster.nodes.iter().find(has);
         models.push(model.ok_or_else(|| MeasureError::NoTier(missing()))?);
     }

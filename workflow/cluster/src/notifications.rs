@@ -6,7 +6,7 @@ use crate::orders::failed;
 use crate::parts::made;
 use crate::world::{AllocatedNode, AllocationWorld, NodeState};
 use tarn_proto::node::{NodeCommand, NodeNotification};
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Imaged, Output};
+use tarn_types::event::{AttemptOutcome, Event, Imaged, Output, RunError, RunErrorKind};
 use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, TierId, TierRef, TransferId};
 use tarn_types::nodes::AttemptId;
@@ -18,8 +18,8 @@ const HANG_UP: i32 = 1;
 const TERMINATE: i32 = 15;
 
 impl AllocationWorld {
-    pub(crate) fn handle_notification(&mut self, n: NodeId, news: NodeNotification) {
-        match news {
+    pub(crate) fn handle_notification(&mut self, n: NodeId, notification: NodeNotification) {
+        match notification {
             NodeNotification::Event(event) => self.handle_node_event(n, event),
             // Whether it has to do with the attempt, the other one knows.
             NodeNotification::Undelivered { to, step, why } => {
@@ -66,12 +66,12 @@ impl AllocationWorld {
 
     /// Handles an event of a node. Events about actions that the node does not perform are ignored.
     fn handle_node_event(&mut self, n: NodeId, event: Event) {
-        if let Event::Capacity { spot, bytes } = &event
-            && spot.node == n
+        if let Event::Capacity { tier_ref, bytes } = &event
+            && tier_ref.node == n
             && let Some(NodeState::Lost { capacities, .. }) =
                 self.node_mut(n).map(|node| &mut node.node_state)
         {
-            capacities.insert(spot.tier, *bytes);
+            capacities.insert(tier_ref.tier, *bytes);
             return;
         }
         if !self.is_up(n) {
@@ -93,7 +93,7 @@ impl AllocationWorld {
                 self.record_eviction(part, at);
                 self.queue_engine_event(event, vec![n, of]);
             }
-            Event::Capacity { spot, .. } if spot.node == n => {
+            Event::Capacity { tier_ref, .. } if tier_ref.node == n => {
                 self.queue_engine_event(event, vec![n])
             }
             Event::Image {
@@ -155,7 +155,7 @@ impl AllocationWorld {
             }
             Event::TransferFailed { failure, .. } => {
                 self.blame_lost_node(moving.cut, failure);
-                if failure.kind == FailureKind::Corrupt {
+                if failure.kind == RunErrorKind::Corrupt {
                     // It may be the key that is of no use.
                     for m in &order.parts {
                         if let Some(key) = self.parts.get(m.part).map(|info| info.key.clone()) {
@@ -174,12 +174,12 @@ impl AllocationWorld {
             if let Some(hash) = hashes.get(i) {
                 self.parts.hashed(m.part, *hash);
             }
-            if let Place::Node(spot) = moving.order.to
+            if let Place::Node(tier_ref) = moving.order.to
                 && let Some(info) = self.parts.get(m.part)
             {
                 let bytes = stored.get(i).copied().unwrap_or(info.stored);
-                let replica = (m.part, spot.tier, info.key.clone());
-                if let Some(node) = self.node_table.nodes.get_mut(spot.node.at()) {
+                let replica = (m.part, tier_ref.tier, info.key.clone());
+                if let Some(node) = self.node_table.nodes.get_mut(tier_ref.node.at()) {
                     node.holds.insert(replica, bytes);
                 }
             }
@@ -204,11 +204,11 @@ impl AllocationWorld {
     fn record_commit(&mut self, instance: InstanceId, outputs: &[Output]) {
         let mut earlier = Vec::new();
         for output in outputs {
-            for (info, spots) in &output.parts {
+            for (info, tier_refs) in &output.parts {
                 let part = made(output, instance, info.seq);
                 let known = self.parts.get(part).filter(|known| known.key != info.key);
                 earlier.extend(known.map(|known| (part, known.key.clone())));
-                for TierRef { node, tier } in spots {
+                for TierRef { node, tier } in tier_refs {
                     if let Some(node) = self.node_table.nodes.get_mut(node.at()) {
                         let replica = (part, *tier, info.key.clone());
                         node.holds.insert(replica, info.stored);
@@ -244,10 +244,10 @@ impl AllocationWorld {
                 None => return,
             },
         };
-        if let Place::Node(spot) = at
-            && let Some(node) = self.node_table.nodes.get_mut(spot.node.at())
+        if let Place::Node(tier_ref) = at
+            && let Some(node) = self.node_table.nodes.get_mut(tier_ref.node.at())
         {
-            node.holds.remove(&(part, spot.tier, key.clone()));
+            node.holds.remove(&(part, tier_ref.tier, key.clone()));
         }
         self.drop_key_if_gone(part, &key);
     }
@@ -273,19 +273,19 @@ impl AllocationWorld {
     }
 
     /// A lost node is the reason for each failure of an action on it.
-    fn blame_lost_node(&self, cut: Option<NodeId>, failure: &mut Failure) {
+    fn blame_lost_node(&self, cut: Option<NodeId>, failure: &mut RunError) {
         if let Some(lost) = cut
-            && failure.kind != FailureKind::NodeLost
+            && failure.kind != RunErrorKind::NodeLost
         {
-            failure.kind = FailureKind::NodeLost;
+            failure.kind = RunErrorKind::NodeLost;
             let name = self.name(lost);
             failure.message = format!("node {name} was lost meanwhile: {}", failure.message);
         }
     }
 
     pub(crate) fn fail_attempt(&mut self, n: NodeId, id: AttemptId, message: String) {
-        let kind = FailureKind::Launch;
-        self.finish_attempt(n, id, failed(id, Failure { kind, message }));
+        let kind = RunErrorKind::Launch;
+        self.finish_attempt(n, id, failed(id, RunError { kind, message }));
     }
 
     pub(crate) fn lose_for_invalid_message(&mut self, n: NodeId) {

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tarn_ports::{World, WorldError};
 use tarn_proto::node::NodeCommand;
 use tarn_types::action::{Action, AttemptSpec, Do};
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Usage};
+use tarn_types::event::{AttemptOutcome, Event, RunError, RunErrorKind, Usage};
 use tarn_types::id::{InstanceId, NodeId};
 use tarn_types::nodes::AttemptId;
 use tarn_types::part::{Place, Transfer};
@@ -80,9 +80,9 @@ impl AllocationWorld {
         match by {
             ActionPerformer::Home => {
                 let names = named(&action.what, NodeId(u32::MAX));
-                let news = self.parts.take_unsent_parts(names, &mut self.home_knows);
-                if !news.is_empty() {
-                    self.home.know(news)?;
+                let unsent = self.parts.take_unsent_parts(names, &mut self.home_knows);
+                if !unsent.is_empty() {
+                    self.home.know(unsent)?;
                 }
                 self.home.perform(action)
             }
@@ -99,9 +99,9 @@ impl AllocationWorld {
         let Some(node) = self.node_table.nodes.get_mut(n.at()) else {
             return;
         };
-        let news = self.parts.take_unsent_parts(names, &mut node.knows);
-        if !news.is_empty() {
-            self.send_command(n, NodeCommand::Know(news));
+        let unsent = self.parts.take_unsent_parts(names, &mut node.knows);
+        if !unsent.is_empty() {
+            self.send_command(n, NodeCommand::Know(unsent));
         }
     }
 
@@ -123,7 +123,7 @@ impl AllocationWorld {
             return Ok(());
         }
         let by = match &t.to {
-            Place::Node(spot) => ActionPerformer::Node(spot.node),
+            Place::Node(tier_ref) => ActionPerformer::Node(tier_ref.node),
             Place::Source | Place::External(_) | Place::Drained => self
                 .parts
                 .most_of(t)
@@ -185,10 +185,10 @@ impl AllocationWorld {
             .parts
             .reused(&self.node_config.workflow, instance, prior);
         for (part, place, key, stored) in held {
-            if let Place::Node(spot) = place
-                && let Some(node) = self.node_mut(spot.node)
+            if let Place::Node(tier_ref) = place
+                && let Some(node) = self.node_mut(tier_ref.node)
             {
-                node.holds.insert((part, spot.tier, key), stored);
+                node.holds.insert((part, tier_ref.tier, key), stored);
             }
         }
     }
@@ -207,17 +207,17 @@ impl AllocationWorld {
         failed(id, self.node_lost(node))
     }
 
-    fn node_lost(&self, node: NodeId) -> Failure {
+    fn node_lost(&self, node: NodeId) -> RunError {
         let name = self.name(node);
-        Failure {
-            kind: FailureKind::NodeLost,
+        RunError {
+            kind: RunErrorKind::NodeLost,
             message: format!("node {name} is lost; the run continues without it"),
         }
     }
 }
 
 /// The end of an attempt that has done nothing.
-pub(crate) fn failed((instance, attempt): AttemptId, failure: Failure) -> Event {
+pub(crate) fn failed((instance, attempt): AttemptId, failure: RunError) -> Event {
     Event::Ended {
         instance,
         attempt,

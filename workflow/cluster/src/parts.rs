@@ -64,15 +64,15 @@ impl RunPartTable {
         parts: impl IntoIterator<Item = PartRef>,
         knows: &mut Knows,
     ) -> Vec<(PartRef, PartInfo)> {
-        let mut news = Vec::new();
+        let mut unsent = Vec::new();
         for part in parts {
             if let Some((info, account)) = self.known.get(&part)
                 && knows.insert(part, *account) != Some(*account)
             {
-                news.push((part, info.clone()));
+                unsent.push((part, info.clone()));
             }
         }
-        news
+        unsent
     }
 
     /// The parts of outputs that an instance has committed.
@@ -124,8 +124,8 @@ impl RunPartTable {
     pub(crate) fn most_of(&self, t: &Transfer) -> Option<NodeId> {
         let mut bytes: BTreeMap<NodeId, u64> = BTreeMap::new();
         for m in &t.parts {
-            if let Place::Node(spot) = m.from {
-                *bytes.entry(spot.node).or_default() += self.get(m.part).map_or(0, |i| i.bytes);
+            if let Place::Node(tier_ref) = m.from {
+                *bytes.entry(tier_ref.node).or_default() += self.get(m.part).map_or(0, |i| i.bytes);
             }
         }
         let most = bytes.into_iter().rev().max_by_key(|(_, bytes)| *bytes);
@@ -156,6 +156,6 @@ pub(crate) fn named(what: &Do, node: NodeId) -> Vec<PartRef> {
 fn in_views(run: &AttemptSpec, node: NodeId) -> Vec<PartRef> {
     let leads = run.nodes.first().is_some_and(|s| s.node == node);
     let held = run.views.iter().flatten().flatten();
-    let seen = held.filter(|h| leads || h.spot.node == node);
+    let seen = held.filter(|h| leads || h.tier_ref.node == node);
     seen.map(|h| h.part).collect()
 }

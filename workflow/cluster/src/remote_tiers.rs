@@ -140,7 +140,7 @@ fn earlier_attachments(
     cluster: &Cluster,
     workspace: &str,
 ) -> BTreeMap<(usize, usize), BTreeSet<String>> {
-    let asked: Vec<&ReachableNode> = links.iter().collect();
+    let nodes: Vec<&ReachableNode> = links.iter().collect();
     let call = |at: usize| NodeRequest::Borrowers {
         roots: cluster.nodes[at]
             .tiers
@@ -150,7 +150,7 @@ fn earlier_attachments(
         workspace: workspace.to_owned(),
     };
     let mut found = BTreeMap::new();
-    for (node, answer) in answers(&asked, call, QUICK).into_iter().enumerate() {
+    for (node, answer) in answers(&nodes, call, QUICK).into_iter().enumerate() {
         if let Ok(NodeReply::Borrowers(tiers)) = answer {
             let tiers = tiers.into_iter().enumerate();
             found.extend(tiers.map(|(tier, names)| ((node, tier), names)));
@@ -212,11 +212,11 @@ fn export_tiers(
     workspace: &str,
     plans: &[RemoteTierPlan],
 ) -> Vec<TierExportResult> {
-    let asked: Vec<&ReachableNode> = plans.iter().map(|p| &links[p.provider]).collect();
+    let providers: Vec<&ReachableNode> = plans.iter().map(|p| &links[p.provider]).collect();
     let call = |at: usize| {
         let plan = &plans[at];
         let tier = &cluster.nodes[plan.provider].tiers[plan.tier];
-        NodeRequest::Lend {
+        NodeRequest::Export {
             tier: tier.name.clone(),
             root: tier.root.clone(),
             borrower: cluster.nodes[plan.node].name.clone(),
@@ -224,11 +224,11 @@ fn export_tiers(
             bytes: plan.bytes,
         }
     };
-    let answers = answers(&asked, call, ATTACH_TIMEOUT)
+    let answers = answers(&providers, call, ATTACH_TIMEOUT)
         .into_iter()
-        .zip(&asked);
+        .zip(&providers);
     let exported = answers.map(|(answer, provider)| match answer {
-        Ok(NodeReply::Lent(brick)) => Ok(Brick {
+        Ok(NodeReply::Exported(brick)) => Ok(Brick {
             host: provider.data.0.clone(),
             ..brick
         }),
@@ -263,7 +263,7 @@ fn attach_tiers(
         .zip(&exported)
         .filter_map(|(plan, brick)| Some((plan, brick.as_ref().ok()?)))
         .collect();
-    let asked: Vec<&ReachableNode> = given.iter().map(|(p, _)| &links[p.node]).collect();
+    let nodes: Vec<&ReachableNode> = given.iter().map(|(p, _)| &links[p.node]).collect();
     let call = |at: usize| {
         let (plan, brick) = given[at];
         NodeRequest::Borrow {
@@ -274,7 +274,7 @@ fn attach_tiers(
             state: state.to_owned(),
         }
     };
-    let mut answers = answers(&asked, call, ATTACH_TIMEOUT).into_iter();
+    let mut answers = answers(&nodes, call, ATTACH_TIMEOUT).into_iter();
     let attached = exported.iter().map(|exported| {
         exported.as_ref().map_err(Clone::clone)?;
         match answers.next() {

@@ -55,9 +55,9 @@ impl Return {
             NodeReply::Opened { .. } => {}
             _ => return Err(NodeCallError::Mismatch),
         }
-        let news = self.lost.into_iter().map(NodeCommand::NodeLost);
-        for told in news.chain([NodeCommand::Know(self.parts)]) {
-            if !node.send_command(told) {
+        let losses = self.lost.into_iter().map(NodeCommand::NodeLost);
+        for command in losses.chain([NodeCommand::Know(self.parts)]) {
+            if !node.send_command(command) {
                 return Err(NodeCallError::LostAgain);
             }
         }

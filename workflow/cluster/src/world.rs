@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tarn_ports::{CapabilityError, ChangedSince, NodeWorld, Progress, World, WorldError};
 use tarn_proto::node::{Address, NodeCommand, NodeConfig, NodeReply, NodeRequest};
 use tarn_types::action::Action;
-use tarn_types::event::{Event, Failure, FailureKind};
+use tarn_types::event::{Event, RunError, RunErrorKind};
 use tarn_types::id::{NodeId, TierId, TransferId};
 use tarn_types::nodes::SpaceWaitCause;
 use tarn_types::part::{Place, StoreKey, Transfer};
@@ -262,8 +262,8 @@ impl AllocationWorld {
 
     /// Fails a transfer whose source does not come.
     pub(crate) fn fail_without_source(&mut self, t: &Transfer) {
-        let failure = Failure {
-            kind: FailureKind::Cancelled,
+        let failure = RunError {
+            kind: RunErrorKind::Cancelled,
             message: "its source replica has failed".into(),
         };
         self.transfer_failed(t, failure);
@@ -272,14 +272,14 @@ impl AllocationWorld {
     /// Ends a transfer for whose end nobody is waited.
     pub(crate) fn give_up(&mut self, id: TransferId, message: String) {
         if let Some(moving) = self.under_way.moving.remove(&id) {
-            let kind = FailureKind::Cancelled;
-            let failure = Failure { kind, message };
+            let kind = RunErrorKind::Cancelled;
+            let failure = RunError { kind, message };
             self.transfer_failed(&moving.order, failure);
         }
     }
 
     /// Ends a transfer that no replica is to blame for.
-    fn transfer_failed(&mut self, t: &Transfer, failure: Failure) {
+    fn transfer_failed(&mut self, t: &Transfer, failure: RunError) {
         let failed = Event::TransferFailed {
             id: t.id,
             failure,
@@ -337,7 +337,7 @@ impl AllocationWorld {
     }
 
     fn read(&mut self, node_event: NodeEvent) {
-        let (NodeEvent::News(n, session, _)
+        let (NodeEvent::Notification(n, session, _)
         | NodeEvent::NotBegun(n, session, ..)
         | NodeEvent::Linked(n, session, _)
         | NodeEvent::Returned(n, session, _)) = &node_event;
@@ -349,8 +349,10 @@ impl AllocationWorld {
             return;
         }
         match node_event {
-            NodeEvent::News(_, _, Ok(news)) => self.handle_notification(n, news),
-            NodeEvent::News(_, _, Err(why)) => {
+            NodeEvent::Notification(_, _, Ok(notification)) => {
+                self.handle_notification(n, notification)
+            }
+            NodeEvent::Notification(_, _, Err(why)) => {
                 let connection = self.node(n).and_then(|node| node.connection.as_ref());
                 let known = connection.and_then(NodeConnection::over);
                 self.lose(n, known.unwrap_or_else(|| why.to_string()));
@@ -394,8 +396,8 @@ impl AllocationWorld {
             return Ok(());
         }
         let now = Instant::now();
-        let (since, asked) = *self.idle.get_or_insert((now, now));
-        if now.duration_since(asked) < ASK_IDLE {
+        let (since, last_request) = *self.idle.get_or_insert((now, now));
+        if now.duration_since(last_request) < ASK_IDLE {
             return Ok(());
         }
         let idle = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -4,7 +4,7 @@ mod common;
 use common::*;
 use tarn_ports::NodeWorld;
 use tarn_types::action::Do;
-use tarn_types::event::{Event, Failure, FailureKind};
+use tarn_types::event::{Event, RunError, RunErrorKind};
 use tarn_types::id::{NodeId, TransferId};
 use tarn_types::part::{PartInfo, Place, StoreKey};
 
@@ -24,7 +24,7 @@ fn the_key_of_a_part_goes_with_the_last_replica_on_any_node() {
         part: part(0),
         at: at(node),
     };
-    let gone = |p: &Played| p.home.lock().unwrap().gone.clone();
+    let gone = |p: &SimulatedRun| p.home.lock().unwrap().gone.clone();
     for node in 0..2 {
         let id = u64::from(node) + 1;
         p.perform(Do::Transfer(transfer(id, &[(0, Place::Source)], at(node))));
@@ -56,8 +56,8 @@ fn the_key_of_a_part_goes_with_the_last_replica_on_any_node() {
     // A corrupt transfer drops the key only if no node can hold a replica: node 2, which is lost, still can.
     let failed = Event::TransferFailed {
         id: TransferId(4),
-        failure: Failure {
-            kind: FailureKind::Corrupt,
+        failure: RunError {
+            kind: RunErrorKind::Corrupt,
             message: "it does not open".into(),
         },
         damaged: None,
@@ -93,8 +93,8 @@ fn the_key_of_an_older_commit_goes_with_the_run_at_the_latest() {
     p.world().know(vec![(part(0), again)]).unwrap();
     let failed = Event::TransferFailed {
         id: TransferId(1),
-        failure: Failure {
-            kind: FailureKind::Io,
+        failure: RunError {
+            kind: RunErrorKind::Io,
             message: "it was given up".into(),
         },
         damaged: None,

@@ -10,7 +10,7 @@ use tarn_ports::{NodeWorld, World};
 use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest};
 use tarn_types::action::Do;
 use tarn_types::event::{
-    AttemptOutcome, Event, Failure, FailureKind, IntactReplica, Output, Usage,
+    AttemptOutcome, Event, IntactReplica, Output, RunError, RunErrorKind, Usage,
 };
 use tarn_types::id::{DataId, NodeId, TierId, TransferId};
 use tarn_types::nodes::Staying;
@@ -23,34 +23,34 @@ fn is_lost(event: &Event, node: u32) -> bool {
 /// Transfers and attempts that ended because a node is lost.
 fn lost_end(event: &Event) -> Option<u64> {
     match event {
-        Event::TransferFailed { id, failure, .. } if failure.kind == FailureKind::NodeLost => {
+        Event::TransferFailed { id, failure, .. } if failure.kind == RunErrorKind::NodeLost => {
             Some(id.0)
         }
         Event::Ended {
             instance,
             ended: AttemptOutcome::Failed { failure, .. },
             ..
-        } if failure.kind == FailureKind::NodeLost => Some(1000 + u64::from(instance.index)),
+        } if failure.kind == RunErrorKind::NodeLost => Some(1000 + u64::from(instance.index)),
         _ => None,
     }
 }
 
 fn io(id: u64) -> Event {
-    let (kind, message) = (FailureKind::Io, "its peer is silent".into());
+    let (kind, message) = (RunErrorKind::Io, "its peer is silent".into());
     Event::TransferFailed {
         id: TransferId(id),
-        failure: Failure { kind, message },
+        failure: RunError { kind, message },
         damaged: None,
     }
 }
 
 fn exit(index: u32) -> Event {
-    let (kind, message) = (FailureKind::Exit, "status 1".into());
+    let (kind, message) = (RunErrorKind::Exit, "status 1".into());
     Event::Ended {
         instance: instance(index),
         attempt: 1,
         ended: AttemptOutcome::Failed {
-            failure: Failure { kind, message },
+            failure: RunError { kind, message },
             log_tail: "mpirun: a rank is gone".into(),
             newest: None,
         },
@@ -103,7 +103,7 @@ fn what_it_performed_ends_at_once_and_what_others_do_with_it_when_they_say_so() 
     assert_eq!(p.session(2).orders(3)[2], abandon(2));
     assert_eq!(p.session(0).orders(4)[2..], [abandon(4), stop]);
     p.session(0)
-        .hears(|t| *t == NodeCommand::NodeLost(NodeId(1)));
+        .receives(|t| *t == NodeCommand::NodeLost(NodeId(1)));
     p.session(2).happens(io(2));
     assert_eq!(lost_end(&p.event()), Some(2));
     p.session(0).happens(exit(1));
@@ -160,7 +160,7 @@ fn it_brings_back_what_is_whole_and_everybody_is_told_where_it_is() {
     let output = Output {
         data: DataId(1),
         version: 1,
-        parts: vec![(info(8, 20), vec![spot(1)])],
+        parts: vec![(info(8, 20), vec![tier_ref(1)])],
     };
     p.session(1)
         .happens(committed(instance(3), 1, vec![output]));
@@ -217,10 +217,10 @@ fn it_brings_back_what_is_whole_and_everybody_is_told_where_it_is() {
         matches!(&called[3], NodeRequest::Clean(s) if kept(s)),
         "{called:?}"
     );
-    back.hears(|t| *t == NodeCommand::NodeLost(NodeId(2)));
+    back.receives(|t| *t == NodeCommand::NodeLost(NodeId(2)));
     let address = ("node1".to_owned(), 7001);
     p.session(0)
-        .hears(|t| *t == NodeCommand::NodeBack(NodeId(1), address.clone()));
+        .receives(|t| *t == NodeCommand::NodeBack(NodeId(1), address.clone()));
     p.perform(Do::Transfer(transfer(9, &[(0, Place::Source)], at(1))));
     assert_eq!(back.orders(1).len(), 1);
 }
@@ -257,10 +257,10 @@ fn one_that_is_lost_while_it_comes_back_comes_back_later() {
 #[test]
 fn what_its_new_world_says_of_its_tiers_comes_with_it() {
     let mut script = Script::new(2);
-    script.acts = Arc::new(|n, told| match told {
+    script.acts = Arc::new(|n, command| match command {
         NodeCommand::Know(_) => vec![
             NodeNotification::Event(Event::Capacity {
-                spot: spot(n.0),
+                tier_ref: tier_ref(n.0),
                 bytes: 600,
             }),
             NodeNotification::Event(done(1, 1)),
@@ -323,7 +323,7 @@ fn who_is_told_to_end_interrupts_the_run() {
     p.perform(Do::Run(Box::new(run(0, &[0], &[]))));
     p.session(0).orders(1);
     for n in [1, 0] {
-        p.session(n).says(NodeNotification::Ending);
+        p.session(n).sends(NodeNotification::Ending);
     }
     let first = p.event();
     assert!(

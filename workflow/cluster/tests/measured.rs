@@ -17,9 +17,9 @@ use tarn_types::nodes::{PathAppearance, SharedPath};
 /// The time that measuring one link takes.
 const LINK: Duration = Duration::from_millis(50);
 
-type Says = Box<dyn Fn(&NodeRequest) -> Option<NodeReply> + Send + Sync>;
+type Responder = Box<dyn Fn(&NodeRequest) -> Option<NodeReply> + Send + Sync>;
 
-struct One(Says);
+struct One(Responder);
 
 impl NodeLink for One {
     fn send_command(&self, _: Vec<u8>) -> bool {
@@ -39,11 +39,11 @@ impl NodeLink for One {
 
 fn linked(
     name: &str,
-    says: impl Fn(&NodeRequest) -> Option<NodeReply> + Send + Sync + 'static,
+    respond: impl Fn(&NodeRequest) -> Option<NodeReply> + Send + Sync + 'static,
 ) -> ReachableNode {
     ReachableNode {
         name: name.into(),
-        link: Arc::new(One(Box::new(says))),
+        link: Arc::new(One(Box::new(respond))),
         data: (name.into(), 1),
     }
 }
@@ -137,13 +137,13 @@ fn something_may_stand_in_for_a_tier_unless_no_node_has_it() {
 
 #[test]
 fn what_is_no_cluster_is_refused_with_names() {
-    let says = |links: &[ReachableNode]| measured(links).unwrap_err().to_string();
+    let error = |links: &[ReachableNode]| measured(links).unwrap_err().to_string();
     let other = linked("n1", |_| {
         let mut own = own(1, "b");
         own.nodes[0].tiers[0].root = "/scratch".into();
         Some(NodeReply::Cluster(own))
     });
-    let why = says(&[honest(0, "a"), other]);
+    let why = error(&[honest(0, "a"), other]);
     assert!(
         why.contains("node0 has fast=/tier, node1 has fast=/scratch"),
         "{why}"
@@ -151,19 +151,19 @@ fn what_is_no_cluster_is_refused_with_names() {
     let old = linked("n1", |_| {
         Some(NodeReply::Failed("tarnd is 0.0.9, this tarn 0.1.0".into()))
     });
-    let why = says(&[honest(0, "a"), old]);
+    let why = error(&[honest(0, "a"), old]);
     assert_eq!(
         why,
         "node n1 cannot be used: tarnd is 0.0.9, this tarn 0.1.0"
     );
-    let why = says(&[honest(0, "a"), linked("n1", |_| None)]);
+    let why = error(&[honest(0, "a"), linked("n1", |_| None)]);
     assert!(
         why.contains("n1") && why.contains("did not answer within"),
         "{why}"
     );
-    let why = says(&[linked("n1", |_| Some(NodeReply::Done))]);
+    let why = error(&[linked("n1", |_| Some(NodeReply::Done))]);
     assert!(why.contains("it sent a message that"), "{why}");
-    assert!(says(&[honest(0, "a"), honest(0, "b")]).contains("have the name node0"));
+    assert!(error(&[honest(0, "a"), honest(0, "b")]).contains("have the name node0"));
     assert!(matches!(measured(&[]), Err(MeasureError::None)));
 }
 

@@ -11,13 +11,13 @@ use tarn_cluster::NodeLink;
 use tarn_ports::{CapabilityError, NodeWorld, World};
 use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest};
 use tarn_types::action::{Do, Outcome};
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Output, PriorInstance};
+use tarn_types::event::{AttemptOutcome, Event, Output, PriorInstance, RunError, RunErrorKind};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, NodeId, StepId, TransferId};
 use tarn_types::nodes::{Cleaned, Phase, RunningStep, SpaceWaitCause, Staying};
 use tarn_types::part::{Place, StoreKey};
 
-fn failure_of(event: &Event) -> FailureKind {
+fn failure_of(event: &Event) -> RunErrorKind {
     match event {
         Event::TransferFailed { failure, .. }
         | Event::Ended {
@@ -113,7 +113,7 @@ fn parts_are_known_before_an_order_names_them_and_again_when_more_is_known() {
         data: DataId(0),
         parts: vec![info(0, 10), info(1, 10)],
     };
-    p.home.lock().unwrap().says.push_back(listed.clone());
+    p.home.lock().unwrap().events.push_back(listed.clone());
     p.perform(Do::List { data: DataId(0) });
     assert_eq!(p.event(), listed);
     p.perform(Do::Transfer(transfer(1, &[(0, Place::Source)], at(0))));
@@ -126,12 +126,12 @@ fn parts_are_known_before_an_order_names_them_and_again_when_more_is_known() {
     p.session(0).orders(3);
     let mut hashed = info(0, 10);
     hashed.hash = Some(Hash(7));
-    let names = |told: &NodeCommand| match told {
+    let names = |command: &NodeCommand| match command {
         NodeCommand::Know(parts) => parts.clone(),
         _ => Vec::new(),
     };
-    let told = p.session(0).told.lock().unwrap().clone();
-    let known: Vec<_> = told.iter().map(names).collect();
+    let commands = p.session(0).commands.lock().unwrap().clone();
+    let known: Vec<_> = commands.iter().map(names).collect();
     let (a, b) = ((part(0), info(0, 10)), (part(1), info(1, 10)));
     assert_eq!(
         known,
@@ -145,7 +145,7 @@ fn parts_are_known_before_an_order_names_them_and_again_when_more_is_known() {
         ]
     );
     p.session(1)
-        .hears(|t| *t == NodeCommand::Know(vec![b.clone()]));
+        .receives(|t| *t == NodeCommand::Know(vec![b.clone()]));
     assert!(p.session(1).orders(0).is_empty());
 }
 
@@ -156,7 +156,7 @@ fn what_home_moves_it_knows_too() {
     let output = Output {
         data: DataId(0),
         version: 0,
-        parts: vec![(info(0, 10), vec![spot(0)])],
+        parts: vec![(info(0, 10), vec![tier_ref(0)])],
     };
     p.session(0).orders(1);
     p.session(0)
@@ -191,7 +191,7 @@ fn a_step_whose_script_has_changed_is_not_begun_and_a_stop_is_never_before_its_r
     // The loop has not waited for a look: none is over.
     drop(hold);
     let event = p.event();
-    assert_eq!(failure_of(&event), FailureKind::Launch);
+    assert_eq!(failure_of(&event), RunErrorKind::Launch);
     assert!(format!("{event:?}").contains("/w/solve.sh"));
     assert_eq!(p.session(0).orders(2), [good, stop]);
 }
@@ -213,15 +213,15 @@ fn a_node_that_takes_nothing_holds_up_nobody_and_news_wake_at_once() {
     assert_eq!(p.session(1).orders(1000).len(), 1000);
     // A loop that only looks now and then would get each of them 40 ms late; a busy machine makes some late.
     let woken = (0..100).any(|n| {
-        let (session, said) = (p.session(1), done(2 * n + 1, 1));
-        let heard = said.clone();
+        let (session, sent) = (p.session(1), done(2 * n + 1, 1));
+        let expected = sent.clone();
         let thread = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(10));
             let since = Instant::now();
-            session.happens(said);
+            session.happens(sent);
             since
         });
-        assert_eq!(p.event(), heard);
+        assert_eq!(p.event(), expected);
         thread.join().unwrap().elapsed() < Duration::from_millis(20)
     });
     assert!(woken, "no event has woken the loop");
@@ -236,7 +236,7 @@ fn followers_have_had_a_mark_before_the_leader_s_messages_count() {
         data: DataId(0),
         parts: vec![info(0, 10), info(1, 10)],
     };
-    p.home.lock().unwrap().says.push_back(listed.clone());
+    p.home.lock().unwrap().events.push_back(listed.clone());
     p.perform(Do::List { data: DataId(0) });
     assert_eq!(p.event(), listed);
     let led = run(0, &[0, 1, 2, 1], &[(1, 1)]);
@@ -244,9 +244,9 @@ fn followers_have_had_a_mark_before_the_leader_s_messages_count() {
     p.perform(Do::Run(Box::new(led)));
     p.perform(Do::Run(Box::new(run(1, &[2], &[]))));
     p.perform(Do::Run(Box::new(run(2, &[1, 0], &[]))));
-    let told_to = |n: u32| {
-        let told = p.session(n).told.lock().unwrap().clone();
-        let kinds = told.into_iter().map(|t| match t {
+    let commands_to = |n: u32| {
+        let commands = p.session(n).commands.lock().unwrap().clone();
+        let kinds = commands.into_iter().map(|t| match t {
             NodeCommand::Know(_) => "know".to_owned(),
             NodeCommand::Mark(n) => format!("mark {n}"),
             NodeCommand::Lead { step: of, mark } => format!("lead {} {mark}", of == step),
@@ -262,8 +262,8 @@ fn followers_have_had_a_mark_before_the_leader_s_messages_count() {
         vec!["mark 1", "do"],
     ];
     for (n, expected) in (0..).zip(of_all) {
-        until(|| told_to(n).len() >= expected.len(), "what is told");
-        assert_eq!(told_to(n), expected, "node {n}");
+        until(|| commands_to(n).len() >= expected.len(), "what is told");
+        assert_eq!(commands_to(n), expected, "node {n}");
     }
 }
 
@@ -276,14 +276,14 @@ fn a_node_hears_which_message_did_not_get_through_unless_one_is_lost() {
         step,
         why: "no route".into(),
     };
-    p.session(0).says(undelivered(1));
-    let told = NodeCommand::Undelivered {
+    p.session(0).sends(undelivered(1));
+    let command = NodeCommand::Undelivered {
         from: NodeId(0),
         step,
         why: "no route".into(),
     };
     p.quiet("it is no event");
-    p.session(1).hears(|t| *t == told);
+    p.session(1).receives(|t| *t == command);
     p.loses(1);
     assert!(matches!(
         p.event(),
@@ -293,13 +293,13 @@ fn a_node_hears_which_message_did_not_get_through_unless_one_is_lost() {
         }
     ));
     for to in [0, 1, 77] {
-        p.session(0).says(undelivered(to));
+        p.session(0).sends(undelivered(to));
     }
-    p.session(0).says(undelivered(2));
+    p.session(0).sends(undelivered(2));
     p.quiet("it is no event");
-    p.session(2).hears(|t| *t == told);
-    let told = p.session(0).told.lock().unwrap().clone();
-    assert_eq!(told, [NodeCommand::NodeLost(NodeId(1))]);
+    p.session(2).receives(|t| *t == command);
+    let commands = p.session(0).commands.lock().unwrap().clone();
+    assert_eq!(commands, [NodeCommand::NodeLost(NodeId(1))]);
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn progress_of_nodes_is_shown_until_they_are_lost() {
     };
     let (transfers, steps) = (Vec::new(), vec![step.clone()]);
     p.session(1)
-        .says(NodeNotification::Progress { transfers, steps });
+        .sends(NodeNotification::Progress { transfers, steps });
     p.quiet("progress is no event");
     assert_eq!(progress.steps(), [step]);
     p.loses(1);
@@ -329,19 +329,19 @@ fn a_second_signal_kills_but_a_closed_terminal_does_not() {
         p.home
             .lock()
             .unwrap()
-            .says
+            .events
             .push_back(Event::Interrupted { signal });
         assert_eq!(p.event(), Event::Interrupted { signal });
     }
     p.quiet("there is no third signal");
-    assert!(p.session(0).told.lock().unwrap().is_empty());
+    assert!(p.session(0).commands.lock().unwrap().is_empty());
     p.home
         .lock()
         .unwrap()
-        .says
+        .events
         .push_back(Event::Interrupted { signal: 2 });
     assert_eq!(p.event(), Event::Interrupted { signal: 2 });
-    p.session(0).hears(|t| *t == NodeCommand::KillAll);
+    p.session(0).receives(|t| *t == NodeCommand::KillAll);
 }
 
 #[test]
@@ -351,12 +351,12 @@ fn a_node_that_says_what_no_node_can_is_lost_and_what_nobody_ordered_is_not_hear
     p.session(0).happens(committed(instance(0), 1, Vec::new()));
     p.quiet("nobody ordered that");
     p.session(0).happens(Event::Capacity {
-        spot: spot(0),
+        tier_ref: tier_ref(0),
         bytes: 5,
     });
     assert!(matches!(p.event(), Event::Capacity { .. }));
     p.session(0).happens(Event::Capacity {
-        spot: spot(1),
+        tier_ref: tier_ref(1),
         bytes: 5,
     });
     assert!(matches!(
@@ -367,7 +367,7 @@ fn a_node_that_says_what_no_node_can_is_lost_and_what_nobody_ordered_is_not_hear
         }
     ));
     p.session(1)
-        .says(NodeNotification::Broken("the disk is gone".into()));
+        .sends(NodeNotification::Broken("the disk is gone".into()));
     match p.event() {
         Event::NodeBack { .. } => assert!(matches!(p.event(), Event::NodeLost { .. })),
         other => assert!(format!("{other:?}").contains("the disk is gone")),
@@ -399,7 +399,7 @@ fn answers_of_all_nodes_are_merged_and_a_node_lost_meanwhile_has_nothing() {
             }
             NodeRequest::Clean(_) => Some(NodeReply::Cleaned(Cleaned {
                 removed: vec![folder(n.0, "stale")],
-                aside: [(spot(0), 100 + u64::from(n.0))].into(),
+                aside: [(tier_ref(0), 100 + u64::from(n.0))].into(),
                 trouble: Vec::new(),
             })),
             NodeRequest::Exist(folders) => {
@@ -447,13 +447,13 @@ fn answers_of_all_nodes_are_merged_and_a_node_lost_meanwhile_has_nothing() {
     );
     assert_eq!(
         cleaned.aside,
-        [(spot(0), 100)].into(),
+        [(tier_ref(0), 100)].into(),
         "others cannot speak for node 0"
     );
     assert_eq!(p.home.lock().unwrap().cleaned.as_ref(), Some(&staying));
-    let asked = p.session(0).called.lock().unwrap().clone();
+    let requests = p.session(0).called.lock().unwrap().clone();
     assert!(
-        asked
+        requests
             .iter()
             .any(|c| matches!(c, NodeRequest::Clean(s) if s.keep.len() == 1))
     );
@@ -563,7 +563,7 @@ fn the_external_store_is_one_for_all_nodes() {
     // One that nobody has begun is abandoned at once.
     let abandon = |id| Do::Abandon { id: TransferId(id) };
     p.perform(abandon(6));
-    assert_eq!(failure_of(&p.event()), FailureKind::Cancelled);
+    assert_eq!(failure_of(&p.event()), RunErrorKind::Cancelled);
     // The most urgent comes next.
     p.session(1).happens(done(2, 1));
     assert_eq!(p.event(), done(2, 1));
@@ -577,7 +577,7 @@ fn the_external_store_is_one_for_all_nodes() {
         match p.event() {
             Event::NodeLost { .. } => {}
             Event::TransferFailed { id, failure, .. } => {
-                assert_eq!(failure.kind, FailureKind::NodeLost);
+                assert_eq!(failure.kind, RunErrorKind::NodeLost);
                 ended.push(id.0);
             }
             other => panic!("{other:?}"),
@@ -587,7 +587,7 @@ fn the_external_store_is_one_for_all_nodes() {
     assert_eq!(ended, [0, 1, 4, 5, 7]);
     assert!(
         p.session(2)
-            .told
+            .commands
             .lock()
             .unwrap()
             .iter()
@@ -605,12 +605,12 @@ fn the_rate_of_the_external_store_is_that_of_all_nodes_together() {
     p.world().know(known).unwrap();
     let read = |id: u64, to: u32| Do::Transfer(transfer(id, &[(id as u32, Place::Source)], at(to)));
     let paces = |session: &Session| {
-        let told = session.told.lock().unwrap();
+        let commands = session.commands.lock().unwrap();
         let pace = |t: &NodeCommand| match t {
             NodeCommand::Pace { own, all } => Some((*own, *all)),
             _ => None,
         };
-        told.iter().filter_map(pace).collect::<Vec<_>>()
+        commands.iter().filter_map(pace).collect::<Vec<_>>()
     };
     p.perform(read(0, 0));
     p.perform(read(1, 0));
@@ -627,12 +627,14 @@ fn the_rate_of_the_external_store_is_that_of_all_nodes_together() {
     assert_eq!(paces(&p.session(1)), [(1, 3), (1, 4)]);
     assert_eq!(p.home.lock().unwrap().paced, [(1, 4)]);
     // It arrives before the order that it is for.
-    let told = p.session(1).told.lock().unwrap().clone();
-    let order = told.iter().position(|t| matches!(t, NodeCommand::Do(_)));
-    let pace = told
+    let commands = p.session(1).commands.lock().unwrap().clone();
+    let order = commands
+        .iter()
+        .position(|t| matches!(t, NodeCommand::Do(_)));
+    let pace = commands
         .iter()
         .position(|t| matches!(t, NodeCommand::Pace { .. }));
-    assert!(pace < order, "{told:?}");
+    assert!(pace < order, "{commands:?}");
     for id in 0..2 {
         p.session(0).happens(done(id, 1));
         assert_eq!(p.event(), done(id, 1));
@@ -663,7 +665,7 @@ fn a_step_whose_files_cannot_be_looked_at_is_not_begun() {
     let good = Do::Run(Box::new(run(0, &[0], &[])));
     p.perform(good.clone());
     let event = p.event();
-    assert_eq!(failure_of(&event), FailureKind::Launch);
+    assert_eq!(failure_of(&event), RunErrorKind::Launch);
     let text = format!("{event:?}");
     assert!(
         text.contains("has not answered for 2s") && text.contains("tarn resume"),
@@ -688,10 +690,10 @@ fn a_transfer_that_hangs_does_not_keep_a_run_that_is_to_stop() {
     std::thread::sleep(Duration::from_millis(2000));
     p.quiet("the run goes on");
     let signal = Event::Interrupted { signal: 15 };
-    p.home.lock().unwrap().says.push_back(signal.clone());
+    p.home.lock().unwrap().events.push_back(signal.clone());
     assert_eq!(p.event(), signal);
     let event = p.event();
-    assert_eq!(failure_of(&event), FailureKind::Cancelled);
+    assert_eq!(failure_of(&event), RunErrorKind::Cancelled);
     assert!(
         format!("{event:?}").contains("does not answer"),
         "{event:?}"
@@ -703,7 +705,7 @@ fn a_transfer_that_hangs_does_not_keep_a_run_that_is_to_stop() {
 
 /// A run waits for space of dead runs no longer than on one machine; for space that another run may free it waits longer.
 #[test]
-fn a_run_that_waits_for_room_of_the_dead_says_so() {
+fn a_run_that_waits_for_space_of_the_dead_says_so() {
     for (others, kept) in [(true, true), (false, true), (false, false)] {
         let mut script = Script::new(2);
         script.answers = Arc::new(move |node, call| match call {
@@ -730,10 +732,10 @@ fn a_run_that_waits_for_room_of_the_dead_says_so() {
 }
 
 fn io(id: u64) -> Event {
-    let (kind, message) = (FailureKind::Io, "its store is silent".into());
+    let (kind, message) = (RunErrorKind::Io, "its store is silent".into());
     Event::TransferFailed {
         id: TransferId(id),
-        failure: Failure { kind, message },
+        failure: RunError { kind, message },
         damaged: None,
     }
 }
@@ -757,11 +759,11 @@ fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
     assert_eq!(p.session(0).orders(1), first[..1]);
     p.quiet("the others wait");
     // Only its performer can report that.
-    p.session(3).says(NodeNotification::Begun(TransferId(0)));
-    p.session(0).says(NodeNotification::Begun(TransferId(1)));
+    p.session(3).sends(NodeNotification::Begun(TransferId(0)));
+    p.session(0).sends(NodeNotification::Begun(TransferId(1)));
     p.quiet("nobody has begun");
     assert!(p.session(1).orders(0).is_empty());
-    p.session(0).says(NodeNotification::Begun(TransferId(0)));
+    p.session(0).sends(NodeNotification::Begun(TransferId(0)));
     p.quiet("the second may begin");
     assert_eq!(p.session(1).orders(1), first[1..2]);
     // The second is whole before any report that it had begun.
@@ -776,7 +778,7 @@ fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
     for (id, event) in failed {
         assert!(
             matches!(&event, Event::TransferFailed { id: of, failure, .. } if *of == id
-                && (failure.kind == FailureKind::Cancelled || id == TransferId(6))),
+                && (failure.kind == RunErrorKind::Cancelled || id == TransferId(6))),
             "{event:?}"
         );
     }
@@ -784,14 +786,14 @@ fn what_follows_a_copy_is_handed_out_when_that_has_begun_and_goes_with_it() {
     let second = chain(1, 3);
     second.into_iter().for_each(|o| p.perform(o));
     p.perform(abandon(5));
-    assert_eq!(failure_of(&p.event()), FailureKind::Cancelled);
+    assert_eq!(failure_of(&p.event()), RunErrorKind::Cancelled);
     p.perform(abandon(3));
     assert_eq!(p.session(0).orders(4)[3], abandon(3));
     // With a node goes what was to follow its copy.
     p.loses(1);
     let ended = loop {
         if let Event::TransferFailed { id, failure, .. } = p.event() {
-            assert_eq!(failure.kind, FailureKind::NodeLost);
+            assert_eq!(failure.kind, RunErrorKind::NodeLost);
             break id;
         }
     };

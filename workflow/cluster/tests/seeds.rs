@@ -17,7 +17,7 @@ use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest};
 use tarn_simulator::Rules;
 use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
 use tarn_types::event::{
-    AttemptOutcome, Event, Failure, FailureKind, Options, Output, Start, Usage, Verify,
+    AttemptOutcome, Event, Options, Output, RunError, RunErrorKind, Start, Usage, Verify,
 };
 use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, TransferId};
@@ -169,7 +169,11 @@ impl Machines {
             if self.key(n, held.part) != held.key {
                 self.breaks(format!("{n} was told of another commit of {}", held.part));
             }
-            reads.push((held.spot.node, self.life(held.spot.node), held.key.clone()));
+            reads.push((
+                held.tier_ref.node,
+                self.life(held.tier_ref.node),
+                held.key.clone(),
+            ));
         }
         for follower in run.nodes.iter().skip(1) {
             reads.push((
@@ -220,19 +224,19 @@ impl Machines {
             .iter_mut()
             .filter(|p| p.node == n && which(&p.event))
         {
-            fail(p, FailureKind::Cancelled);
+            fail(p, RunErrorKind::Cancelled);
             // A follower is cut at once, before the node reports this.
             self.failed.extend(p.puts.iter().cloned());
         }
     }
 
-    fn told(
+    fn handle_command(
         &mut self,
         n: NodeId,
-        told: &NodeCommand,
+        command: &NodeCommand,
         workflow: &Workflow,
     ) -> Vec<NodeNotification> {
-        match told {
+        match command {
             NodeCommand::Know(parts) => {
                 let keys = parts.iter().map(|(p, info)| (*p, info.key.clone()));
                 self.known.entry(n).or_default().extend(keys);
@@ -267,7 +271,7 @@ impl Machines {
         Vec::new()
     }
 
-    fn asked(&mut self, n: NodeId, call: &NodeRequest) -> Option<NodeReply> {
+    fn answer(&mut self, n: NodeId, call: &NodeRequest) -> Option<NodeReply> {
         let disk = self.disks.entry(n).or_default();
         match call {
             NodeRequest::Open(_) => {
@@ -298,7 +302,7 @@ impl Machines {
         self.pending = later;
         let due: Vec<Pending> = due;
         let mut due = VecDeque::from(due);
-        let mut said = Vec::new();
+        let mut events = Vec::new();
         while let Some(mut p) = due.pop_front() {
             // Also of events that are due at the same time: the one that brings it goes first.
             let arrives = |m: &Self, node, key: &StoreKey| {
@@ -324,7 +328,7 @@ impl Machines {
                 // there, as on a real node; a run that keeps ordering it fails.
                 let lost_once = self.life(node) > 0;
                 if cut || !there && (chain_broken || lost_once) {
-                    fail(&mut p, FailureKind::Io);
+                    fail(&mut p, RunErrorKind::Io);
                 } else if !there && done(&p.event) {
                     self.breaks(format!(
                         "{:?} reads {key:?} on {node}, which is not there",
@@ -339,9 +343,9 @@ impl Machines {
                     self.failed.insert((*node, key.clone()));
                 }
             }
-            said.push((p.node, p.event));
+            events.push((p.node, p.event));
         }
-        said
+        events
     }
 
     fn lose(&mut self, n: NodeId, power: bool) {
@@ -363,8 +367,8 @@ fn done(event: &Event) -> bool {
     }
 }
 
-fn fail(p: &mut Pending, kind: FailureKind) {
-    let failure = Failure {
+fn fail(p: &mut Pending, kind: RunErrorKind) {
+    let failure = RunError {
         kind,
         message: "as the test wants it".into(),
     };
@@ -429,7 +433,7 @@ fn home(order: &Do) -> Option<Event> {
 
 /// An allocation whose promises are checked.
 struct Watched<'a> {
-    played: &'a mut Played,
+    simulated: &'a mut SimulatedRun,
     /// Ordered transfers that have not ended, with their nodes.
     transfers: BTreeMap<TransferId, Vec<NodeId>>,
     runs: BTreeMap<(InstanceId, u32), Vec<NodeId>>,
@@ -474,7 +478,7 @@ impl Watched<'_> {
                     return Err("it was not lost, or something with it has not ended".into());
                 }
             }
-            Event::Capacity { spot, .. } if self.lost.contains(&spot.node) => {
+            Event::Capacity { tier_ref, .. } if self.lost.contains(&tier_ref.node) => {
                 return Err("of a lost node".into());
             }
             Event::Evicted { at, .. } if on(at).is_some_and(|n| self.lost.contains(&n)) => {
@@ -488,7 +492,7 @@ impl Watched<'_> {
 
 impl World for Watched<'_> {
     fn now(&self) -> Time {
-        self.played.world.as_ref().map_or(0, |w| w.now())
+        self.simulated.world.as_ref().map_or(0, |w| w.now())
     }
 
     fn perform(&mut self, action: &Action) -> Result<(), WorldError> {
@@ -507,7 +511,7 @@ impl World for Watched<'_> {
             }
             _ => {}
         }
-        self.played.world().perform(action)
+        self.simulated.world().perform(action)
     }
 
     fn next(&mut self, until: Option<Time>) -> Result<(Time, Event), WorldError> {
@@ -517,7 +521,7 @@ impl World for Watched<'_> {
         }
         // Nothing here takes a second: a longer wait is for something that was forgotten.
         let timeout = self.now() + 5_000_000_000;
-        let world = self.played.world();
+        let world = self.simulated.world();
         let (at, event) = world.next(Some(until.map_or(timeout, |u| u.min(timeout))))?;
         if event == Event::Timer && at >= timeout {
             return Err(WorldError(format!(
@@ -532,7 +536,7 @@ impl World for Watched<'_> {
     }
 
     fn poll(&mut self) -> Option<(Time, Event)> {
-        let (at, event) = self.played.world().poll()?;
+        let (at, event) = self.simulated.world().poll()?;
         let broken = self.check(&event).err();
         assert_eq!(broken, None, "{event:?}");
         Some((at, event))
@@ -564,23 +568,23 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
     }));
     let mut script = Script::new(NODES);
     (script.workflow, script.cluster) = (workflow.clone(), cluster.clone());
-    let (told, asked, steps) = (
+    let (for_commands, for_requests, steps) = (
         Arc::clone(&machines),
         Arc::clone(&machines),
         workflow.clone(),
     );
-    script.acts = Arc::new(move |n, t| told.lock().unwrap().told(n, t, &steps));
-    script.answers = Arc::new(move |n, call| asked.lock().unwrap().asked(n, call));
+    script.acts = Arc::new(move |n, t| for_commands.lock().unwrap().handle_command(n, t, &steps));
+    script.answers = Arc::new(move |n, call| for_requests.lock().unwrap().answer(n, call));
     script.home = Box::new(home);
-    let mut played = script.open();
+    let mut simulated = script.open();
     let over = Arc::new(AtomicBool::new(false));
-    let (ended, sessions) = (Arc::clone(&over), Arc::clone(&played.sessions));
+    let (ended, sessions) = (Arc::clone(&over), Arc::clone(&simulated.sessions));
     let newest = move |n: NodeId| {
         let sessions = sessions.lock().unwrap();
         let newest = sessions.range((n, 0)..=(n, u64::MAX)).next_back();
         newest.map(|(_, s)| Arc::clone(s))
     };
-    let (gone, all) = (Arc::clone(&played.gone), Arc::clone(&machines));
+    let (gone, all) = (Arc::clone(&simulated.gone), Arc::clone(&machines));
     // The machines' own time: due events are reported, and now and then a machine is lost or found again.
     let time = std::thread::spawn(move || {
         let mut next = Instant::now();
@@ -631,7 +635,7 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
         prior_data: Vec::new(),
     };
     let mut watched = Watched {
-        played: &mut played,
+        simulated: &mut simulated,
         transfers: BTreeMap::new(),
         runs: BTreeMap::new(),
         lost: BTreeSet::new(),
@@ -676,8 +680,8 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
 
 #[test]
 fn whatever_is_lost_nothing_owed_is_forgotten() {
-    let asked = std::env::var("TARN_SEEDS").ok();
-    let seeds = asked.and_then(|s| s.parse().ok()).unwrap_or(SEEDS);
+    let setting = std::env::var("TARN_SEEDS").ok();
+    let seeds = setting.and_then(|s| s.parse().ok()).unwrap_or(SEEDS);
     let (mut losses, mut returns) = (0, 0);
     for seed in 0..seeds {
         match play(seed) {

@@ -16,7 +16,7 @@ use crate::steps::{InstanceProgress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::{add, sub};
 use tarn_types::action::{Action, AttemptSpec, Do, Subject};
-use tarn_types::event::{AttemptOutcome, Event, FailureKind, Imaged, PriorData, Start, Usage};
+use tarn_types::event::{AttemptOutcome, Event, Imaged, PriorData, RunErrorKind, Start, Usage};
 use tarn_types::id::{DataId, InstanceId};
 use tarn_types::part::{PartInfo, PartRef, Place};
 use tarn_types::reason::Reason;
@@ -113,7 +113,7 @@ impl EngineState {
                 ..
             } => self.ended(*instance, ended, usage),
             Event::Evicted { part, at } => self.evicted(*part, at),
-            Event::Capacity { spot, bytes } => self.ledger.set_capacity(*spot, *bytes),
+            Event::Capacity { tier_ref, bytes } => self.ledger.set_capacity(*tier_ref, *bytes),
             Event::Interrupted { signal } => {
                 // After a second signal nothing is drained.
                 self.drains = *signal == TERMINATE
@@ -253,7 +253,7 @@ impl EngineState {
     fn take_from_others(&mut self, prior: &PriorData) {
         let version = self.data.version_mut(prior.data, 0);
         for part in &prior.parts {
-            let places = part.at.iter().map(|(spot, _)| Place::Node(*spot));
+            let places = part.at.iter().map(|(tier_ref, _)| Place::Node(*tier_ref));
             let mut known = TrackedPart::new(part.info.clone());
             known
                 .replicas
@@ -277,7 +277,7 @@ impl EngineState {
         if let Some(placed) = self.displaced(id)
             && placed.started.is_some()
         {
-            self.ledger.give(&placed.spots, demand);
+            self.ledger.give(&placed.tier_refs, demand);
         }
         if let Some(i) = self.steps.instance_mut(id) {
             i.progress = InstanceProgress::Pending;
@@ -301,10 +301,10 @@ impl EngineState {
             .iter()
             .flatten()
             .flatten()
-            .map(|h| (h.part, h.spot))
+            .map(|h| (h.part, h.tier_ref))
             .collect();
-        for (part, spot) in &pinned {
-            if let Some(r) = self.data.replica_mut(*part, &Place::Node(*spot)) {
+        for (part, tier_ref) in &pinned {
+            if let Some(r) = self.data.replica_mut(*part, &Place::Node(*tier_ref)) {
                 add(&mut r.pins, 1, "pins of a replica");
             }
         }
@@ -327,7 +327,7 @@ impl EngineState {
             return;
         };
         let demand = Demand::of(self.start.workflow.step(id.step));
-        self.ledger.give(&placed.spots, demand);
+        self.ledger.give(&placed.tier_refs, demand);
         self.unpin_views(&placed);
         match ended {
             AttemptOutcome::Committed { outputs, .. } => {
@@ -344,7 +344,7 @@ impl EngineState {
                 step.written.0 = step
                     .written
                     .0
-                    .saturating_add(stored / placed.spots.len().max(1) as u64);
+                    .saturating_add(stored / placed.tier_refs.len().max(1) as u64);
                 step.written.1 += 1;
                 let doubled = step.observed.1 > 1 && step.observed.1.is_power_of_two();
                 self.publish(id, outputs, false);
@@ -356,9 +356,9 @@ impl EngineState {
             AttemptOutcome::Failed {
                 failure, newest, ..
             } => {
-                let written = usage.written / placed.spots.len().max(1) as u64;
+                let written = usage.written / placed.tier_refs.len().max(1) as u64;
                 // Of a lost node's images there may be copies.
-                let lost = failure.kind == FailureKind::NodeLost;
+                let lost = failure.kind == RunErrorKind::NodeLost;
                 let copy = self.steps.instance(id).filter(|_| lost);
                 let copy = copy.and_then(|i| Some(i.kept.images.best(None)?.1));
                 let newer = self.steps.note_progress(id, (*newest).max(copy));
@@ -382,8 +382,8 @@ impl EngineState {
         if replica.state == PartReplicaState::Leaving {
             sub(&mut self.leaving, 1, "replicas that leave");
         }
-        if let Place::Node(spot) = at {
-            self.ledger.vacate(*spot, replica.stored);
+        if let Place::Node(tier_ref) = at {
+            self.ledger.vacate(*tier_ref, replica.stored);
         }
         // It may have to come there again.
         self.data.to_check.insert(part);

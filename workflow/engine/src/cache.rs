@@ -22,14 +22,14 @@ struct TierCache {
 }
 
 impl DataCache {
-    pub(crate) fn add(&mut self, spot: TierRef, part: PartRef, bytes: u64) {
-        let tier = self.tiers.entry(spot).or_default();
+    pub(crate) fn add(&mut self, tier_ref: TierRef, part: PartRef, bytes: u64) {
+        let tier = self.tiers.entry(tier_ref).or_default();
         add(&mut tier.bytes, bytes, "bytes cached");
         tier.parts.push_back((part, bytes));
     }
 
-    pub(crate) fn remove(&mut self, spot: TierRef, part: PartRef) {
-        let Some(tier) = self.tiers.get_mut(&spot) else {
+    pub(crate) fn remove(&mut self, tier_ref: TierRef, part: PartRef) {
+        let Some(tier) = self.tiers.get_mut(&tier_ref) else {
             return;
         };
         // It is nearly always the oldest.
@@ -43,7 +43,7 @@ impl DataCache {
 
     /// A node is lost with all that it had.
     pub(crate) fn lose(&mut self, node: NodeId) {
-        self.tiers.retain(|spot, _| spot.node != node);
+        self.tiers.retain(|tier_ref, _| tier_ref.node != node);
     }
 
     /// Nothing is known to be cached any more.
@@ -52,19 +52,19 @@ impl DataCache {
     }
 
     /// Bytes that are cached on a tier.
-    pub(crate) fn bytes(&self, spot: TierRef) -> u64 {
-        self.tiers.get(&spot).map_or(0, |t| t.bytes)
+    pub(crate) fn bytes(&self, tier_ref: TierRef) -> u64 {
+        self.tiers.get(&tier_ref).map_or(0, |t| t.bytes)
     }
 
     /// The parts cached on a tier, the oldest first, each with its bytes.
-    pub(crate) fn oldest(&self, spot: TierRef) -> impl Iterator<Item = (PartRef, u64)> {
-        let tier = self.tiers.get(&spot).into_iter();
+    pub(crate) fn oldest(&self, tier_ref: TierRef) -> impl Iterator<Item = (PartRef, u64)> {
+        let tier = self.tiers.get(&tier_ref).into_iter();
         tier.flat_map(|t| t.parts.iter().copied())
     }
 
     /// A step ran out of space on these tiers. Whether cached data was in its way.
-    pub(crate) fn was_in_the_way(&mut self, spots: &[TierRef]) -> bool {
-        let crowded: Vec<TierRef> = spots
+    pub(crate) fn was_in_the_way(&mut self, tier_refs: &[TierRef]) -> bool {
+        let crowded: Vec<TierRef> = tier_refs
             .iter()
             .filter(|s| self.bytes(**s) > 0)
             .copied()
@@ -74,8 +74,8 @@ impl DataCache {
     }
 
     /// Whether nothing is to be cached on a tier any more.
-    pub(crate) fn is_closed(&self, spot: TierRef) -> bool {
-        self.closed.contains(&spot)
+    pub(crate) fn is_closed(&self, tier_ref: TierRef) -> bool {
+        self.closed.contains(&tier_ref)
     }
 
     /// The tiers that are closed and on which something is cached still.

@@ -167,7 +167,7 @@ impl TrackedPart {
 
     /// The fastest tier of a node that has it.
     pub(crate) fn on_node(&self, node: NodeId) -> Option<TierRef> {
-        let (first, last) = (spot(node, 0), spot(node, u32::MAX));
+        let (first, last) = (tier_ref(node, 0), tier_ref(node, u32::MAX));
         let mut range = self.replicas.range(Place::Node(first)..=Place::Node(last));
         range.find_map(|(p, r)| match p {
             Place::Node(s) if r.state == PartReplicaState::Present => Some(*s),
@@ -177,7 +177,7 @@ impl TrackedPart {
 
     /// The transfer that brings a replica to a node, if one does.
     pub(crate) fn incoming_to(&self, node: NodeId) -> Option<TransferId> {
-        let (first, last) = (spot(node, 0), spot(node, u32::MAX));
+        let (first, last) = (tier_ref(node, 0), tier_ref(node, u32::MAX));
         let mut range = self.replicas.range(Place::Node(first)..=Place::Node(last));
         range.find_map(|(_, r)| match r.state {
             PartReplicaState::Incoming(id) => Some(id),
@@ -189,14 +189,14 @@ impl TrackedPart {
     pub(crate) fn incoming(&self, at: TierRef) -> bool {
         let range = self
             .replicas
-            .range(Place::Node(spot(at.node, 0))..=Place::Node(at));
+            .range(Place::Node(tier_ref(at.node, 0))..=Place::Node(at));
         range
             .into_iter()
             .any(|(_, r)| matches!(r.state, PartReplicaState::Incoming(_)))
     }
 }
 
-fn spot(node: NodeId, tier: u32) -> TierRef {
+fn tier_ref(node: NodeId, tier: u32) -> TierRef {
     TierRef {
         node,
         tier: TierId(tier),

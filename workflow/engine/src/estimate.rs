@@ -125,7 +125,7 @@ impl EngineState {
             (_, None) => inputs.max(UNKNOWN_BYTES),
         };
         let soft = soft.saturating_mul(state.reserve_factor).max(state.outgrew);
-        let checkpoints = step.restart.map_or(0, |r| r.room);
+        let checkpoints = step.restart.map_or(0, |r| r.space);
         let all = |bytes: u64| bytes.saturating_add(checkpoints);
         (all(soft.max(hard)), all(hard))
     }

@@ -6,7 +6,7 @@ use crate::state::{EngineState, RunStopReason};
 use crate::steps::{InstancePlacement, InstanceProgress, StepInstance};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::action::Subject;
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::id::{InstanceId, NodeId, StepId, TierRef};
 use tarn_types::part::{PartRef, Place, Transfer, TransferKind};
 use tarn_types::reason::Reason;
@@ -41,7 +41,7 @@ impl EngineState {
             TransferKind::Peer | TransferKind::ExternalIn | TransferKind::Promote
         );
         let to = match &t.to {
-            Place::Node(spot) if brings => Some(spot.node),
+            Place::Node(tier_ref) if brings => Some(tier_ref.node),
             _ => None,
         };
         if self.start.options.fail_fast || to.is_none() && !self.delivers(t) {
@@ -73,8 +73,9 @@ impl EngineState {
         let placed = self.steps.placed.difference(&self.steps.running).copied();
         let lacks = |id: &InstanceId| {
             let placed = self.steps.instance(*id).and_then(|i| i.placed());
-            let mut spots = placed.into_iter().flat_map(|p| &p.spots);
-            spots.any(|s| !elsewhere || s.node == node && self.in_place(*s, name, part).is_none())
+            let mut tier_refs = placed.into_iter().flat_map(|p| &p.tier_refs);
+            tier_refs
+                .any(|s| !elsewhere || s.node == node && self.in_place(*s, name, part).is_none())
         };
         let needs = |id: &InstanceId| self.reads_part(*id, name);
         waiting.chain(placed.filter(lacks)).filter(needs).collect()
@@ -231,7 +232,7 @@ impl EngineState {
     /// fits onto its tier and exceeds the bytes set aside.
     fn learns_size(&self, id: InstanceId, placed: &InstancePlacement, written: u64) -> bool {
         let capacity = |s: &TierRef| self.start.cluster.tier(*s).capacity;
-        let fits = placed.spots.iter().all(|s| written <= capacity(s));
+        let fits = placed.tier_refs.iter().all(|s| written <= capacity(s));
         let first = |i: &StepInstance| i.outgrown.is_none();
         fits && written > placed.reserve && self.steps.instance(id).is_some_and(first)
     }
@@ -240,7 +241,7 @@ impl EngineState {
     pub(crate) fn attempt_failed(
         &mut self,
         id: InstanceId,
-        failure: &Failure,
+        failure: &RunError,
         placed: &InstancePlacement,
         written: u64,
         newer: bool,
@@ -248,7 +249,7 @@ impl EngineState {
         let step = self.start.workflow.step(id.step);
         let (name, retries) = (step.name.clone(), step.retries);
         let outgrown = match failure.kind {
-            FailureKind::NoSpace => placed.spots.iter().map(|s| s.tier).max(),
+            RunErrorKind::NoSpace => placed.tier_refs.iter().map(|s| s.tier).max(),
             _ => None,
         };
         let learns = outgrown.is_some() && self.learns_size(id, placed, written);
@@ -260,9 +261,9 @@ impl EngineState {
         if outgrown.is_some() && placed.factor == *factor {
             *factor = factor.saturating_mul(2);
         }
-        let crowded = outgrown.is_some() && self.cache.was_in_the_way(&placed.spots);
-        let lost = failure.kind == FailureKind::NodeLost;
-        let hopeless = matches!(failure.kind, FailureKind::Conflict | FailureKind::Escape);
+        let crowded = outgrown.is_some() && self.cache.was_in_the_way(&placed.tier_refs);
+        let lost = failure.kind == RunErrorKind::NodeLost;
+        let hopeless = matches!(failure.kind, RunErrorKind::Conflict | RunErrorKind::Escape);
         let Some(i) = self.steps.instance_mut(id) else {
             return;
         };

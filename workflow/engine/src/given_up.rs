@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::action::Subject;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::id::NodeId;
 use tarn_types::part::PartRef;
 
 /// Whether a failure counts as a try: not if something else ended it.
-pub(crate) fn counts(kind: FailureKind) -> bool {
-    !matches!(kind, FailureKind::Cancelled | FailureKind::NodeLost)
+pub(crate) fn counts(kind: RunErrorKind) -> bool {
+    !matches!(kind, RunErrorKind::Cancelled | RunErrorKind::NodeLost)
 }
 
 /// The permanent failures of a run that continues with all that does not need them. A step that lacks data that these

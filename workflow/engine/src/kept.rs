@@ -8,7 +8,7 @@ use tarn_types::id::{NodeId, TierRef};
 #[derive(Debug, Default)]
 pub(crate) struct InstanceCheckpoints {
     /// Wherever it ran since it has committed last.
-    pub(crate) spots: BTreeSet<TierRef>,
+    pub(crate) tier_refs: BTreeSet<TierRef>,
     /// The newest that could be restored when its last attempt had failed.
     pub(crate) last: Option<CheckpointId>,
     /// The same of all attempts: a checkpoint that was lost or not seen once is no progress when it is there again.
@@ -36,7 +36,8 @@ pub(crate) struct InstanceImageCopies {
 impl InstanceImageCopies {
     /// The place of the newest of those on nodes that can be used; of equals the node that took it.
     pub(crate) fn best(&self, taken_at: Option<NodeId>) -> Option<(TierRef, CheckpointId)> {
-        let rank = |(spot, id): &(TierRef, CheckpointId)| (*id, Some(spot.node) == taken_at);
+        let rank =
+            |(tier_ref, id): &(TierRef, CheckpointId)| (*id, Some(tier_ref.node) == taken_at);
         self.whole.iter().map(|(s, id)| (*s, *id)).max_by_key(rank)
     }
 }

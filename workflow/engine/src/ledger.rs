@@ -73,53 +73,53 @@ impl Ledger {
         matches!(place, Place::Node(s) if self.is_lost(s.node))
     }
 
-    fn space(&self, spot: TierRef) -> &TierSpace {
-        &self.tiers[spot.node.at()][spot.tier.at()]
+    fn space(&self, tier_ref: TierRef) -> &TierSpace {
+        &self.tiers[tier_ref.node.at()][tier_ref.tier.at()]
     }
 
-    fn tier(&mut self, spot: TierRef) -> &mut TierSpace {
-        &mut self.tiers[spot.node.at()][spot.tier.at()]
+    fn tier(&mut self, tier_ref: TierRef) -> &mut TierSpace {
+        &mut self.tiers[tier_ref.node.at()][tier_ref.tier.at()]
     }
 
-    pub(crate) fn free(&self, spot: TierRef) -> u64 {
-        match self.is_lost(spot.node) {
+    pub(crate) fn free(&self, tier_ref: TierRef) -> u64 {
+        match self.is_lost(tier_ref.node) {
             true => 0,
-            false => self.space(spot).free(),
+            false => self.space(tier_ref).free(),
         }
     }
 
     /// Bytes of a tier that replicas take.
-    pub(crate) fn used(&self, spot: TierRef) -> u64 {
-        self.space(spot).used()
+    pub(crate) fn used(&self, tier_ref: TierRef) -> u64 {
+        self.space(tier_ref).used()
     }
 
-    pub(crate) fn capacity(&self, spot: TierRef) -> u64 {
-        self.space(spot).capacity()
+    pub(crate) fn capacity(&self, tier_ref: TierRef) -> u64 {
+        self.space(tier_ref).capacity()
     }
 
     /// Whether more of a tier is used and promised than there is: it has shrunk since.
-    pub(crate) fn is_overdrawn(&self, spot: TierRef) -> bool {
-        self.space(spot).is_overdrawn()
+    pub(crate) fn is_overdrawn(&self, tier_ref: TierRef) -> bool {
+        self.space(tier_ref).is_overdrawn()
     }
 
-    pub(crate) fn set_capacity(&mut self, spot: TierRef, bytes: u64) {
-        self.tier(spot).set_capacity(bytes);
+    pub(crate) fn set_capacity(&mut self, tier_ref: TierRef, bytes: u64) {
+        self.tier(tier_ref).set_capacity(bytes);
     }
 
-    pub(crate) fn reserve(&mut self, spot: TierRef, bytes: u64) {
-        self.tier(spot).reserve(bytes);
+    pub(crate) fn reserve(&mut self, tier_ref: TierRef, bytes: u64) {
+        self.tier(tier_ref).reserve(bytes);
     }
 
-    pub(crate) fn unreserve(&mut self, spot: TierRef, bytes: u64) {
-        self.tier(spot).unreserve(bytes);
+    pub(crate) fn unreserve(&mut self, tier_ref: TierRef, bytes: u64) {
+        self.tier(tier_ref).unreserve(bytes);
     }
 
-    pub(crate) fn occupy(&mut self, spot: TierRef, bytes: u64) {
-        self.tier(spot).occupy(bytes);
+    pub(crate) fn occupy(&mut self, tier_ref: TierRef, bytes: u64) {
+        self.tier(tier_ref).occupy(bytes);
     }
 
-    pub(crate) fn vacate(&mut self, spot: TierRef, bytes: u64) {
-        self.tier(spot).vacate(bytes);
+    pub(crate) fn vacate(&mut self, tier_ref: TierRef, bytes: u64) {
+        self.tier(tier_ref).vacate(bytes);
     }
 
     /// Forgets all bytes in use and reserved, those of other runs, and which nodes were lost: for recovery, which
@@ -134,10 +134,10 @@ impl Ledger {
     }
 
     /// Whether a step could run on these nodes now, hosts' caps included.
-    pub(crate) fn can_run(&self, spots: &[TierRef], d: Demand) -> bool {
-        spots.iter().all(|s| {
+    pub(crate) fn can_run(&self, tier_refs: &[TierRef], d: Demand) -> bool {
+        tier_refs.iter().all(|s| {
             let host = self.host_of[s.node.at()];
-            let sharing = spots
+            let sharing = tier_refs
                 .iter()
                 .filter(|o| self.host_of[o.node.at()] == host)
                 .count();
@@ -147,8 +147,8 @@ impl Ledger {
         })
     }
 
-    pub(crate) fn take(&mut self, spots: &[TierRef], d: Demand) {
-        for s in spots {
+    pub(crate) fn take(&mut self, tier_refs: &[TierRef], d: Demand) {
+        for s in tier_refs {
             self.nodes[s.node.at()].take(d);
             self.hosts[self.host_of[s.node.at()] as usize].take(d);
         }
@@ -156,15 +156,15 @@ impl Ledger {
 
     /// Takes the available share of the demand of a step that has its nodes already and waits for those before it: in a
     /// forecast, which may have less than all of them take together.
-    pub(crate) fn expect(&mut self, spots: &[TierRef], d: Demand) {
-        for s in spots {
+    pub(crate) fn expect(&mut self, tier_refs: &[TierRef], d: Demand) {
+        for s in tier_refs {
             self.nodes[s.node.at()].expect(d);
             self.hosts[self.host_of[s.node.at()] as usize].expect(d);
         }
     }
 
-    pub(crate) fn give(&mut self, spots: &[TierRef], d: Demand) {
-        for s in spots {
+    pub(crate) fn give(&mut self, tier_refs: &[TierRef], d: Demand) {
+        for s in tier_refs {
             self.nodes[s.node.at()].give(d);
             self.hosts[self.host_of[s.node.at()] as usize].give(d);
         }

@@ -104,17 +104,17 @@ impl EngineState {
         }
         let tiers = self.start.cluster.node(node).tiers.len();
         for w in whole.iter().filter(|w| w.tier.at() < tiers) {
-            let spot = TierRef { node, tier: w.tier };
-            self.ledger.occupy(spot, w.stored);
+            let tier_ref = TierRef { node, tier: w.tier };
+            self.ledger.occupy(tier_ref, w.stored);
             let returned_replica = ReturnedReplica {
                 key: w.key.clone(),
                 stored: w.stored,
                 leaving: false,
             };
-            match self.believes(w, spot) {
-                true => self.adopt(w.part, spot, &returned_replica),
+            match self.believes(w, tier_ref) {
+                true => self.adopt(w.part, tier_ref, &returned_replica),
                 false => {
-                    self.returned.insert(w.part, spot, returned_replica);
+                    self.returned.insert(w.part, tier_ref, returned_replica);
                 }
             }
         }
@@ -127,7 +127,7 @@ impl EngineState {
     }
 
     /// A replica was found when the run continued, of a part that was to be made again: as if a node had come back with it.
-    pub(crate) fn note_returned(&mut self, name: PartRef, spot: TierRef) {
+    pub(crate) fn note_returned(&mut self, name: PartRef, tier_ref: TierRef) {
         let Some(part) = self.data.part(name) else {
             return;
         };
@@ -136,35 +136,34 @@ impl EngineState {
             stored: part.info.stored,
             leaving: false,
         };
-        self.ledger.occupy(spot, returned_replica.stored);
-        self.returned.insert(name, spot, returned_replica);
+        self.ledger.occupy(tier_ref, returned_replica.stored);
+        self.returned.insert(name, tier_ref, returned_replica);
     }
 
     /// Whether a replica that came back is one of its part: of its newest make, which is not being made again.
-    fn believes(&self, w: &IntactReplica, spot: TierRef) -> bool {
+    fn believes(&self, w: &IntactReplica, tier_ref: TierRef) -> bool {
         let workflow = &self.start.workflow;
         let known = w.part.data.at() < workflow.data.len()
             && w.part.version <= workflow.last_version(w.part.data);
         if !known {
             return false;
         }
-        let same = self
-            .data
-            .part(w.part)
-            .is_some_and(|p| p.info.key == w.key && !p.replicas.contains_key(&Place::Node(spot)));
+        let same = self.data.part(w.part).is_some_and(|p| {
+            p.info.key == w.key && !p.replicas.contains_key(&Place::Node(tier_ref))
+        });
         let producer = self.producer(w.part).and_then(|id| self.steps.instance(id));
         same && producer.is_none_or(|i| i.finished())
     }
 
     /// Takes a returned replica as one of its part. Transfers and steps from before the loss may read it still.
-    fn adopt(&mut self, name: PartRef, spot: TierRef, returned_replica: &ReturnedReplica) {
-        let at = Place::Node(spot);
+    fn adopt(&mut self, name: PartRef, tier_ref: TierRef, returned_replica: &ReturnedReplica) {
+        let at = Place::Node(tier_ref);
         let moves = self.transfers.values().flat_map(|t| &t.transfer.parts);
         let moved = moves.filter(|m| m.part == name && m.from == at).count();
         let running = self.steps.running.iter();
         let placed = running.filter_map(|id| self.steps.instance(*id)?.placed());
         let read = placed.flat_map(|p| &p.pinned);
-        let read = read.filter(|p| **p == (name, spot)).count();
+        let read = read.filter(|p| **p == (name, tier_ref)).count();
         let replica = PartReplica {
             state: PartReplicaState::Present,
             stored: returned_replica.stored,
@@ -194,11 +193,11 @@ impl EngineState {
         let made = self.made_by(id);
         let back = made.iter().flat_map(|name| self.returned_of(*name));
         let back: Vec<_> = back.collect();
-        for (name, spot) in back {
+        for (name, tier_ref) in back {
             let key = self.data.part(name).map(|p| p.info.key.clone());
-            let found = key.and_then(|key| self.returned.remove(name, spot, &key));
+            let found = key.and_then(|key| self.returned.remove(name, tier_ref, &key));
             if let Some(returned_replica) = found {
-                self.adopt(name, spot, &returned_replica);
+                self.adopt(name, tier_ref, &returned_replica);
             }
         }
         self.complete(id, InstanceProgress::Done);
@@ -223,17 +222,19 @@ impl EngineState {
     /// The returned replicas of a part that are of its newest make, and stay so far.
     pub(crate) fn returned_of(&self, name: PartRef) -> impl Iterator<Item = (PartRef, TierRef)> {
         let key = self.data.part(name).map(|p| &p.info.key);
-        let spots = self.returned.staying(name, key);
-        spots.map(move |spot| (name, spot))
+        let tier_refs = self.returned.staying(name, key);
+        tier_refs.map(move |tier_ref| (name, tier_ref))
     }
 
     /// Whether an eviction was that of a returned replica: then it is over.
     pub(crate) fn end_returned_eviction(&mut self, part: PartRef, at: &Place) -> bool {
-        let Place::Node(spot) = at else { return false };
-        let Some(stored) = self.returned.end_eviction(part, *spot) else {
+        let Place::Node(tier_ref) = at else {
             return false;
         };
-        self.ledger.vacate(*spot, stored);
+        let Some(stored) = self.returned.end_eviction(part, *tier_ref) else {
+            return false;
+        };
+        self.ledger.vacate(*tier_ref, stored);
         sub(&mut self.leaving, 1, "replicas that leave");
         true
     }
@@ -245,8 +246,10 @@ impl EngineState {
         key: &StoreKey,
         at: &Place,
     ) -> bool {
-        let Place::Node(spot) = at else { return false };
-        let begins = self.returned.begin_eviction(part, key, *spot);
+        let Place::Node(tier_ref) = at else {
+            return false;
+        };
+        let begins = self.returned.begin_eviction(part, key, *tier_ref);
         self.leaving += u64::from(begins);
         begins
     }

@@ -15,7 +15,7 @@ use tarn_types::workflow::{KeepPartition, StoragePartition, Workflow};
 /// A partition that is kept for the workflow.
 #[derive(Debug)]
 pub(crate) struct KeptPartition {
-    pub(crate) spots: Vec<TierRef>,
+    pub(crate) tier_refs: Vec<TierRef>,
     /// Its key in the store; none before an instance that uses it has run.
     pub(crate) key: Option<StoreKey>,
     /// Instances with a place that use it.
@@ -32,7 +32,7 @@ pub(crate) struct Partitions {
 }
 
 /// The tier of a node for a partition, if there is one: the tier it names, or that of the step's outputs.
-pub(crate) fn spot_of(
+pub(crate) fn tier_ref_of(
     cluster: &Cluster,
     partition: &StoragePartition,
     home: TierRef,
@@ -48,9 +48,13 @@ pub(crate) fn spot_of(
     })
 }
 
-fn spots_of(cluster: &Cluster, partition: &StoragePartition, homes: &[TierRef]) -> Vec<TierRef> {
-    let spot = |home: &TierRef| spot_of(cluster, partition, *home).unwrap_or(*home);
-    homes.iter().map(spot).collect()
+fn tier_refs_of(
+    cluster: &Cluster,
+    partition: &StoragePartition,
+    homes: &[TierRef],
+) -> Vec<TierRef> {
+    let tier_ref = |home: &TierRef| tier_ref_of(cluster, partition, *home).unwrap_or(*home);
+    homes.iter().map(tier_ref).collect()
 }
 
 impl Partitions {
@@ -102,8 +106,8 @@ impl Partitions {
         let own = self.of(step).iter();
         let groups: BTreeSet<PartitionId> = own.map(|id| self.groups[id.at()]).collect();
         let mut kept = self.kept.iter();
-        let (id, lies) = kept.find(|(id, _)| groups.contains(&self.groups[id.at()]))?;
-        Some((*id, lies.spots.iter().map(|s| s.node).collect()))
+        let (id, placement) = kept.find(|(id, _)| groups.contains(&self.groups[id.at()]))?;
+        Some((*id, placement.tier_refs.iter().map(|s| s.node).collect()))
     }
 
     /// The space that the partitions of a step take at a position on a node, by tier, if its outputs go to `home`: of
@@ -123,7 +127,10 @@ impl Partitions {
         missing
             .map(|id| {
                 let partition = w.partition(*id);
-                Some((spot_of(cluster, partition, home)?, partition.takes(nodes)))
+                Some((
+                    tier_ref_of(cluster, partition, home)?,
+                    partition.takes(nodes),
+                ))
             })
             .collect()
     }
@@ -138,9 +145,9 @@ impl Partitions {
     ) -> Vec<TierRef> {
         let own = self.of(step).iter();
         let of_one = |id: &PartitionId| match self.kept.get(id) {
-            Some(lies) if lies.key.is_some() => Vec::new(),
-            Some(lies) => lies.spots.clone(),
-            None => spots_of(cluster, w.partition(*id), homes),
+            Some(placement) if placement.key.is_some() => Vec::new(),
+            Some(placement) => placement.tier_refs.clone(),
+            None => tier_refs_of(cluster, w.partition(*id), homes),
         };
         own.flat_map(of_one).collect()
     }
@@ -149,15 +156,18 @@ impl Partitions {
     /// long as one has its place, their space is taken.
     pub(crate) fn sharers(&self, id: InstanceId) -> BTreeSet<InstanceId> {
         let own = self.of(id.step).iter().filter_map(|p| self.kept.get(p));
-        let unmade = own.filter(|lies| lies.key.is_none());
-        unmade.flat_map(|lies| &lies.users).copied().collect()
+        let unmade = own.filter(|placement| placement.key.is_none());
+        unmade
+            .flat_map(|placement| &placement.users)
+            .copied()
+            .collect()
     }
 
     /// Whether an instance with a place uses it.
     pub(crate) fn is_used(&self, partition: PartitionId) -> bool {
         self.kept
             .get(&partition)
-            .is_some_and(|l| !l.users.is_empty())
+            .is_some_and(|p| !p.users.is_empty())
     }
 
     /// The partitions that an attempt of an instance gets. `filled`: whether a step that used it has committed.
@@ -172,12 +182,15 @@ impl Partitions {
         let own = self.of(id.step).iter();
         own.map(|partition| {
             let about = w.partition(*partition);
-            let lies = self.kept.get(partition);
-            let key = lies.and_then(|l| l.key.clone());
+            let placement = self.kept.get(partition);
+            let key = placement.and_then(|p| p.key.clone());
             PartitionAssignment {
                 partition: *partition,
                 key: key.unwrap_or_else(|| StoreKey(format!("{}.{id}.{attempt}", about.name))),
-                spots: lies.map_or_else(|| spots_of(cluster, about, homes), |l| l.spots.clone()),
+                tier_refs: placement.map_or_else(
+                    || tier_refs_of(cluster, about, homes),
+                    |p| p.tier_refs.clone(),
+                ),
                 filled: about.keep == KeepPartition::Workflow && filled(*partition),
             }
         })
@@ -185,19 +198,22 @@ impl Partitions {
     }
 
     /// An attempt begins: a partition that it is the first to use gets the key of this attempt.
-    pub(crate) fn run(&mut self, lent: &[PartitionAssignment]) {
-        for lent in lent {
-            if let Some(lies) = self.kept.get_mut(&lent.partition) {
-                lies.key.get_or_insert_with(|| lent.key.clone());
+    pub(crate) fn run(&mut self, exported: &[PartitionAssignment]) {
+        for exported in exported {
+            if let Some(placement) = self.kept.get_mut(&exported.partition) {
+                placement.key.get_or_insert_with(|| exported.key.clone());
             }
         }
     }
 
     /// The run resumes, all space is counted again: that of kept partitions. No instance has a place.
     pub(crate) fn resumed(&self, w: &Workflow, ledger: &mut Ledger) {
-        for (id, lies) in &self.kept {
-            let bytes = w.partition(*id).takes(lies.spots.len());
-            lies.spots.iter().for_each(|s| ledger.reserve(*s, bytes));
+        for (id, placement) in &self.kept {
+            let bytes = w.partition(*id).takes(placement.tier_refs.len());
+            placement
+                .tier_refs
+                .iter()
+                .for_each(|s| ledger.reserve(*s, bytes));
         }
     }
 
@@ -212,19 +228,19 @@ impl Partitions {
         let Self { of_step, kept, .. } = self;
         for partition in of_step.get(id.step.at()).into_iter().flatten() {
             let about = w.partition(*partition);
-            let spots = spots_of(cluster, about, homes);
+            let tier_refs = tier_refs_of(cluster, about, homes);
             let is_kept = about.keep == KeepPartition::Workflow;
             if !is_kept || !kept.contains_key(partition) {
                 let bytes = about.takes(homes.len());
-                spots.iter().for_each(|s| ledger.reserve(*s, bytes));
+                tier_refs.iter().for_each(|s| ledger.reserve(*s, bytes));
             }
             if is_kept {
-                let lies = kept.entry(*partition).or_insert_with(|| KeptPartition {
-                    spots,
+                let placement = kept.entry(*partition).or_insert_with(|| KeptPartition {
+                    tier_refs,
                     key: None,
                     users: BTreeSet::new(),
                 });
-                lies.users.insert(id);
+                placement.users.insert(id);
             }
         }
     }
@@ -242,13 +258,13 @@ impl Partitions {
             let about = w.partition(*partition);
             let bytes = about.takes(homes.len());
             if about.keep == KeepPartition::Step {
-                let spots = spots_of(cluster, about, homes);
-                spots.iter().for_each(|s| ledger.unreserve(*s, bytes));
-            } else if let Some(lies) = kept.get_mut(partition) {
-                lies.users.remove(&id);
-                if lies.key.is_none() && lies.users.is_empty() {
-                    let spots = lies.spots.iter();
-                    spots.for_each(|s| ledger.unreserve(*s, bytes));
+                let tier_refs = tier_refs_of(cluster, about, homes);
+                tier_refs.iter().for_each(|s| ledger.unreserve(*s, bytes));
+            } else if let Some(placement) = kept.get_mut(partition) {
+                placement.users.remove(&id);
+                if placement.key.is_none() && placement.users.is_empty() {
+                    let tier_refs = placement.tier_refs.iter();
+                    tier_refs.for_each(|s| ledger.unreserve(*s, bytes));
                     kept.remove(partition);
                 }
             }
@@ -257,10 +273,10 @@ impl Partitions {
 
     /// Removes a partition and releases its space.
     pub(crate) fn discard(&mut self, w: &Workflow, ledger: &mut Ledger, partition: PartitionId) {
-        if let Some(lies) = self.kept.remove(&partition) {
-            let bytes = w.partition(partition).takes(lies.spots.len());
-            let spots = lies.spots.iter();
-            spots.for_each(|s| ledger.unreserve(*s, bytes));
+        if let Some(placement) = self.kept.remove(&partition) {
+            let bytes = w.partition(partition).takes(placement.tier_refs.len());
+            let tier_refs = placement.tier_refs.iter();
+            tier_refs.for_each(|s| ledger.unreserve(*s, bytes));
         }
     }
 }

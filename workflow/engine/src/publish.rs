@@ -325,7 +325,7 @@ impl EngineState {
             }
             let again = !before.is_empty();
             let mut same = true;
-            for (info, spots) in &o.parts {
+            for (info, tier_refs) in &o.parts {
                 let earlier = before.remove(&(id.index, info.seq));
                 same &= earlier
                     .as_ref()
@@ -340,7 +340,7 @@ impl EngineState {
                         unchanged && outside && r.state != PartReplicaState::Bad
                     }));
                 }
-                for s in spots {
+                for s in tier_refs {
                     if self.ledger.is_lost(s.node) {
                         continue;
                     }
@@ -557,7 +557,9 @@ impl EngineState {
         let mut outputs = prior.outputs;
         for (o, (data, version)) in outputs.iter_mut().zip(&made) {
             (o.data, o.version) = (*data, *version);
-            o.parts.iter_mut().for_each(|(_, spots)| spots.clear());
+            o.parts
+                .iter_mut()
+                .for_each(|(_, tier_refs)| tier_refs.clear());
         }
         self.publish(id, &outputs, false);
         for (output, part, place) in &prior.held {
@@ -593,9 +595,9 @@ impl EngineState {
             staged: false,
             is_others: false,
         };
-        if let Place::Node(spot) = place {
+        if let Place::Node(tier_ref) = place {
             replica.stored = part.info.stored;
-            self.ledger.occupy(*spot, replica.stored);
+            self.ledger.occupy(*tier_ref, replica.stored);
         }
         if let Some(part) = self.data.part_mut(name) {
             part.replicas.insert(place.clone(), replica);
@@ -650,8 +652,8 @@ impl EngineState {
         let own = |at: &&(PartRef, Place)| !others.contains_key(*at);
         for (name, place) in found.iter().filter(own) {
             match place {
-                Place::Node(spot) if self.was_to_run_again(*name) => {
-                    self.note_returned(*name, *spot)
+                Place::Node(tier_ref) if self.was_to_run_again(*name) => {
+                    self.note_returned(*name, *tier_ref)
                 }
                 _ => self.found(*name, place),
             }

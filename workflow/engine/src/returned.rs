@@ -25,22 +25,24 @@ impl ReturnedReplicas {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PartRef, TierRef, &ReturnedReplica)> {
         self.all
             .iter()
-            .map(|((name, spot, _), r)| (*name, *spot, r))
+            .map(|((name, tier_ref, _), r)| (*name, *tier_ref, r))
     }
 
-    pub(crate) fn insert(&mut self, name: PartRef, spot: TierRef, replica: ReturnedReplica) {
-        let before = self.all.insert((name, spot, replica.key.clone()), replica);
-        debug_assert!(before.is_none(), "{name} returned twice to {spot:?}");
+    pub(crate) fn insert(&mut self, name: PartRef, tier_ref: TierRef, replica: ReturnedReplica) {
+        let before = self
+            .all
+            .insert((name, tier_ref, replica.key.clone()), replica);
+        debug_assert!(before.is_none(), "{name} returned twice to {tier_ref:?}");
         self.unsorted = true;
     }
 
     pub(crate) fn remove(
         &mut self,
         name: PartRef,
-        spot: TierRef,
+        tier_ref: TierRef,
         key: &StoreKey,
     ) -> Option<ReturnedReplica> {
-        self.all.remove(&(name, spot, key.clone()))
+        self.all.remove(&(name, tier_ref, key.clone()))
     }
 
     pub(crate) fn clear(&mut self) {
@@ -65,12 +67,17 @@ impl ReturnedReplicas {
         let all = self.all.range((name, first, StoreKey(String::new()))..);
         all.take_while(move |((part, ..), _)| *part == name)
             .filter(move |(_, r)| Some(&r.key) == key && !r.leaving)
-            .map(|((_, spot, _), _)| *spot)
+            .map(|((_, tier_ref, _), _)| *tier_ref)
     }
 
     /// The eviction of one begins. False where none with this key stays there.
-    pub(crate) fn begin_eviction(&mut self, name: PartRef, key: &StoreKey, spot: TierRef) -> bool {
-        let replica = self.all.get_mut(&(name, spot, key.clone()));
+    pub(crate) fn begin_eviction(
+        &mut self,
+        name: PartRef,
+        key: &StoreKey,
+        tier_ref: TierRef,
+    ) -> bool {
+        let replica = self.all.get_mut(&(name, tier_ref, key.clone()));
         let Some(replica) = replica.filter(|r| !r.leaving) else {
             return false;
         };
@@ -79,9 +86,9 @@ impl ReturnedReplicas {
     }
 
     /// The eviction of one has ended: the bytes that it took. `None` where none was being evicted there.
-    pub(crate) fn end_eviction(&mut self, name: PartRef, spot: TierRef) -> Option<u64> {
-        let from = self.all.range((name, spot, StoreKey(String::new()))..);
-        let mut here = from.take_while(|((part, at, _), _)| (*part, *at) == (name, spot));
+    pub(crate) fn end_eviction(&mut self, name: PartRef, tier_ref: TierRef) -> Option<u64> {
+        let from = self.all.range((name, tier_ref, StoreKey(String::new()))..);
+        let mut here = from.take_while(|((part, at, _), _)| (*part, *at) == (name, tier_ref));
         let (leaving, _) = here.find(|(_, r)| r.leaving)?;
         let leaving = leaving.clone();
         Some(self.all.remove(&leaving)?.stored)
@@ -89,7 +96,9 @@ impl ReturnedReplicas {
 
     /// A node is lost, and all that had returned to it. How many of these were being evicted.
     pub(crate) fn lose_node(&mut self, node: NodeId) -> u64 {
-        let lost = self.all.extract_if(.., |(_, spot, _), _| spot.node == node);
+        let lost = self
+            .all
+            .extract_if(.., |(_, tier_ref, _), _| tier_ref.node == node);
         lost.filter(|(_, r)| r.leaving).count() as u64
     }
 }
@@ -107,7 +116,7 @@ mod tests {
             origin: 0,
             seq: 0,
         };
-        let spot = TierRef {
+        let tier_ref = TierRef {
             node: NodeId(1),
             tier: TierId(0),
         };
@@ -119,16 +128,19 @@ mod tests {
                 stored,
                 leaving: false,
             };
-            returned.insert(name, spot, replica);
+            returned.insert(name, tier_ref, replica);
         }
         assert_eq!(returned.iter().count(), 2);
         assert_eq!(returned.staying(name, Some(&key("second"))).count(), 1);
-        assert_eq!(returned.end_eviction(name, spot), None);
-        assert!(returned.begin_eviction(name, &key("second"), spot));
-        assert!(!returned.begin_eviction(name, &key("second"), spot));
-        assert_eq!(returned.end_eviction(name, spot), Some(20));
+        assert_eq!(returned.end_eviction(name, tier_ref), None);
+        assert!(returned.begin_eviction(name, &key("second"), tier_ref));
+        assert!(!returned.begin_eviction(name, &key("second"), tier_ref));
+        assert_eq!(returned.end_eviction(name, tier_ref), Some(20));
         assert_eq!(
-            returned.remove(name, spot, &key("first")).unwrap().stored,
+            returned
+                .remove(name, tier_ref, &key("first"))
+                .unwrap()
+                .stored,
             10
         );
     }

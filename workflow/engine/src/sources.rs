@@ -23,7 +23,7 @@ impl EngineState {
     /// The fastest tier of a node from which a step there can use a part. Under `stage-through` only replicas that were
     /// staged in for it, and those of another workflow.
     pub(crate) fn usable_on(&self, node: NodeId, part: &TrackedPart) -> Option<TierRef> {
-        let spot = part.on_node(node)?;
+        let tier_ref = part.on_node(node)?;
         if self.data_mode() == DataMode::StageThrough {
             let staged = |(p, r): (&Place, &PartReplica)| match p {
                 Place::Node(s) if s.node == node && (r.staged || r.is_others) => Some(*s),
@@ -31,34 +31,34 @@ impl EngineState {
             };
             return part.present().find_map(staged);
         }
-        Some(spot)
+        Some(tier_ref)
     }
 
-    /// The tier of a node that an input is brought to for a step on `spot`: the dataset's own if it names one.
-    pub(crate) fn target(&self, spot: TierRef, data: DataId) -> TierRef {
+    /// The tier of a node that an input is brought to for a step on `tier_ref`: the dataset's own if it names one.
+    pub(crate) fn target(&self, tier_ref: TierRef, data: DataId) -> TierRef {
         let Some(name) = &self.start.workflow.dataset(data).tier else {
-            return spot;
+            return tier_ref;
         };
-        let tiers = (0u32..).zip(&self.start.cluster.node(spot.node).tiers);
+        let tiers = (0u32..).zip(&self.start.cluster.node(tier_ref.node).tiers);
         let named = tiers
             .filter(|(_, t)| t.name == *name)
             .map(|(i, _)| TierId(i))
             .next();
         TierRef {
-            node: spot.node,
-            tier: named.unwrap_or(spot.tier),
+            node: tier_ref.node,
+            tier: named.unwrap_or(tier_ref.tier),
         }
     }
 
-    /// Whether a step on `spot` can use a part in place: on its target tier or a faster one.
+    /// Whether a step on `tier_ref` can use a part in place: on its target tier or a faster one.
     pub(crate) fn in_place(
         &self,
-        spot: TierRef,
+        tier_ref: TierRef,
         name: PartRef,
         part: &TrackedPart,
     ) -> Option<TierRef> {
-        let target = self.target(spot, name.data);
-        self.usable_on(spot.node, part)
+        let target = self.target(tier_ref, name.data);
+        self.usable_on(tier_ref.node, part)
             .filter(|s| s.tier <= target.tier)
     }
 
@@ -108,7 +108,7 @@ impl EngineState {
         part: &TrackedPart,
     ) -> Option<(Place, TransferKind)> {
         let slower = self.usable_on(target.node, part);
-        let slower = slower.map(|spot| (Place::Node(spot), TransferKind::Promote));
+        let slower = slower.map(|tier_ref| (Place::Node(tier_ref), TransferKind::Promote));
         let best = self.best_source(target.node, part);
         let mut ways = slower.iter().chain(&best);
         let untried = ways.find(|(from, _)| !part.is_refused(Some(target.node), from));

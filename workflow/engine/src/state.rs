@@ -117,22 +117,29 @@ impl EngineState {
             .get_or_insert(RunStopReason::Failed { about, message });
     }
 
-    pub(crate) fn assigned(&mut self, id: InstanceId, spots: &[TierRef], reserve: u64, end: Time) {
+    pub(crate) fn assigned(
+        &mut self,
+        id: InstanceId,
+        tier_refs: &[TierRef],
+        reserve: u64,
+        end: Time,
+    ) {
         self.steps.dequeue(id);
-        for s in spots {
+        for s in tier_refs {
             self.ledger.reserve(*s, reserve);
             self.steps.on_node[s.node.at()].insert(id);
         }
         self.steps.placed.insert(id);
         let about = (&self.start.workflow, &self.start.cluster);
-        self.partitions.place(about, &mut self.ledger, id, spots);
+        self.partitions
+            .place(about, &mut self.ledger, id, tier_refs);
         // The space that it sets aside for itself has space for images too.
         self.steps
-            .give_image_space_back(&mut self.ledger, id, |at| spots.contains(&at));
+            .give_image_space_back(&mut self.ledger, id, |at| tier_refs.contains(&at));
         let factor = self.steps.all[id.step.at()].reserve_factor;
         if let Some(i) = self.steps.instance_mut(id) {
             i.progress = InstanceProgress::Assigned(InstancePlacement {
-                spots: spots.to_vec(),
+                tier_refs: tier_refs.to_vec(),
                 reserve,
                 factor,
                 end,
@@ -146,16 +153,16 @@ impl EngineState {
     /// Takes an instance from its nodes; returns where it was.
     pub(crate) fn displaced(&mut self, id: InstanceId) -> Option<InstancePlacement> {
         let placed = self.steps.instance(id)?.placed()?.clone();
-        for s in &placed.spots {
+        for s in &placed.tier_refs {
             self.ledger.unreserve(*s, placed.reserve);
             self.steps.on_node[s.node.at()].remove(&id);
         }
         let about = (&self.start.workflow, &self.start.cluster);
         self.partitions
-            .displace(about, &mut self.ledger, id, &placed.spots);
+            .displace(about, &mut self.ledger, id, &placed.tier_refs);
         self.steps.placed.remove(&id);
         self.steps.running.remove(&id);
-        if placed.spots.iter().any(|s| self.ledger.is_lost(s.node)) {
+        if placed.tier_refs.iter().any(|s| self.ledger.is_lost(s.node)) {
             // It is to be placed there itself; the space of older copies elsewhere stays counted.
             let next = self.steps.instance(id)?.kept.images.best(None);
             let next = next.map(|(at, _)| at.node);
@@ -167,8 +174,8 @@ impl EngineState {
     }
 
     pub(crate) fn unpin_views(&mut self, placed: &InstancePlacement) {
-        for (part, spot) in &placed.pinned {
-            self.unpin(*part, &Place::Node(*spot));
+        for (part, tier_ref) in &placed.pinned {
+            self.unpin(*part, &Place::Node(*tier_ref));
         }
     }
 
@@ -181,11 +188,11 @@ impl EngineState {
     }
 
     /// A replica stays for later runs.
-    pub(crate) fn cached(&mut self, part: PartRef, spot: TierRef) {
-        if let Some(r) = self.data.replica_mut(part, &Place::Node(spot)) {
+    pub(crate) fn cached(&mut self, part: PartRef, tier_ref: TierRef) {
+        if let Some(r) = self.data.replica_mut(part, &Place::Node(tier_ref)) {
             r.state = PartReplicaState::Cached;
             let stored = r.stored;
-            self.cache.add(spot, part, stored);
+            self.cache.add(tier_ref, part, stored);
         }
     }
 
@@ -193,8 +200,8 @@ impl EngineState {
     pub(crate) fn uncached(&mut self, part: PartRef, at: &Place) {
         let replica = self.data.replica_mut(part, at);
         let cached = replica.is_some_and(|r| r.state == PartReplicaState::Cached);
-        if let (true, Place::Node(spot)) = (cached, at) {
-            self.cache.remove(*spot, part);
+        if let (true, Place::Node(tier_ref)) = (cached, at) {
+            self.cache.remove(*tier_ref, part);
         }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) enum InstanceProgress {
 /// The places of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InstancePlacement {
-    pub(crate) spots: Vec<TierRef>,
+    pub(crate) tier_refs: Vec<TierRef>,
     /// Bytes reserved on each spot for its outputs.
     pub(crate) reserve: u64,
     /// Its step's [`StepState::reserve_factor`] when it was placed.

@@ -7,7 +7,7 @@ use tarn_engine::{Engine, replay};
 use tarn_ports::Record;
 use tarn_simulator::{FaultPlan, Rules, Simulation};
 use tarn_types::action::{Action, Outcome};
-use tarn_types::event::{Event, FailureKind, Start};
+use tarn_types::event::{Event, RunErrorKind, Start};
 use tarn_types::part::{Place, Transfer, TransferKind};
 use tarn_types::units::SECOND;
 
@@ -53,15 +53,20 @@ fn what_no_peer_gives_is_read_outside() {
         link_failure_probability: 1.0,
         ..FaultPlan::default()
     };
-    let played = play_in(&s, Simulation::new(&s, e).with_faults(faults));
-    assert_eq!(played.outcome, Outcome::Done, "{}", played.trace());
+    let simulated = simulate_in(&s, Simulation::new(&s, e).with_faults(faults));
+    assert_eq!(simulated.outcome, Outcome::Done, "{}", simulated.trace());
     let mut rules = Rules::new();
-    let kept = played.records.iter().try_for_each(|r| rules.check(r));
+    let kept = simulated.records.iter().try_for_each(|r| rules.check(r));
     kept.unwrap();
-    let actions: Vec<Action> = played.actions().cloned().collect();
+    let actions: Vec<Action> = simulated.actions().cloned().collect();
     let kinds: Vec<_> = transfers_in(&actions).iter().map(|t| t.kind).collect();
     use TransferKind::{ExternalIn, Peer};
-    assert_eq!(kinds, [ExternalIn, Peer, ExternalIn], "{}", played.trace());
+    assert_eq!(
+        kinds,
+        [ExternalIn, Peer, ExternalIn],
+        "{}",
+        simulated.trace()
+    );
 }
 
 /// The hand of a run whose `one` has made `x` on node 0, and the transfers for `wide` then.
@@ -84,19 +89,19 @@ fn what_only_one_node_has_is_asked_for_again_after_pauses() {
     let (mut hand, moves) = made(&begin(TEXT, 2));
     let x = of(&moves, 1);
     hand.brought(&of(&moves, 0), BYTES);
-    let after = hand.failed(x.id, FailureKind::Io);
+    let after = hand.failed(x.id, RunErrorKind::Io);
     assert!(after.is_empty(), "{after:?}");
-    assert_eq!(hand.asks_in(), Some(SECOND / 2));
-    let second = of(&transfers_in(&hand.says(Event::Timer)), 1);
+    assert_eq!(hand.next_step_in(), Some(SECOND / 2));
+    let second = of(&transfers_in(&hand.step(Event::Timer)), 1);
     assert_eq!(second.parts[0].from, x.parts[0].from);
-    let after = hand.failed(second.id, FailureKind::Io);
+    let after = hand.failed(second.id, RunErrorKind::Io);
     assert!(after.is_empty(), "{after:?}");
-    assert_eq!(hand.asks_in(), Some(2 * SECOND));
+    assert_eq!(hand.next_step_in(), Some(2 * SECOND));
     // Something else happens meanwhile: nothing is tried before its time.
-    assert!(hand.says(Event::Timer).is_empty());
-    assert_eq!(hand.asks_in(), Some(SECOND));
-    let third = of(&transfers_in(&hand.says(Event::Timer)), 1);
-    hand.failed(third.id, FailureKind::Io);
+    assert!(hand.step(Event::Timer).is_empty());
+    assert_eq!(hand.next_step_in(), Some(SECOND));
+    let third = of(&transfers_in(&hand.step(Event::Timer)), 1);
+    hand.failed(third.id, RunErrorKind::Io);
     assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
 }
 
@@ -113,12 +118,12 @@ fn another_replica_is_asked_first() {
     // The third follows the second, which has it from the first; the next source is not the failed one.
     hand.brought(second, BYTES);
     let from = |t: &Transfer| t.parts[0].from.clone();
-    let again = of(&transfers_in(&hand.failed(third.id, FailureKind::Io)), 1);
+    let again = of(&transfers_in(&hand.failed(third.id, RunErrorKind::Io)), 1);
     assert_ne!(from(&again), from(third));
     assert!(matches!(from(&again), Place::Node(_)));
     // Both have failed: after a pause they are tried again.
-    assert!(transfers_in(&hand.failed(again.id, FailureKind::Io)).is_empty());
-    let once_more = of(&transfers_in(&hand.says(Event::Timer)), 1);
+    assert!(transfers_in(&hand.failed(again.id, RunErrorKind::Io)).is_empty());
+    let once_more = of(&transfers_in(&hand.step(Event::Timer)), 1);
     assert!([from(third), from(&again)].contains(&from(&once_more)));
 }
 
@@ -129,21 +134,21 @@ fn a_rebuilt_engine_remembers_who_failed() {
     let mut log = Log::default();
     let mut live = Engine::new();
     let mut now = 0;
-    let mut says = |event: Event, log: &mut Log| {
+    let mut step = |event: Event, log: &mut Log| {
         let mut actions = Vec::new();
         now += SECOND;
         live.step(now, &event, &mut actions);
         log.note(now, event, actions.clone());
         (actions, live.deadline())
     };
-    says(Event::Started(Box::new(s.clone())), &mut log);
+    step(Event::Started(Box::new(s.clone())), &mut log);
     let listed = Event::SourceListed {
         data: data(0),
         parts: source(None, BYTES),
     };
-    let first = of(&transfers_in(&says(listed, &mut log).0), 0);
-    let failure = tarn_types::event::Failure {
-        kind: FailureKind::Io,
+    let first = of(&transfers_in(&step(listed, &mut log).0), 0);
+    let failure = tarn_types::event::RunError {
+        kind: RunErrorKind::Io,
         message: "cut".into(),
     };
     let failed = Event::TransferFailed {
@@ -151,7 +156,7 @@ fn a_rebuilt_engine_remembers_who_failed() {
         failure,
         damaged: None,
     };
-    let (actions, deadline) = says(failed, &mut log);
+    let (actions, deadline) = step(failed, &mut log);
     assert!(actions.is_empty() && deadline.is_some());
     let (mut again, ..) = replay(&log.0);
     let mut early = Vec::new();
@@ -160,7 +165,7 @@ fn a_rebuilt_engine_remembers_who_failed() {
     assert_eq!(again.deadline(), deadline);
     let mut late = Vec::new();
     again.step(4 * SECOND, &Event::Timer, &mut late);
-    assert_eq!(late, says(Event::Timer, &mut log).0);
+    assert_eq!(late, step(Event::Timer, &mut log).0);
     assert_eq!(of(&transfers_in(&late), 0).parts, first.parts);
 }
 

@@ -4,7 +4,7 @@ mod common;
 use common::*;
 use tarn_simulator::Rules;
 use tarn_types::action::{Action, Do, Outcome};
-use tarn_types::event::{FailureKind, Start};
+use tarn_types::event::{RunErrorKind, Start};
 use tarn_types::id::{NodeId, TierRef};
 use tarn_types::part::{Place, Transfer, TransferKind};
 use tarn_types::reason::Reason;
@@ -52,24 +52,24 @@ fn what_eight_nodes_lack_is_read_once_and_passed_on() {
         let s = begin(8, allocation);
         let mut e = estimates(0);
         e.sources.insert(data(0), Ok(source(None, BYTES)));
-        let played = play(&s, e);
-        assert_eq!(played.outcome, Outcome::Done, "{}", played.trace());
+        let simulated = simulate(&s, e);
+        assert_eq!(simulated.outcome, Outcome::Done, "{}", simulated.trace());
         let mut rules = Rules::new();
-        played
+        simulated
             .records
             .iter()
             .try_for_each(|r| rules.check(r))
             .unwrap();
-        assert_eq!(played.moved(TransferKind::ExternalIn), outside * BYTES);
-        assert_eq!(played.moved(TransferKind::Peer), (8 - outside) * BYTES);
+        assert_eq!(simulated.moved(TransferKind::ExternalIn), outside * BYTES);
+        assert_eq!(simulated.moved(TransferKind::Peer), (8 - outside) * BYTES);
         if allocation {
-            let actions: Vec<_> = played.actions().cloned().collect();
+            let actions: Vec<_> = simulated.actions().cloned().collect();
             let mut senders: Vec<_> = ways(&transfers_in(&actions)).iter().map(|w| w.0).collect();
             senders.sort_unstable();
             senders.dedup();
             assert_eq!(senders.len(), 8, "no node sends it twice");
             // All at the same time: hardly longer than one copy at the store's 100 MB/s, and the step's second.
-            assert!(played.end() < 2_100_000_000, "{}", played.trace());
+            assert!(simulated.end() < 2_100_000_000, "{}", simulated.trace());
         }
     }
 }
@@ -91,16 +91,16 @@ fn when_a_copy_fails_what_follows_it_is_given_up_and_ordered_anew_and_is_no_fail
         given_up.map(id).collect::<Vec<_>>()
     };
     // The second node's copy fails: it reads outside now, the others follow whom they can.
-    let after = hand.failed(orders[1].id, FailureKind::Io);
+    let after = hand.failed(orders[1].id, RunErrorKind::Io);
     assert_eq!(given_up(&after), [orders[2].id, orders[3].id]);
     assert_eq!(ways(&transfers_in(&after)), [(None, 1)]);
     let second = transfers_in(&after).remove(0);
-    let after = hand.failed(orders[2].id, FailureKind::Cancelled);
+    let after = hand.failed(orders[2].id, RunErrorKind::Cancelled);
     assert_eq!(ways(&transfers_in(&after)), [(Some(0), 2)]);
     let third = transfers_in(&after).remove(0);
-    let after = hand.failed(orders[3].id, FailureKind::SourceChanged);
-    let says = "what a chain says of the source is not believed";
-    assert_eq!(ways(&transfers_in(&after)), [(None, 3)], "{says}");
+    let after = hand.failed(orders[3].id, RunErrorKind::SourceChanged);
+    let message = "what a chain says of the source is not believed";
+    assert_eq!(ways(&transfers_in(&after)), [(None, 3)], "{message}");
     let fourth = transfers_in(&after).remove(0);
     for t in [&orders[0], &second, &third] {
         let after = hand.brought(t, BYTES);
@@ -114,7 +114,7 @@ fn when_the_first_copy_fails_the_whole_chain_goes_and_a_new_one_begins() {
     let (mut hand, _) = Hand::begin(&begin(3, true));
     let orders = transfers_in(&hand.listed(0, source(None, BYTES)));
     assert_eq!(ways(&orders), [(None, 0), (Some(0), 1), (Some(1), 2)]);
-    let after = hand.failed(orders[0].id, FailureKind::Io);
+    let after = hand.failed(orders[0].id, RunErrorKind::Io);
     let given_up = |id| {
         let is = |a: &Action| a.what == Do::Abandon { id } && a.why == Reason::ChainBroken;
         after.iter().any(is)
@@ -127,10 +127,10 @@ fn when_the_first_copy_fails_the_whole_chain_goes_and_a_new_one_begins() {
     assert_eq!(ways(std::slice::from_ref(&again)), [(None, 0)]);
     // Transfers that had been given up end late: the new ones follow the replica on its way, then the replica that is
     // there.
-    let second = transfers_in(&hand.failed(orders[1].id, FailureKind::Cancelled));
+    let second = transfers_in(&hand.failed(orders[1].id, RunErrorKind::Cancelled));
     assert_eq!(ways(&second), [(Some(0), 1)]);
     hand.brought(&again, BYTES);
-    let third = transfers_in(&hand.failed(orders[2].id, FailureKind::Cancelled));
+    let third = transfers_in(&hand.failed(orders[2].id, RunErrorKind::Cancelled));
     assert_eq!(
         ways(&third),
         [(Some(1), 2)],

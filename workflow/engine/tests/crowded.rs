@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use std::path::Path;
 use tarn_types::action::{Action, Do, Outcome};
-use tarn_types::event::{Event, FailureKind};
+use tarn_types::event::{Event, RunErrorKind};
 use tarn_types::part::{Place, TransferKind};
 use tarn_types::reason::Reason;
 use tarn_types::units::SECOND;
@@ -16,7 +16,7 @@ fn unassigned(actions: &[Action]) -> bool {
 }
 
 #[test]
-fn further_copies_do_not_take_the_room_that_somebody_waits_for() {
+fn further_copies_do_not_take_the_space_that_somebody_waits_for() {
     let text = r#"
 name = "w"
 [data.d]
@@ -52,7 +52,7 @@ out = ["end"]
     let mut sim = tarn_simulator::Simulation::new(&s, e);
     // A run that goes round in circles is stopped here, instead of for ever.
     sim.inject(600 * SECOND, Event::Interrupted { signal: 2 });
-    let p = play_in(&s, sim);
+    let p = simulate_in(&s, sim);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     assert!(
         p.reasons().any(|r| matches!(r, Reason::Copies { .. })),
@@ -60,31 +60,31 @@ out = ["end"]
     );
     assert!(
         p.reasons()
-            .any(|r| matches!(r, Reason::EvictForRoom { .. })),
+            .any(|r| matches!(r, Reason::EvictForSpace { .. })),
         "and then somebody else needed it"
     );
 }
 
 #[test]
-fn an_assignment_whose_room_has_gone_is_taken_back_and_made_anew() {
+fn an_assignment_whose_space_has_gone_is_taken_back_and_made_anew() {
     let text = "name = \"w\"\n[data.i]\nsource = \"/in\"\n[data.o]\ndest = \"/out\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nin = [\"i\"]\nout = [\"o\"]\n";
     let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
     let (mut hand, _) = Hand::begin(&s);
     let first = transfers_in(&hand.listed(0, source(None, 20 * MB)));
     let shrunk = Event::Capacity {
-        spot: fast(0),
+        tier_ref: fast(0),
         bytes: MB,
     };
-    hand.says(shrunk);
-    let after = hand.failed(first[0].id, FailureKind::Cancelled);
+    hand.step(shrunk);
+    let after = hand.failed(first[0].id, RunErrorKind::Cancelled);
     assert!(unassigned(&after), "{after:?}");
     assert!(transfers_in(&after).is_empty());
     assert!(hand.engine.deadline().is_some(), "it looks again");
-    let again = hand.says(Event::Timer);
+    let again = hand.step(Event::Timer);
     assert!(!unassigned(&again), "it waits without a place: {again:?}");
     assert!(hand.engine.deadline().is_some());
-    let grown = hand.says(Event::Capacity {
-        spot: fast(0),
+    let grown = hand.step(Event::Capacity {
+        tier_ref: fast(0),
         bytes: 100 * MB,
     });
     let second = transfers_in(&grown);
@@ -109,7 +109,7 @@ fn attempts_that_filled_the_same_reservation_double_it_once() {
     assert_eq!(runs.len(), 20);
     let mut again = Vec::new();
     for run in &runs {
-        again.extend(runs_in(&hand.fails(run, FailureKind::NoSpace)));
+        again.extend(runs_in(&hand.fails(run, RunErrorKind::NoSpace)));
     }
     assert!(!again.is_empty());
     for (run, before) in again.iter().zip(&runs) {
@@ -121,7 +121,7 @@ fn attempts_that_filled_the_same_reservation_double_it_once() {
 fn sizes_beyond_all_bounds_are_refused() {
     let text = "name = \"w\"\n[data.o]\nsize = \"15000 PiB\"\n[data.p]\nsize = \"15000 PiB\"\n[[step]]\nname = \"a\"\nforeach = [\"1\"]\nrun = \"x\"\nout = [\"o\", \"p\"]\n";
     let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
-    let p = play(&s, estimates(MB));
+    let p = simulate(&s, estimates(MB));
     assert_eq!(p.outcome, Outcome::Failed);
     assert!(p.failure().contains("can never fit"), "{}", p.failure());
 }
@@ -154,14 +154,14 @@ after = ["two"]
 }
 
 #[test]
-fn who_waits_for_room_is_told_how_it_is_made() {
+fn who_waits_for_space_is_told_how_it_is_made() {
     let s = tight();
     let (mut hand, begun) = Hand::begin(&s);
     let after = hand.commits(&runs_in(&begun)[0], Some((0, 40 * MB)), 1);
     let drain = transfers_in(&after);
     assert_eq!(drain[0].kind, TransferKind::ExternalOut);
-    let expected = Reason::MakingRoom {
-        spot: fast(0),
+    let expected = Reason::MakingSpace {
+        tier_ref: fast(0),
         want: 40 * MB,
         free: 20 * MB,
         evicting: 0,
@@ -184,7 +184,7 @@ fn who_waits_for_room_is_told_how_it_is_made() {
 }
 
 /// Lets every transfer fail until nothing more is ordered; how many were.
-fn all_fail(hand: &mut Hand, mut actions: Vec<Action>, kind: FailureKind) -> usize {
+fn all_fail(hand: &mut Hand, mut actions: Vec<Action>, kind: RunErrorKind) -> usize {
     let mut count = 0;
     loop {
         let ordered = transfers_in(&actions);
@@ -204,7 +204,7 @@ fn all_fail(hand: &mut Hand, mut actions: Vec<Action>, kind: FailureKind) -> usi
 fn an_external_store_that_takes_nothing_ends_the_run() {
     let mut s = tight();
     s.options.policy = policy("stage-through");
-    for (kind, tries) in [(FailureKind::NoSpace, 3), (FailureKind::Escape, 1)] {
+    for (kind, tries) in [(RunErrorKind::NoSpace, 3), (RunErrorKind::Escape, 1)] {
         let (mut hand, begun) = Hand::begin(&s);
         let one = runs_in(&begun).remove(0);
         let after = hand.commits(&one, Some((0, 40 * MB)), 1);
@@ -226,7 +226,7 @@ fn what_goes_to_its_dest_after_a_failure_is_not_rescued_as_well() {
         s.options.fail_fast = fail_fast;
         let (mut hand, begun) = Hand::begin(&s);
         let runs = runs_in(&begun);
-        hand.fails(&runs[1], FailureKind::Exit);
+        hand.fails(&runs[1], RunErrorKind::Exit);
         let out = transfers_in(&hand.commits(&runs[0], Some((0, MB)), 1));
         let places = |ts: &[tarn_types::part::Transfer]| -> Vec<Place> {
             ts.iter().map(|t| t.to.clone()).collect()
@@ -234,8 +234,8 @@ fn what_goes_to_its_dest_after_a_failure_is_not_rescued_as_well() {
         let to = |path: &str| Place::External(Path::new(path).into());
         assert_eq!(places(&out), [to("/a")]);
         let kind = match fail_fast {
-            true => FailureKind::Io,
-            false => FailureKind::Escape,
+            true => RunErrorKind::Io,
+            false => RunErrorKind::Escape,
         };
         let next = match delivery_fails {
             true => hand.failed(out[0].id, kind),
@@ -244,12 +244,12 @@ fn what_goes_to_its_dest_after_a_failure_is_not_rescued_as_well() {
         let mut rescue = transfers_in(&next);
         if rescue.is_empty() {
             // The part rests for a while after a failure.
-            rescue = transfers_in(&hand.says(Event::Timer));
+            rescue = transfers_in(&hand.step(Event::Timer));
         }
         match delivery_fails {
             true => {
                 assert_eq!(places(&rescue), [to("/ext/rescued-test-1/a")]);
-                hand.failed(rescue[0].id, FailureKind::Io);
+                hand.failed(rescue[0].id, RunErrorKind::Io);
             }
             false => assert_eq!(places(&rescue), []),
         }
@@ -267,26 +267,26 @@ fn what_asks_for_it_is_brought_out_before_a_run_ends_in_order() {
         let runs = runs_in(&begun);
         hand.commits(&runs[0], Some((0, MB)), 1);
         let long = runs_in(&hand.commits(&runs[1], Some((1, MB)), 2)).remove(0);
-        let mut asked = hand.says(Event::Interrupted { signal: signals[0] });
-        let out = transfers_in(&asked);
-        assert_eq!(out.len(), usize::from(drains), "{asked:?}");
+        let mut actions = hand.step(Event::Interrupted { signal: signals[0] });
+        let out = transfers_in(&actions);
+        assert_eq!(out.len(), usize::from(drains), "{actions:?}");
         if let Some(out) = out.first() {
             assert_eq!(
                 out.to,
                 Place::External(Path::new("/ext/rescued-test-1/a").into())
             );
-            hand.fails(&long, FailureKind::Cancelled);
+            hand.fails(&long, RunErrorKind::Cancelled);
             assert_eq!(hand.engine.outcome(), None, "it is under way");
             if signals.len() > 1 {
-                asked = hand.says(Event::Interrupted { signal: 15 });
+                actions = hand.step(Event::Interrupted { signal: 15 });
                 let abandoned = |a: &Action| matches!(a.what, Do::Abandon { id } if id == out.id);
-                assert!(asked.iter().any(abandoned), "{asked:?}");
-                hand.failed(out.id, FailureKind::Cancelled);
+                assert!(actions.iter().any(abandoned), "{actions:?}");
+                hand.failed(out.id, RunErrorKind::Cancelled);
             } else {
                 hand.brought(out, MB);
             }
         } else {
-            hand.fails(&long, FailureKind::Cancelled);
+            hand.fails(&long, RunErrorKind::Cancelled);
         }
         let last = *signals.last().unwrap();
         assert_eq!(hand.engine.outcome(), Some(Outcome::Interrupted(last)));

@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use tarn_types::action::Action;
-use tarn_types::event::{Event, FailureKind, PriorDest, version_hash};
+use tarn_types::event::{Event, PriorDest, RunErrorKind, version_hash};
 use tarn_types::hash::Hash;
 use tarn_types::part::{PartClass, PartRef, Place, Transfer};
 
@@ -104,10 +104,10 @@ fn believed(hand: &Hand) -> Vec<PartRef> {
 fn what_lies_at_a_dest_stays_while_it_is_written_anew_and_when_that_fails() {
     let (mut hand, out) = renewed();
     assert_eq!(believed(&hand), [made(1)]);
-    let failed = hand.failed(out.id, FailureKind::Io);
+    let failed = hand.failed(out.id, RunErrorKind::Io);
     assert_eq!(runs_in(&failed), [], "nothing is lost");
     assert_eq!(believed(&hand), [made(1)]);
-    let next = transfers_in(&hand.says(Event::Timer));
+    let next = transfers_in(&hand.step(Event::Timer));
     let next = next.iter().find(|t| t.to == at_dest());
     assert_eq!(next.map(|t| &t.parts), Some(&out.parts));
 }

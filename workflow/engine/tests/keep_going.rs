@@ -3,13 +3,13 @@
 mod common;
 
 use common::{
-    Hand, MB, cluster, data, estimates, history, instance, play_in, policy, resumed, runs_in,
+    Hand, MB, cluster, data, estimates, history, instance, policy, resumed, runs_in, simulate_in,
     source, start, transfers_in, workflow,
 };
 use tarn_ports::Record;
 use tarn_simulator::{FaultPlan, Simulation};
 use tarn_types::action::{Action, AttemptSpec, Do, Outcome, Subject};
-use tarn_types::event::{AttemptOutcome, Event, FailureKind, Output, Start, Undeclared};
+use tarn_types::event::{AttemptOutcome, Event, Output, RunErrorKind, Start, Undeclared};
 use tarn_types::hash::Hash;
 use tarn_types::id::StepId;
 use tarn_types::part::{PartClass, PartInfo, StoreKey, TransferKind};
@@ -50,7 +50,7 @@ fn first_sample_fails(hand: &mut Hand, begun: Vec<Action>) -> (Vec<(u32, u32)>, 
             let id = (run.instance.step.0, run.instance.index);
             ran.push(id);
             new.extend(match id {
-                (0, 0) => hand.fails(&run, FailureKind::Exit),
+                (0, 0) => hand.fails(&run, RunErrorKind::Exit),
                 (step, _) => hand.commits(&run, Some((step, MB)), 1),
             });
         }
@@ -128,7 +128,7 @@ fn fail_fast_starts_nothing_new() {
 #[test]
 fn a_run_that_went_on_is_resumed_with_what_failed() {
     let s = samples(false);
-    let p = play_in(
+    let p = simulate_in(
         &s,
         Simulation::new(&s, estimates(MB)).with_faults(only_first_fails()),
     );
@@ -163,7 +163,7 @@ fn resume(s: &Start, records: &[Record]) -> usize {
 fn a_log_of_a_version_that_stopped_at_every_failure_is_resumed() {
     let s = samples(true);
     let (faults, whole) = (only_first_fails(), samples(false));
-    let p = play_in(&s, Simulation::new(&s, estimates(MB)).with_faults(faults));
+    let p = simulate_in(&s, Simulation::new(&s, estimates(MB)).with_faults(faults));
     assert_eq!(p.outcome, Outcome::Failed);
     let mut records = p.records;
     records[0].event = Event::Started(Box::new(whole.clone()));
@@ -183,7 +183,7 @@ fn only_first_fails() -> FaultPlan {
     };
     let s = samples(false);
     let fits = |seed: &u64| {
-        let p = play_in(
+        let p = simulate_in(
             &s,
             Simulation::new(&s, estimates(MB)).with_faults(plan(*seed)),
         );
@@ -202,9 +202,9 @@ fn a_source_that_cannot_be_read_fails_who_needs_it_alone() {
         [[step]]\nname = \"reads-bad\"\nrun = \"x\"\nin = \"bad\"\nout = \"a\"\n\
         [[step]]\nname = \"reads-good\"\nrun = \"x\"\nin = \"good\"\nout = \"b\"\n";
     for (fail_fast, kind) in [
-        (false, FailureKind::Io),
-        (false, FailureKind::SourceChanged),
-        (true, FailureKind::Escape),
+        (false, RunErrorKind::Io),
+        (false, RunErrorKind::SourceChanged),
+        (true, RunErrorKind::Escape),
     ] {
         let mut s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
         s.options.fail_fast = fail_fast;
@@ -215,7 +215,7 @@ fn a_source_that_cannot_be_read_fails_who_needs_it_alone() {
         for _ in 0..40 {
             all.extend(new.iter().cloned());
             let (moves, runs) = (transfers_in(&new), runs_in(&new));
-            new = hand.says(Event::Timer);
+            new = hand.step(Event::Timer);
             for t in moves {
                 new.extend(match t.data == data(1) {
                     true => hand.failed(t.id, kind),
@@ -230,10 +230,10 @@ fn a_source_that_cannot_be_read_fails_who_needs_it_alone() {
         assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
         if !fail_fast {
             assert_eq!(ran, [instance(1, 0)], "{all:?}");
-            let told = notes(&all, Subject::Instance(instance(0, 0)));
+            let reasons = notes(&all, Subject::Instance(instance(0, 0)));
             assert!(
-                matches!(told[..], [Reason::GaveUp { message }] if message.contains("step reads-bad failed: moving bad failed")),
-                "{told:?}"
+                matches!(reasons[..], [Reason::GaveUp { message }] if message.contains("step reads-bad failed: moving bad failed")),
+                "{reasons:?}"
             );
         }
     }
@@ -250,18 +250,18 @@ fn a_dest_that_takes_nothing_holds_up_no_step() {
     let after = hand.commits(&one, Some((0, MB)), 1);
     let two = runs_in(&after).remove(0);
     let out = transfers_in(&after).remove(0);
-    hand.failed(out.id, FailureKind::Escape);
+    hand.failed(out.id, RunErrorKind::Escape);
     assert_eq!(hand.engine.outcome(), None);
     let after = hand.commits(&two, Some((1, MB)), 1);
     let out = transfers_in(&after);
     assert_eq!(out.iter().map(|t| t.data).collect::<Vec<_>>(), [data(1)]);
     let end = hand.brought(&out[0], MB);
-    let end = [end, hand.says(Event::Timer)].concat();
+    let end = [end, hand.step(Event::Timer)].concat();
     assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
-    let told = notes(&end, Subject::Run);
+    let reasons = notes(&end, Subject::Run);
     assert!(
-        matches!(told[..], [Reason::Incomplete { failed, failures: 1, .. }] if *failed == [Subject::Data(data(0))]),
-        "{told:?}"
+        matches!(reasons[..], [Reason::Incomplete { failed, failures: 1, .. }] if *failed == [Subject::Data(data(0))]),
+        "{reasons:?}"
     );
 }
 
@@ -271,7 +271,7 @@ fn steps_that_no_node_can_run_hold_up_no_other() {
         [[step]]\nname = \"large\"\ncores = 64\nrun = \"x\"\nout = \"a\"\n\
         [[step]]\nname = \"small\"\nrun = \"x\"\nout = \"b\"\n";
     let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("fcfs"));
-    let p = play_in(&s, Simulation::new(&s, estimates(MB)));
+    let p = simulate_in(&s, Simulation::new(&s, estimates(MB)));
     assert_eq!(p.outcome, Outcome::Failed);
     assert_eq!((p.runs_of(0), p.runs_of(1)), (0, 1), "{}", p.trace());
     assert!(
@@ -314,7 +314,7 @@ fn after_a_failure_an_old_version_is_in_nobody_s_way() {
             let step = run.instance.step.0;
             ran.push(step);
             new.extend(match step {
-                0 => hand.fails(&run, FailureKind::Exit),
+                0 => hand.fails(&run, RunErrorKind::Exit),
                 1 => hand.commits(&run, Some((0, 20 * MB)), 1),
                 2 => hand.commits_version(&run, Some((0, 2, 20 * MB)), 2),
                 3 => hand.commits(&run, Some((1, MB)), 1),
@@ -361,7 +361,7 @@ fn what_is_left_of_a_version_is_held_for_a_rescue_and_the_rest_is_told() {
             _ => {
                 used += 1;
                 match used {
-                    3 => hand.fails(&run, FailureKind::Exit),
+                    3 => hand.fails(&run, RunErrorKind::Exit),
                     _ => hand.commits(&run, Some((1, MB)), 1),
                 }
             }
@@ -374,12 +374,12 @@ fn what_is_left_of_a_version_is_held_for_a_rescue_and_the_rest_is_told() {
     let moved = rescue.iter().flat_map(|t| &t.parts).map(|m| m.part.seq);
     assert_eq!(moved.collect::<Vec<_>>(), [2, 3], "{new:?}");
     let end = hand.brought(&rescue[0], MB);
-    let told = end.iter().find_map(|a| match &a.why {
+    let message = end.iter().find_map(|a| match &a.why {
         Reason::RescuedInPart { message } => Some(message.as_str()),
         _ => None,
     });
     assert!(
-        told.is_some_and(|m| m.starts_with(
+        message.is_some_and(|m| m.starts_with(
             "2 of its 4 parts were copied; no node holds the other 2 any more. tarn may"
         )),
         "{end:?}"
@@ -399,13 +399,13 @@ fn after_fail_fast_what_was_not_started_is_told_from_what_lacks_its_input() {
     while let Some(run) = runs_in(&new).into_iter().next() {
         new = match (run.instance.step.0, run.instance.index) {
             (0, 0) => hand.ended(&run, first_entry(&run)),
-            (0, _) => hand.fails(&run, FailureKind::Exit),
+            (0, _) => hand.fails(&run, RunErrorKind::Exit),
             other => panic!("{other:?} runs: {all:?}"),
         };
         all.extend(new.iter().cloned());
     }
     let about = Subject::Instance(instance(0, 1));
-    let told = Reason::NotRun {
+    let expected = Reason::NotRun {
         needs: about,
         not_started: Some(NotStarted {
             need_it: 1,
@@ -413,7 +413,11 @@ fn after_fail_fast_what_was_not_started_is_told_from_what_lacks_its_input() {
             after: about,
         }),
     };
-    assert_eq!(notes(&all, Subject::Step(StepId(1))), [&told], "{all:?}");
+    assert_eq!(
+        notes(&all, Subject::Step(StepId(1))),
+        [&expected],
+        "{all:?}"
+    );
 }
 
 /// A run commits its own entry.

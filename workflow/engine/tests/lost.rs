@@ -6,7 +6,7 @@ use common::*;
 use std::path::Path;
 use tarn_simulator::Rules;
 use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
-use tarn_types::event::{Event, FailureKind, IntactReplica, Start};
+use tarn_types::event::{Event, IntactReplica, RunErrorKind, Start};
 use tarn_types::hash::Hash;
 use tarn_types::id::{NodeId, TierId};
 use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
@@ -25,14 +25,14 @@ fn begin(text: &str, nodes: u32, cores: u32, tiers: &[u64]) -> Start {
 
 impl Hand {
     fn loses(&mut self, node: u32) -> Vec<Action> {
-        self.says(Event::NodeLost {
+        self.step(Event::NodeLost {
             node: NodeId(node),
             why: "its tarnd is gone".into(),
         })
     }
 
     fn has_back(&mut self, node: u32, whole: Vec<IntactReplica>) -> Vec<Action> {
-        self.says(Event::NodeBack {
+        self.step(Event::NodeBack {
             node: NodeId(node),
             capacities: vec![100 * MB],
             whole,
@@ -76,7 +76,7 @@ fn why_run(actions: &[Action]) -> Vec<Reason> {
     runs.map(|a| a.why.clone()).collect()
 }
 
-fn says(actions: &[Action], why: &Reason) -> bool {
+fn has_reason(actions: &[Action], why: &Reason) -> bool {
     actions.iter().any(|a| a.why == *why)
 }
 
@@ -89,7 +89,7 @@ fn what_ran_on_a_lost_node_is_no_failed_try_and_runs_elsewhere() {
         hand.loses(node_of(&first)).is_empty(),
         "it has not ended yet"
     );
-    let after = hand.fails(&first, FailureKind::NodeLost);
+    let after = hand.fails(&first, RunErrorKind::NodeLost);
     assert_eq!(
         why_run(&after),
         [Reason::Ready],
@@ -112,7 +112,7 @@ fn a_step_that_nodes_die_of_does_not_go_round_all_of_them() {
         let mut lost = 0;
         while let Some(run) = runs_in(&actions).pop() {
             hand.loses(node_of(&run));
-            actions = hand.fails(&run, FailureKind::NodeLost);
+            actions = hand.fails(&run, RunErrorKind::NodeLost);
             lost += 1;
         }
         assert_eq!(lost, retries + 2, "one is for nothing");
@@ -133,8 +133,11 @@ fn a_step_of_several_nodes_waits_for_its_lost_ones_while_others_go_on() {
         let (wide, other) = (&runs[0], &runs[1]);
         let gone = 1 - node_of(other);
         hand.loses(gone);
-        let after = hand.fails(wide, FailureKind::NodeLost);
-        assert!(says(&after, &Reason::WaitForLost { nodes: 1 }), "{after:?}");
+        let after = hand.fails(wide, RunErrorKind::NodeLost);
+        assert!(
+            has_reason(&after, &Reason::WaitForLost { nodes: 1 }),
+            "{after:?}"
+        );
         if back {
             let again = runs_in(&hand.has_back(gone, vec![]));
             assert_eq!(again[0].nodes.len(), 2);
@@ -159,7 +162,7 @@ fn a_run_whose_nodes_are_all_lost_fails_and_says_so() {
     let run = runs_in(&begun).remove(0);
     hand.loses(0);
     hand.loses(1);
-    let end = hand.fails(&run, FailureKind::NodeLost);
+    let end = hand.fails(&run, RunErrorKind::NodeLost);
     let message = hand.failure(&end);
     assert!(
         message.contains("all nodes of the run are lost (node0, node1)"),
@@ -220,12 +223,12 @@ fn transfers_that_a_lost_node_has_ended_are_no_failed_tries() {
     for _ in 0..5 {
         hand.loses(node_of(&a));
         assert!(
-            runs_in(&hand.failed(delivery.id, FailureKind::NodeLost)).is_empty(),
+            runs_in(&hand.failed(delivery.id, RunErrorKind::NodeLost)).is_empty(),
             "no node is left for it"
         );
         let back = hand.has_back(node_of(&a), vec![whole(0, &a, MB)]);
         assert!(
-            says(&back, &Reason::OutputBack { data: data(0) }),
+            has_reason(&back, &Reason::OutputBack { data: data(0) }),
             "{back:?}"
         );
         assert!(runs_in(&back).is_empty(), "it need not run again");
@@ -243,7 +246,7 @@ fn what_comes_back_while_it_is_made_again_is_removed_and_never_taken_for_the_new
     let (mut hand, begun) = Hand::begin(&s);
     let (a, c, delivery) = chain(&mut hand, &begun);
     hand.loses(node_of(&a));
-    let again = runs_in(&hand.failed(delivery.id, FailureKind::NodeLost)).remove(0);
+    let again = runs_in(&hand.failed(delivery.id, RunErrorKind::NodeLost)).remove(0);
     assert_eq!(again.instance, a.instance);
     let mut back = Vec::new();
     let event = Event::NodeBack {
@@ -267,7 +270,7 @@ fn what_comes_back_while_it_is_made_again_is_removed_and_never_taken_for_the_new
         part: made(0),
         at: Place::Node(a.nodes[0]),
     };
-    hand.says(gone);
+    hand.step(gone);
     let there = hand.engine.replicas();
     assert!(there.iter().any(|(_, key, at)| {
         (key, at) == (&whole(0, &again, MB).key, &Place::Node(again.nodes[0]))
@@ -303,7 +306,7 @@ fn what_is_to_be_kept_and_is_lost_on_its_way_outside_is_made_again() {
     let a = runs_in(&begun).remove(0);
     let out = transfers_in(&hand.commits(&a, Some((0, MB)), 7)).remove(0);
     hand.loses(node_of(&a));
-    let again = hand.failed(out.id, FailureKind::NodeLost);
+    let again = hand.failed(out.id, RunErrorKind::NodeLost);
     assert_eq!(runs_in(&again).len(), 1, "{again:?}");
     assert_eq!(hand.engine.outcome(), None);
 }
@@ -376,12 +379,12 @@ after = ["c"]
     );
 }
 
-/// Plays a workflow in the simulated world, held to all rules.
-fn played(text: &str, nodes: u32, tiers: &[u64], sizes: &'static [u64]) -> Played {
+/// Runs a workflow in the simulated world, held to all rules.
+fn simulate_checked(text: &str, nodes: u32, tiers: &[u64], sizes: &'static [u64]) -> SimulatedRun {
     let s = begin(text, nodes, 1, tiers);
     let mut e = estimates(0);
     e.output = Box::new(move |_, d| vec![tarn_simulator::SimEntry::file("out", sizes[d.at()])]);
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     let mut rules = Rules::new();
     let kept = p.records.iter().try_for_each(|r| rules.check(r));
     assert_eq!(kept, Ok(()), "{}", p.trace());
@@ -417,7 +420,7 @@ run = "x"
 after = ["three"]
 out = "c"
 "#;
-    let p = played(text, 1, &[60 * MB], &[40 * MB, 40 * MB, 40 * MB]);
+    let p = simulate_checked(text, 1, &[60 * MB], &[40 * MB, 40 * MB, 40 * MB]);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     let drains = p
         .actions()
@@ -428,7 +431,7 @@ out = "c"
 #[test]
 fn a_step_of_several_nodes_reserves_what_each_of_them_has() {
     let text = "[data.d]\n[data.e]\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"d\"\n[[step]]\nname = \"b\"\nrun = \"x\"\nnodes = 2\nin = \"d:single\"\nout = \"e:single\"\n";
-    let p = played(text, 2, &[100 * MB], &[80 * MB, MB]);
+    let p = simulate_checked(text, 2, &[100 * MB], &[80 * MB, MB]);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     let reserved = p.actions().filter_map(|a| match &a.what {
         Do::Assign { nodes, reserve, .. } if nodes.len() == 2 => Some(*reserve),
@@ -440,7 +443,7 @@ fn a_step_of_several_nodes_reserves_what_each_of_them_has() {
 #[test]
 fn a_step_that_fewer_nodes_than_it_needs_can_hold_is_said_not_to_fit() {
     let text = "[data.d]\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"d\"\n[[step]]\nname = \"b\"\nrun = \"x\"\nnodes = 2\ninout = \"d:broadcast\"\n";
-    let p = played(text, 2, &[60 * MB, 60 * MB], &[40 * MB]);
+    let p = simulate_checked(text, 2, &[60 * MB, 60 * MB], &[40 * MB]);
     assert_eq!(p.outcome, Outcome::Failed);
     assert!(
         p.failure().contains("step b can never fit"),
@@ -456,7 +459,7 @@ fn a_rescue_that_is_gone_when_a_run_goes_on_is_made_again() {
     let (mut hand, begun) = Hand::begin(&s);
     let make = runs_in(&begun).remove(0);
     let fail = runs_in(&hand.commits(&make, Some((0, MB)), 7)).remove(0);
-    let rescue = transfers_in(&hand.fails(&fail, FailureKind::Exit)).remove(0);
+    let rescue = transfers_in(&hand.fails(&fail, RunErrorKind::Exit)).remove(0);
     hand.brought(&rescue, MB);
     assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
     let kept = (made(0), Place::Node(make.nodes[0]));
@@ -464,13 +467,13 @@ fn a_rescue_that_is_gone_when_a_run_goes_on_is_made_again() {
         (vec![kept.clone()], 1),
         (vec![kept, (made(0), rescue.to.clone())], 0),
     ] {
-        let resumed = hand.says(Event::Resumed {
+        let resumed = hand.step(Event::Resumed {
             found,
             pinned: Vec::new(),
             set_aside: None,
         });
         let fail = runs_in(&resumed).remove(0);
-        let rescues = transfers_in(&hand.fails(&fail, FailureKind::Exit));
+        let rescues = transfers_in(&hand.fails(&fail, RunErrorKind::Exit));
         assert_eq!(rescues.len(), again);
         if let Some(rescue) = rescues.first() {
             hand.brought(rescue, MB);
@@ -507,14 +510,14 @@ fn what_a_lost_node_still_has_is_used_when_the_run_goes_on() {
         let b = runs_in(&hand.commits(&a, Some((0, MB)), 7)).remove(0);
         let c = runs_in(&hand.commits(&b, Some((1, MB)), 8)).remove(0);
         assert_eq!([node_of(&b), node_of(&c)], [node_of(&a); 2]);
-        let mut told = hand.loses(node_of(&a));
-        told.extend(hand.fails(&c, FailureKind::NodeLost));
-        assert_eq!(runs_in(&told)[0].instance, a.instance, "again: {told:?}");
+        let mut after = hand.loses(node_of(&a));
+        after.extend(hand.fails(&c, RunErrorKind::NodeLost));
+        assert_eq!(runs_in(&after)[0].instance, a.instance, "again: {after:?}");
         let mut found = vec![(made(0), Place::Node(a.nodes[0]))];
         if found_all {
             found.push((made(1), Place::Node(b.nodes[0])));
         }
-        let resumed = hand.says(Event::Resumed {
+        let resumed = hand.step(Event::Resumed {
             found,
             pinned: Vec::new(),
             set_aside: None,

@@ -18,7 +18,7 @@ const ALL: [&str; 16] = [
     "fcfs+cache",
     "greedy",
     "greedy+cache",
-    "greedy:patience=1s",
+    "greedy:max-wait=1s",
     "easy",
     "easy+cache",
     "sjf-easy",
@@ -67,7 +67,7 @@ in = ["wide", "parts"]
 out = "sum"
 "#;
 
-fn history(p: &Played) -> History {
+fn history(p: &SimulatedRun) -> History {
     let mut h = History::new();
     for r in &p.records {
         h.apply(r.now, &r.event, &r.actions);
@@ -76,7 +76,7 @@ fn history(p: &Played) -> History {
 }
 
 /// Instances with the time they got their nodes, their first node and why, in that order.
-fn placed(p: &Played) -> Vec<(InstanceId, u64, NodeId, Reason)> {
+fn placed(p: &SimulatedRun) -> Vec<(InstanceId, u64, NodeId, Reason)> {
     let mut all = Vec::new();
     for r in &p.records {
         for a in &r.actions {
@@ -91,12 +91,12 @@ fn placed(p: &Played) -> Vec<(InstanceId, u64, NodeId, Reason)> {
     all
 }
 
-fn steps_placed(p: &Played) -> Vec<u32> {
+fn steps_placed(p: &SimulatedRun) -> Vec<u32> {
     placed(p).iter().map(|(id, ..)| id.step.0).collect()
 }
 
 /// All reasons, each as its sentence.
-fn said(p: &Played) -> String {
+fn explanations(p: &SimulatedRun) -> String {
     let h = history(p);
     p.reasons().map(|r| h.explain(r) + "\n").collect()
 }
@@ -112,7 +112,7 @@ fn every_policy_makes_the_same_outputs() {
         );
         let mut e = estimates(10 * MB);
         e.sources.insert(data(0), Ok(source(None, 50 * MB)));
-        let p = play(&s, e);
+        let p = simulate(&s, e);
         assert_eq!(p.outcome, Outcome::Done, "{name}: {}", p.failure());
         let ran: BTreeSet<_> = p.runs().iter().map(|r| r.instance).collect();
         assert_eq!((ran.len(), p.runs().len()), (8, 8), "{name}");
@@ -159,16 +159,16 @@ out = "out"
 "#;
 
 /// 100 MB come in, both steps read them, the first makes 20 MB for the second, which makes 20 MB.
-fn chain(name: &str, tier: u64) -> Played {
+fn chain(name: &str, tier: u64) -> SimulatedRun {
     let s = start(workflow(CHAIN), cluster(2, 1, &[tier]), policy(name));
     let mut e = estimates(20 * MB);
     e.sources.insert(data(0), Ok(source(None, 100 * MB)));
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{name}: {}", p.failure());
     p
 }
 
-fn moved(p: &Played) -> [u64; 3] {
+fn moved(p: &SimulatedRun) -> [u64; 3] {
     use TransferKind::{ExternalIn, ExternalOut, Peer};
     [ExternalIn, ExternalOut, Peer].map(|kind| p.moved(kind) / MB)
 }
@@ -214,7 +214,7 @@ fn what_a_step_made_is_outside_before_another_reads_it() {
             ),
         }
     }
-    let text = said(&chain("heft+cache", 1000 * MB));
+    let text = explanations(&chain("heft+cache", 1000 * MB));
     assert!(
         text.contains("keeps it here while there is space"),
         "{text}"
@@ -222,7 +222,7 @@ fn what_a_step_made_is_outside_before_another_reads_it() {
 }
 
 #[test]
-fn what_cache_keeps_goes_when_room_is_needed() {
+fn what_cache_keeps_goes_when_space_is_needed() {
     // The second step makes 80 MB where its predecessor's input and output leave 30 MB.
     let text = "name = \"w\"\nexternal = \"/ext\"\n[data.raw]\nsource = \"/src\"\n[data.mid]\nsize = \"20 MB\"\n[data.big]\nsize = \"80 MB\"\ndest = \"/big\"\n[data.end]\ndest = \"/end\"\n\
                 [[step]]\nname = \"a\"\nrun = \"x\"\nin = \"raw\"\nout = \"mid\"\n[[step]]\nname = \"b\"\nrun = \"x\"\nout = \"big\"\nafter = [\"a\"]\n\
@@ -239,11 +239,11 @@ fn what_cache_keeps_goes_when_room_is_needed() {
         vec![tarn_simulator::SimEntry::file("out", bytes)]
     });
     e.run_time = Box::new(|id| [1, 1, 10, 1][id.step.at()] * SECOND);
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
-    let for_room = |r: &&Reason| matches!(r, Reason::EvictForRoom { .. });
-    assert_eq!(p.reasons().filter(for_room).count(), 1, "{}", p.trace());
-    let drained = |r: &Reason| matches!(r, Reason::DrainForRoom { .. });
+    let for_space = |r: &&Reason| matches!(r, Reason::EvictForSpace { .. });
+    assert_eq!(p.reasons().filter(for_space).count(), 1, "{}", p.trace());
+    let drained = |r: &Reason| matches!(r, Reason::DrainForSpace { .. });
     assert!(!p.reasons().any(drained), "it was outside already");
     assert_eq!(
         moved(&p),
@@ -254,12 +254,12 @@ fn what_cache_keeps_goes_when_room_is_needed() {
 }
 
 /// Steps of nothing but cores and time limits, on one node of four cores; each takes its declared resources.
-fn cores(name: &str, steps: &[(u32, u64)]) -> Played {
+fn cores(name: &str, steps: &[(u32, u64)]) -> SimulatedRun {
     fourths("cores", name, steps)
 }
 
 /// Steps that take fourths of a node's cores, memory or GPUs, and so many seconds.
-fn fourths(of: &str, name: &str, steps: &[(u32, u64)]) -> Played {
+fn fourths(of: &str, name: &str, steps: &[(u32, u64)]) -> SimulatedRun {
     let mut text = String::from("name = \"w\"\n");
     for (i, (n, seconds)) in steps.iter().enumerate() {
         let takes = match of {
@@ -275,14 +275,14 @@ fn fourths(of: &str, name: &str, steps: &[(u32, u64)]) -> Played {
     let mut e = estimates(0);
     let times: Vec<u64> = steps.iter().map(|(_, seconds)| *seconds).collect();
     e.run_time = Box::new(move |id| times[id.step.at()] * SECOND);
-    let p = play_in(&s, Simulation::new(&s, e));
+    let p = simulate_in(&s, Simulation::new(&s, e));
     assert_eq!(p.outcome, Outcome::Done, "{name}: {}", p.failure());
     assert_eq!(p.runs().len(), steps.len(), "{name}");
     p
 }
 
 /// When a step got its node, in seconds.
-fn begin(p: &Played, step: u32) -> u64 {
+fn begin(p: &SimulatedRun, step: u32) -> u64 {
     let all = placed(p);
     let found = all.iter().find(|(id, ..)| id.step.0 == step);
     found.expect("it was placed").1 / SECOND
@@ -296,7 +296,7 @@ fn fcfs_never_overtakes() {
     let p = cores("fcfs", &HEAD);
     assert_eq!(steps_placed(&p), [0, 1, 2, 3]);
     assert_eq!([0, 1, 2, 3].map(|s| begin(&p, s)), [0, 20, 30, 30]);
-    let text = said(&p);
+    let text = explanations(&p);
     assert!(
         text.contains("it is the first in the queue and node0 is free"),
         "{text}"
@@ -312,15 +312,15 @@ fn greedy_takes_whatever_fits() {
     let p = cores("greedy", &HEAD);
     assert_eq!(steps_placed(&p), [0, 2, 3, 1]);
     assert_eq!(begin(&p, 1), 60, "overtaken for as long as others fit");
-    assert!(said(&p).contains("node0 is the first free node"));
+    assert!(explanations(&p).contains("node0 is the first free node"));
 }
 
 #[test]
-fn greedy_with_patience_lets_nobody_overtake_for_ever() {
+fn greedy_with_a_max_wait_lets_nobody_overtake_for_ever() {
     // One of one core ends every ten seconds; each time another would fit.
     let mut steps = vec![(3, 10), (4, 10)];
     steps.extend([(1, 10); 6]);
-    let (greedy, patient) = (cores("greedy", &steps), cores("greedy:patience=5s", &steps));
+    let (greedy, patient) = (cores("greedy", &steps), cores("greedy:max-wait=5s", &steps));
     assert!(begin(&patient, 1) < begin(&greedy, 1));
     assert_eq!(begin(&patient, 1), 10);
 }
@@ -334,7 +334,7 @@ fn easy_backfills_what_does_not_delay_the_first() {
     let p = cores("easy", &HEAD);
     assert_eq!(steps_placed(&p), [0, 3, 1, 2]);
     assert_eq!([1, 2, 3].map(|s| begin(&p, s)), [20, 30, 0]);
-    let text = said(&p);
+    let text = explanations(&p);
     assert!(
         text.contains("no earlier entry of the queue is delayed"),
         "{text}"
@@ -358,13 +358,13 @@ fn heft_takes_the_longest_way_first() {
 }
 
 /// A chain of two whose second step is ready while another has taken the node of the first.
-fn same_nodes(name: &str) -> Played {
+fn same_nodes(name: &str) -> SimulatedRun {
     let text = "name = \"w\"\nexternal = \"/ext\"\n[data.mid]\n[data.out]\ndest = \"/out\"\n[[step]]\nname = \"first\"\ntime = \"5s\"\nrun = \"x\"\nout = \"mid\"\n\
                 [[step]]\nname = \"other\"\ntime = \"30s\"\nrun = \"x\"\nafter = [\"first\"]\n[[step]]\nname = \"second\"\ntime = \"5s\"\nrun = \"x\"\nin = \"mid\"\nout = \"out\"\n";
     let s = start(workflow(text), cluster(2, 1, &[100 * MB]), policy(name));
     let mut e = estimates(MB);
     e.run_time = Box::new(|id| [5, 30, 5][id.step.at()] * SECOND);
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{name}: {}", p.failure());
     p
 }
@@ -376,7 +376,7 @@ fn same_nodes_waits_for_the_node_of_its_predecessor() {
         let all = placed(&p);
         let second = all.iter().find(|(id, ..)| id.step.0 == 2).expect("it ran");
         assert_eq!(second.2, NodeId(node), "{name}");
-        let text = said(&p);
+        let text = explanations(&p);
         let waited = "node0 is where most of its input was made";
         assert_eq!(text.contains(waited), node == 0, "{name}: {text}");
         assert_eq!(second.1 >= 35 * SECOND, node == 0, "{name}");
@@ -404,7 +404,7 @@ fn a_step_on_several_nodes_is_not_starved() {
         let mut e = estimates(0);
         // Uneven, so that the two nodes are never free at once by chance.
         e.run_time = Box::new(|id| SECOND + u64::from(id.index % 3) * SECOND / 2);
-        let p = play(&s, e);
+        let p = simulate(&s, e);
         assert_eq!(p.outcome, Outcome::Done, "{name}: {}", p.failure());
         assert!(begin(&p, 1) <= most, "{name}: {}", begin(&p, 1));
     }
@@ -415,7 +415,7 @@ fn what_no_node_can_run_is_said_under_every_policy() {
     for name in ALL {
         let text = "name = \"w\"\nexternal = \"/ext\"\n[[step]]\nname = \"one\"\nrun = \"x\"\n[[step]]\nname = \"wide\"\nnodes = 3\nrun = \"x\"\nafter = [\"one\"]\n";
         let s = start(workflow(text), cluster(2, 2, &[MB]), policy(name));
-        let p = play(&s, estimates(0));
+        let p = simulate(&s, estimates(0));
         assert_eq!(p.outcome, Outcome::Failed, "{name}");
         assert!(
             p.failure().contains("has no such nodes"),
@@ -426,7 +426,7 @@ fn what_no_node_can_run_is_said_under_every_policy() {
         let text = text.replace("nodes = 3", "nodes = 2\ncores = 2");
         let mut c = cluster(2, 2, &[MB]);
         c.hosts[0].cores = 3;
-        let p = play(&start(workflow(&text), c, policy(name)), estimates(0));
+        let p = simulate(&start(workflow(&text), c, policy(name)), estimates(0));
         assert!(
             p.failure().contains("has no such nodes"),
             "{name}: {}",
@@ -441,7 +441,7 @@ fn a_node_whose_tiers_are_too_small_is_passed_over() {
     for name in ALL {
         let mut c = cluster(2, 1, &[100 * MB]);
         c.nodes[0].tiers[0].capacity = 50 * MB;
-        let p = play(&start(workflow(text), c, policy(name)), estimates(80 * MB));
+        let p = simulate(&start(workflow(text), c, policy(name)), estimates(80 * MB));
         assert_eq!(p.outcome, Outcome::Done, "{name}: {}", p.failure());
         assert_eq!(p.runs()[0].nodes, [fast(1)], "{name}");
     }
@@ -499,7 +499,7 @@ fn random_workflow(dice: &mut Dice) -> String {
 }
 
 #[test]
-fn random_workflows_come_to_their_end_in_little_room() {
+fn random_workflows_come_to_their_end_in_little_space() {
     let mut done = 0;
     for seed in 0..60 {
         let mut dice = Dice(seed);
@@ -520,7 +520,7 @@ fn random_workflows_come_to_their_end_in_little_room() {
             e.run_time = Box::new(|i| (1 + u64::from(i.step.0) * 5 % 13) * SECOND);
             let mut sim = Simulation::new(&s, e);
             sim.inject(3600 * SECOND, Event::Interrupted { signal: 2 });
-            let p = play_in(&s, sim);
+            let p = simulate_in(&s, sim);
             let refused = p.outcome == Outcome::Refused || p.failure().contains("Enlarge the tier");
             assert!(
                 p.outcome == Outcome::Done || refused,

@@ -4,7 +4,7 @@ mod common;
 use common::*;
 use std::path::PathBuf;
 use tarn_types::action::{Action, Do, Outcome, Subject};
-use tarn_types::event::{Event, FailureKind, PriorData, PriorPart, Start};
+use tarn_types::event::{Event, PriorData, PriorPart, RunErrorKind, Start};
 use tarn_types::hash::Hash;
 use tarn_types::id::{NodeId, TierId, TierRef};
 use tarn_types::part::{PartClass, PartInfo, PartRef, Place, StoreKey, TransferKind};
@@ -24,7 +24,7 @@ in = "genome"
 out = "out"
 "#;
 
-fn spot(node: u32) -> TierRef {
+fn tier_ref(node: u32) -> TierRef {
     TierRef {
         node: NodeId(node),
         tier: TierId(0),
@@ -56,7 +56,7 @@ fn reads(policy_text: &str, on: &[u32]) -> Start {
         hash: Some(Hash(7)),
         key: StoreKey("genome.of.1.0".into()),
     };
-    let at = on.iter().map(|n| (spot(*n), PathBuf::from("/theirs")));
+    let at = on.iter().map(|n| (tier_ref(*n), PathBuf::from("/theirs")));
     s.prior_data = vec![PriorData {
         data: data(0),
         workflow: "foam".into(),
@@ -72,13 +72,18 @@ fn reads(policy_text: &str, on: &[u32]) -> Start {
 }
 
 #[test]
-fn it_is_read_in_place_under_every_policy_and_takes_no_room() {
+fn it_is_read_in_place_under_every_policy_and_takes_no_space() {
     for text in ["data", "heft", "fcfs+cache", "fcfs+stage-through"] {
         let mut s = reads(text, &[0, 1]);
         s.workflow.external = Some("/external".into());
-        let played = play(&s, estimates(MB));
-        assert_eq!(played.outcome, Outcome::Done, "{text}: {}", played.trace());
-        for action in played.actions() {
+        let simulated = simulate(&s, estimates(MB));
+        assert_eq!(
+            simulated.outcome,
+            Outcome::Done,
+            "{text}: {}",
+            simulated.trace()
+        );
+        for action in simulated.actions() {
             match &action.what {
                 Do::Transfer(t) => assert_ne!(t.data, data(0), "{text}: {t:?}"),
                 Do::Evict { part, .. } => assert_ne!(*part, genome(), "{text}"),
@@ -96,24 +101,24 @@ fn a_node_that_lacks_it_is_brought_a_copy_of_its_own_which_goes_again() {
     }
     // Nothing runs where it is.
     s.cluster.nodes[0].cores = 0;
-    let played = play(&s, estimates(MB));
-    assert_eq!(played.outcome, Outcome::Done, "{}", played.trace());
-    let moved: Vec<_> = played
+    let simulated = simulate(&s, estimates(MB));
+    assert_eq!(simulated.outcome, Outcome::Done, "{}", simulated.trace());
+    let moved: Vec<_> = simulated
         .actions()
         .filter_map(|a| match &a.what {
             Do::Transfer(t) if t.data == data(0) => Some((t.kind, t.to.clone())),
             _ => None,
         })
         .collect();
-    assert_eq!(moved, [(TransferKind::Peer, Place::Node(spot(1)))]);
-    let gone: Vec<_> = played
+    assert_eq!(moved, [(TransferKind::Peer, Place::Node(tier_ref(1)))]);
+    let gone: Vec<_> = simulated
         .actions()
         .filter_map(|a| match &a.what {
             Do::Evict { part, at, .. } if *part == genome() => Some(at.clone()),
             _ => None,
         })
         .collect();
-    assert_eq!(gone, [Place::Node(spot(1))]);
+    assert_eq!(gone, [Place::Node(tier_ref(1))]);
 }
 
 /// A run on one node that loses the data while its first step reads it; the decisions from then on, and the other steps
@@ -125,12 +130,12 @@ fn loses_it(text: &str, fail_fast: bool) -> (Hand, Vec<Action>, Vec<u32>) {
     s.options.fail_fast = fail_fast;
     let (mut hand, begun) = Hand::begin(&s);
     let run = runs_in(&begun).into_iter().next().expect("one runs");
-    assert_eq!(run.views[0][0][0].spot, spot(0));
+    assert_eq!(run.views[0][0][0].tier_ref, tier_ref(0));
     let gone = Event::Evicted {
         part: genome(),
-        at: Place::Node(spot(0)),
+        at: Place::Node(tier_ref(0)),
     };
-    let mut all = [hand.says(gone), hand.fails(&run, FailureKind::Corrupt)].concat();
+    let mut all = [hand.step(gone), hand.fails(&run, RunErrorKind::Corrupt)].concat();
     let (mut ran, mut new) = (Vec::new(), all.clone());
     while let Some(run) = runs_in(&new).into_iter().next() {
         let step = run.instance.step.0;
@@ -148,13 +153,13 @@ fn loses_it(text: &str, fail_fast: bool) -> (Hand, Vec<Action>, Vec<u32>) {
 fn a_run_that_loses_it_ends_and_says_whose_it_was() {
     for fail_fast in [true, false] {
         let (hand, actions, ran) = loses_it(READS, fail_fast);
-        let said = actions.iter().find_map(|a| match &a.why {
+        let message = actions.iter().find_map(|a| match &a.why {
             Reason::Failed { message } if fail_fast => Some(message.clone()),
             Reason::GaveUp { message } if !fail_fast => Some(message.clone()),
             _ => None,
         });
-        let said = said.expect("it fails");
-        assert!(said.contains("`genome` of workflow foam"), "{said}");
+        let message = message.expect("it fails");
+        assert!(message.contains("`genome` of workflow foam"), "{message}");
         assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
         assert!(ran.is_empty());
     }
@@ -194,13 +199,13 @@ fn who_does_not_need_what_was_lost_goes_on() {
 #[test]
 fn a_resumed_run_reads_what_was_found_and_all_where_an_older_log_says_nothing() {
     let (mut hand, _) = Hand::begin(&reads("data", &[0, 1]));
-    let place = |node| (genome(), Place::Node(spot(node)));
+    let place = |node| (genome(), Place::Node(tier_ref(node)));
     for (found, is_read) in [
         (vec![], true),
         (vec![place(1)], false),
         (vec![place(0), place(1)], true),
     ] {
-        let actions = hand.says(Event::Resumed {
+        let actions = hand.step(Event::Resumed {
             found,
             pinned: Vec::new(),
             set_aside: None,
@@ -209,6 +214,10 @@ fn a_resumed_run_reads_what_was_found_and_all_where_an_older_log_says_nothing() 
         assert!(!actions.iter().any(|a| is_of_genome(&a.what)));
         let runs = runs_in(&actions);
         let mut views = runs.iter().flat_map(|r| r.views.iter().flatten().flatten());
-        assert_eq!(views.any(|v| v.spot == spot(0)), is_read, "{runs:?}");
+        assert_eq!(
+            views.any(|v| v.tier_ref == tier_ref(0)),
+            is_read,
+            "{runs:?}"
+        );
     }
 }

@@ -3,13 +3,13 @@
 mod common;
 
 use common::{
-    Hand, MB, Played, cluster, data, estimates, history, instance, play, play_in, policy, resumed,
-    runs_in, start, transfers_in, workflow,
+    Hand, MB, SimulatedRun, cluster, data, estimates, history, instance, policy, resumed, runs_in,
+    simulate, simulate_in, start, transfers_in, workflow,
 };
 use tarn_ports::Record;
 use tarn_simulator::{Estimates, FaultPlan, Rules, SimEntry, Simulation};
 use tarn_types::action::{Action, AttemptSpec, Do, Outcome, Subject};
-use tarn_types::event::{AttemptOutcome, Event, FailureKind, Output, Start, Undeclared};
+use tarn_types::event::{AttemptOutcome, Event, Output, RunErrorKind, Start, Undeclared};
 use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, StepId};
 use tarn_types::part::{PartClass, PartInfo, PartRef, Place, StoreKey};
@@ -89,8 +89,8 @@ fn left(actions: &[Action], of: u32) -> usize {
 }
 
 fn failure(actions: &[Action]) -> &str {
-    let told = |a: &&Action| matches!(a.why, Reason::Failed { .. } | Reason::GaveUp { .. });
-    match actions.iter().find(told).map(|a| &a.why) {
+    let is_failure = |a: &&Action| matches!(a.why, Reason::Failed { .. } | Reason::GaveUp { .. });
+    match actions.iter().find(is_failure).map(|a| &a.why) {
         Some(Reason::Failed { message } | Reason::GaveUp { message }) => message,
         _ => panic!("nothing failed: {actions:?}"),
     }
@@ -149,7 +149,7 @@ fn one_that_fails_keeps_its_own_element_from_the_later_steps_alone() {
             ran.push((step, index));
             let item = run.item.clone().unwrap_or_default();
             new.extend(match (step, index) {
-                (ALIGN, 1) => hand.fails(&run, FailureKind::Exit),
+                (ALIGN, 1) => hand.fails(&run, RunErrorKind::Exit),
                 (ALIGN, _) => hand.ended(&run, written(&run, 0, &[&format!("{item}.bam")], 1)),
                 (CALL, _) => hand.ended(&run, written(&run, 1, &[&format!("{item}.vcf")], 1)),
                 _ => hand.ended(&run, written(&run, 3, &["x"], 1)),
@@ -166,7 +166,7 @@ fn one_that_fails_keeps_its_own_element_from_the_later_steps_alone() {
     assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
     let failed = Subject::Instance(instance(ALIGN, 1));
     // Each instance gets the reason for its missing input, through those between them too.
-    let told = all.iter().filter_map(|a| match (&a.what, &a.why) {
+    let not_run = all.iter().filter_map(|a| match (&a.what, &a.why) {
         (
             Do::Note {
                 about: Subject::Instance(id),
@@ -178,8 +178,11 @@ fn one_that_fails_keeps_its_own_element_from_the_later_steps_alone() {
         ) => Some((*id, *needs)),
         _ => None,
     });
-    let told: Vec<_> = told.collect();
-    assert_eq!(told, [(instance(1, 1), failed), (instance(2, 1), failed)]);
+    let not_run: Vec<_> = not_run.collect();
+    assert_eq!(
+        not_run,
+        [(instance(1, 1), failed), (instance(2, 1), failed)]
+    );
     let end = Reason::Incomplete {
         failed: vec![failed],
         failures: 1,
@@ -224,7 +227,7 @@ fn what_is_added_to_an_entry_that_was_read_fails_the_run_and_every_resume() {
         "{message}"
     );
     hand.ended(&call, written(&call, 1, &["a.vcf"], 3));
-    let new = hand.says(Event::Resumed {
+    let new = hand.step(Event::Resumed {
         found: Vec::new(),
         pinned: Vec::new(),
         set_aside: None,
@@ -324,7 +327,7 @@ fn what_is_added_to_an_entry_whose_reader_has_failed_stops_nobody() {
     let a = run_of(&begun, ALIGN, 0);
     let new = hand.ended(&a, written(&a, 0, &["a.bam"], 1));
     let call = run_of(&new, CALL, 0);
-    hand.fails(&call, FailureKind::Exit);
+    hand.fails(&call, RunErrorKind::Exit);
     let b = run_of(&begun, ALIGN, 1);
     let mut new = hand.ended(&b, written(&b, 0, &["a.bam", "b.bam"], 2));
     let failed = |a: &Action| matches!(a.why, Reason::Failed { .. });
@@ -337,7 +340,7 @@ fn what_is_added_to_an_entry_whose_reader_has_failed_stops_nobody() {
     }
     assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
     // It reads all of its entry when it runs again.
-    let again = hand.says(Event::Resumed {
+    let again = hand.step(Event::Resumed {
         found: vec![
             (part_of(0, 0), Place::Node(a.nodes[0])),
             (part_of(1, 0), Place::Node(b.nodes[0])),
@@ -372,7 +375,7 @@ fn what_a_reader_has_consumed_stays_for_a_rescue_until_its_step_has_ended() {
         let c = run_of(&begun, ALIGN, 2);
         let ended = match is_whole {
             true => hand.ended(&c, written(&c, 0, &["c.bam"], 4)),
-            false => hand.fails(&c, FailureKind::Exit),
+            false => hand.fails(&c, RunErrorKind::Exit),
         };
         // Once all is there, consumed data goes.
         assert_eq!(left(&ended, 0), usize::from(is_whole), "{ended:?}");
@@ -424,7 +427,7 @@ fn an_instance_without_its_entry_waits_for_all_and_fails_alone() {
     let call = run_of(&new, CALL, 2);
     let end = hand.ended(&call, written(&call, 1, &["c.vcf"], 1));
     assert_eq!(hand.engine.outcome(), Some(Outcome::Failed), "{end:?}");
-    let again = hand.says(Event::Resumed {
+    let again = hand.step(Event::Resumed {
         found: Vec::new(),
         pinned: Vec::new(),
         set_aside: None,
@@ -455,12 +458,12 @@ fn what_differs_when_it_is_made_again_concerns_its_own_reader_alone() {
     let new = hand.ended(&second, written(&second, 0, &[&name(&second)], 1));
     assert!(ids(&new).is_empty(), "{new:?}");
     let node = second.nodes[0].node;
-    let lost = hand.says(Event::NodeLost {
+    let lost = hand.step(Event::NodeLost {
         node,
         why: "it is said to".into(),
     });
     let third = runs.remove(0);
-    let mut new = [lost, hand.fails(&third, FailureKind::NodeLost)].concat();
+    let mut new = [lost, hand.fails(&third, RunErrorKind::NodeLost)].concat();
     new.extend(hand.ended(&call, written(&call, 1, &["x"], 1)));
     let (mut done, mut seen) = (0, Vec::new());
     while let Some(run) = runs_in(&new).into_iter().next() {
@@ -510,7 +513,7 @@ fn own(s: &Start) -> Estimates {
 }
 
 /// All of it, held to the rules.
-fn checked(p: Played) -> Played {
+fn checked(p: SimulatedRun) -> SimulatedRun {
     let mut rules = Rules::new();
     for record in &p.records {
         if let Err(broken) = rules.check(record) {
@@ -525,7 +528,7 @@ fn samples_overlap_and_the_run_takes_as_long_as_the_longest() {
     for name in ["data", "fcfs", "easy", "stage-through", "heft+cache"] {
         let mut s = samples("");
         (s.options.policy, s.workflow.external) = (policy(name), Some("/x".into()));
-        let p = checked(play(&s, own(&s)));
+        let p = checked(simulate(&s, own(&s)));
         assert_eq!(p.outcome, Outcome::Done, "{}", p.trace());
         assert_eq!((p.runs_of(ALIGN), p.runs_of(CALL)), (3, 3));
         let history = history(&p.records);
@@ -562,7 +565,7 @@ fn a_resume_runs_the_chain_of_what_failed_and_no_other() {
     };
     let with = |seed| {
         let sim = Simulation::new(&s, own(&s)).with_faults(plan(seed));
-        play_in(&s, sim)
+        simulate_in(&s, sim)
     };
     let only_b = |seed: &u64| {
         let p = with(*seed);
@@ -589,7 +592,7 @@ fn a_resume_runs_the_chain_of_what_failed_and_no_other() {
 #[test]
 fn a_log_of_a_version_that_waited_for_all_is_resumed() {
     let (now, before) = (samples(""), samples("after = \"align\"\n"));
-    let mut records = play(&before, own(&before)).records;
+    let mut records = simulate(&before, own(&before)).records;
     records[0].event = Event::Started(Box::new(now.clone()));
     records.iter_mut().for_each(|r| r.engine = 10);
     for cut in 1..records.len() {
@@ -601,7 +604,7 @@ fn a_log_of_a_version_that_waited_for_all_is_resumed() {
 #[test]
 fn what_an_earlier_run_has_made_of_a_sample_is_taken_while_another_is_made() {
     let s = samples("");
-    let p = play(&s, own(&s));
+    let p = simulate(&s, own(&s));
     let history = history(&p.records);
     let mut next = s.clone();
     next.prior = history
@@ -629,7 +632,7 @@ fn what_an_earlier_run_has_made_of_a_sample_is_taken_while_another_is_made() {
     {
         assert!(sim.put(*part, info.clone(), to.clone()));
     }
-    let p = checked(play_in(&next, sim));
+    let p = checked(simulate_in(&next, sim));
     let mut ran: Vec<_> = p.runs().iter().map(|r| r.instance).collect();
     ran.sort_unstable();
     assert_eq!(
@@ -654,7 +657,7 @@ fn a_lost_entry_is_made_again_for_its_reader() {
                 keeps: tarn_simulator::Keeps::Nothing,
             };
             sim.lose_node(at, NodeId(node), outage);
-            let p = checked(play_in(&s, sim));
+            let p = checked(simulate_in(&s, sim));
             assert_eq!(p.outcome, Outcome::Done, "{}", p.trace());
         }
     }

@@ -167,7 +167,7 @@ fn data_is_there_when_the_nodes_are_free() {
 }
 
 #[test]
-fn data_does_not_come_ahead_where_it_has_no_room() {
+fn data_does_not_come_ahead_where_it_has_no_space() {
     // The output of Job 0 and the input of Job 1 do not fit together; the output takes 70 s to leave.
     let work = Work::default()
         .item(70, false, true)
@@ -181,7 +181,7 @@ fn data_does_not_come_ahead_where_it_has_no_room() {
 }
 
 #[test]
-fn room_is_kept_for_who_goes_first() {
+fn space_is_kept_for_who_goes_first() {
     // When Job 0 has ended, 60 GB have to leave before Job 1 has space for 80. Job 2 is so short that it would not
     // delay it by its nodes, but its output would.
     let work = Work::default()
@@ -217,7 +217,7 @@ fn who_reads_past_the_tiers_holds_a_node_and_others_take_another() {
 }
 
 #[test]
-fn a_node_without_room_is_not_waited_for_while_another_has_some() {
+fn a_node_without_space_is_not_waited_for_while_another_has_some() {
     let work = Work::default()
         .item(70, false, false)
         .item(70, false, false)
@@ -229,7 +229,7 @@ fn a_node_without_room_is_not_waited_for_while_another_has_some() {
 }
 
 #[test]
-fn who_would_wait_long_for_room_does_without() {
+fn who_would_wait_long_for_space_does_without() {
     // Job 0 fills the tier for 1,000 s. Job 1 writes its 50 GB outside in 50 s instead.
     let work = Work::default()
         .item(80, false, false)

@@ -28,11 +28,11 @@ in = "mid"
 out = "out"
 "#;
 
-fn pipeline(policy: Policy) -> Played {
+fn pipeline(policy: Policy) -> SimulatedRun {
     let s = start(workflow(PIPELINE), cluster(2, 1, &[1000 * MB]), policy);
     let mut e = estimates(20 * MB);
     e.sources.insert(data(0), Ok(source(None, 100 * MB)));
-    play(&s, e)
+    simulate(&s, e)
 }
 
 #[test]
@@ -89,7 +89,7 @@ out = "sum"
     let s = start(workflow(text), cluster(4, 1, &[1000 * MB]), policy("data"));
     let mut e = estimates(MB);
     e.sources.insert(data(0), Ok(source(Some(16), 10 * MB)));
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Done);
     assert_eq!(p.runs_of(0), 16);
     assert_eq!(p.moved(TransferKind::ExternalIn), 160 * MB);
@@ -117,7 +117,7 @@ fn a_workflow_without_edges_runs_side_by_side() {
         cluster(3, 1, &[MB]),
         policy("data"),
     );
-    let p = play(&s, estimates(1));
+    let p = simulate(&s, estimates(1));
     assert_eq!(p.outcome, Outcome::Done);
     assert_eq!(
         p.end(),
@@ -130,7 +130,7 @@ fn a_workflow_without_edges_runs_side_by_side() {
 fn after_orders_steps_without_data() {
     let text = "name = \"w\"\n[[step]]\nname = \"second\"\nrun = \"x\"\nafter = [\"first\"]\n[[step]]\nname = \"first\"\nrun = \"x\"\n";
     let s = start(workflow(text), cluster(2, 1, &[MB]), policy("data"));
-    let p = play(&s, estimates(1));
+    let p = simulate(&s, estimates(1));
     let order: Vec<_> = p.runs().iter().map(|r| r.instance.step.0).collect();
     assert_eq!(order, [1, 0]);
     assert_eq!(p.end(), 2 * tarn_types::units::SECOND);
@@ -142,7 +142,7 @@ fn the_hosts_cap_keeps_the_sum_honest() {
         "name = \"w\"\n[[step]]\nname = \"s\"\nrun = \"x\"\nforeach = [\"a\",\"b\",\"c\",\"d\"]\n";
     let mut c = cluster(4, 1, &[MB]);
     c.hosts[0].cores = 2;
-    let p = play(&start(workflow(text), c, policy("data")), estimates(1));
+    let p = simulate(&start(workflow(text), c, policy("data")), estimates(1));
     assert_eq!(
         p.end(),
         2 * tarn_types::units::SECOND,
@@ -187,7 +187,7 @@ out = "result"
         all.push(tarn_simulator::SimEntry::file("system", MB));
         all
     });
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     let solve = p
         .runs()
@@ -209,7 +209,7 @@ out = "result"
 #[test]
 fn copies_are_made_on_other_nodes() {
     let text = "name = \"w\"\n[data.d]\ncopies = 2\nkeep = \"workflow\"\n[data.e]\ndest = \"/e\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"d\"\n[[step]]\nname = \"b\"\nrun = \"x\"\nin = \"d\"\nout = \"e\"\n";
-    let p = play(
+    let p = simulate(
         &start(workflow(text), cluster(2, 1, &[100 * MB]), policy("data")),
         estimates(MB),
     );
@@ -230,7 +230,7 @@ fn what_can_never_fit_is_refused_before_anything_moves() {
     );
     let mut e = estimates(MB);
     e.sources.insert(data(0), Ok(source(None, 100 * MB)));
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Refused);
     assert!(
         p.failure().contains("no tier holds more"),
@@ -268,7 +268,7 @@ fn an_input_that_is_on_its_way_to_a_node_is_not_fetched_for_another() {
     );
     let mut e = estimates(0);
     e.sources.insert(data(0), Ok(source(None, 10_000 * MB)));
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     assert_eq!(p.moved(TransferKind::ExternalIn), 10_000 * MB);
 }
@@ -283,7 +283,7 @@ fn the_estimate_reads_from_where_the_transfer_will() {
     let s = start(workflow(text), c, policy("data"));
     let mut e = estimates(0);
     e.sources.insert(data(0), Ok(source(None, 400 * MB)));
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     let placed: Vec<_> = p
         .reasons()
@@ -312,7 +312,7 @@ fn observed_run_times_of_one_large_step_change_the_order() {
         step("long", "10s")
     );
     let s = start(workflow(&text), cluster(1, 1, &[MB]), policy("data"));
-    let p = play(&s, estimates(0));
+    let p = simulate(&s, estimates(0));
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     let order: Vec<u32> = p.runs().iter().map(|r| r.instance.step.0).collect();
     let first_long = order.iter().position(|step| *step == 1).expect("it ran");
@@ -329,7 +329,7 @@ fn what_a_busy_node_will_need_comes_just_before_it_is_free() {
         let mut e = estimates(0);
         e.sources.insert(data(0), Ok(source(None, 100 * MB)));
         e.run_time = Box::new(move |id| [long, 1][id.step.at()] * SECOND);
-        let p = play(&s, e);
+        let p = simulate(&s, e);
         assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
         let orders_it = |r: &&tarn_ports::Record| {
             let mut actions = r.actions.iter();
@@ -372,7 +372,7 @@ fn drawn(draws: [(u64, i32); 2]) -> tarn_types::cluster::Cluster {
 fn of_equal_nodes_the_thriftier_goes_first_and_then_the_cooler() {
     let text = "name = \"w\"\n[[step]]\nname = \"s\"\nrun = \"x\"\n";
     let first = |draws, by: &str| {
-        let p = play(
+        let p = simulate(
             &start(workflow(text), drawn(draws), policy(by)),
             estimates(1),
         );
@@ -402,7 +402,7 @@ fn of_equal_nodes_the_thriftier_goes_first_and_then_the_cooler() {
 fn data_decides_before_what_a_node_draws() {
     let text = "name = \"w\"\n[data.d]\n[data.e]\ndest = \"/e\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nout = \"d\"\n[[step]]\nname = \"b\"\nrun = \"x\"\nforeach = [\"1\", \"2\"]\nin = \"d\"\nout = \"e\"\n";
     let c = drawn([(150, 20), (300, 40)]);
-    let p = play(
+    let p = simulate(
         &start(workflow(text), c, policy("data")),
         estimates(50 * MB),
     );
@@ -444,7 +444,7 @@ out = ["reduced"]
     });
     // The second of two is always faster, so that the nodes come free in another order than the instances wait in.
     e.run_time = Box::new(|id| SECOND - SECOND / 10 * u64::from(id.step.0 * id.index % 2));
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     assert_eq!(p.runs_of(1), 8);
     assert_eq!(p.moved(TransferKind::Peer), 0, "{}", p.trace());

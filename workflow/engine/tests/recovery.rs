@@ -9,7 +9,7 @@ use tarn_ports::Record;
 use tarn_simulator::{FaultPlan, Keeps, Outage, Simulation};
 use tarn_types::action::{AttemptSpec, Do, Outcome};
 use tarn_types::event::{
-    AttemptOutcome, Event, FailureKind, Output, PriorDest, PriorInstance, Start, Undeclared,
+    AttemptOutcome, Event, Output, PriorDest, PriorInstance, RunErrorKind, Start, Undeclared,
 };
 use tarn_types::hash::Hash;
 use tarn_types::history::History;
@@ -124,7 +124,7 @@ fn a_log_cut_anywhere_goes_on_and_repeats_no_committed_step() {
     let names = ["data", "stage-through", "easy+cache", "same-nodes", "fcfs"];
     for policy in names.map(policy) {
         let s = diamond(policy);
-        let whole = play_in(&s, diamond_world(&s));
+        let whole = simulate_in(&s, diamond_world(&s));
         assert_eq!(whole.outcome, Outcome::Done, "{}", whole.failure());
         for cut in 1..whole.records.len() {
             let before = &whole.records[..cut];
@@ -151,12 +151,12 @@ fn a_log_cut_anywhere_goes_on_and_repeats_no_committed_step() {
 fn a_log_with_a_lost_node_cut_anywhere_goes_on() {
     for name in ["data", "stage-through", "easy+cache"] {
         let s = diamond(policy(name));
-        let calm = play_in(&s, diamond_world(&s)).end();
+        let calm = simulate_in(&s, diamond_world(&s)).end();
         for (tenth, keeps) in [(2, Keeps::Nothing), (5, Keeps::All), (8, Keeps::Half(1))] {
             let mut sim = diamond_world(&s);
             let lasts = Some(calm / 4);
             sim.lose_node(calm * tenth / 10, NodeId(0), Outage { lasts, keeps });
-            let whole = play_in(&s, sim);
+            let whole = simulate_in(&s, sim);
             assert_eq!(whole.outcome, Outcome::Done, "{}", whole.failure());
             let lost = |r: &Record| matches!(r.event, Event::NodeLost { .. });
             assert!(whole.records.iter().any(lost));
@@ -172,7 +172,7 @@ fn a_log_with_a_lost_node_cut_anywhere_goes_on() {
 fn lost_replicas_are_made_again() {
     for name in ["data", "stage-through", "easy+cache", "same-nodes+cache"] {
         let s = diamond(policy(name));
-        let whole = play_in(&s, diamond_world(&s));
+        let whole = simulate_in(&s, diamond_world(&s));
         for cut in 1..whole.records.len() {
             for keep in [0, 2, 3] {
                 let lost = |i| keep == 0 || i % keep == 0;
@@ -192,7 +192,7 @@ fn lost_replicas_are_made_again() {
 fn a_replayed_state_decides_as_the_original_did() {
     for name in ["data", "easy+cache", "same-nodes", "fcfs"] {
         let s = diamond(policy(name));
-        let whole = play_in(&s, diamond_world(&s));
+        let whole = simulate_in(&s, diamond_world(&s));
         for cut in 1..whole.records.len() {
             let (mut engine, _, _) = replay(&whole.records[..cut]);
             let next = &whole.records[cut];
@@ -207,8 +207,8 @@ fn a_replayed_state_decides_as_the_original_did() {
 fn two_runs_of_one_start_are_the_same() {
     let s = diamond(policy("data"));
     assert_eq!(
-        play_in(&s, diamond_world(&s)).records,
-        play_in(&s, diamond_world(&s)).records
+        simulate_in(&s, diamond_world(&s)).records,
+        simulate_in(&s, diamond_world(&s)).records
     );
 }
 
@@ -240,7 +240,7 @@ fn prior_of(records: &[Record]) -> Vec<PriorInstance> {
     all
 }
 
-fn with_hashes(mut s: Start, first: &Played) -> (Start, Simulation) {
+fn with_hashes(mut s: Start, first: &SimulatedRun) -> (Start, Simulation) {
     s.prior = prior_of(&first.records);
     s.run = "test-2".into();
     let h = history(&first.records);
@@ -263,7 +263,7 @@ fn with_hashes(mut s: Start, first: &Played) -> (Start, Simulation) {
 #[test]
 fn an_unchanged_workflow_runs_nothing() {
     let s = diamond(policy("data"));
-    let first = play_in(&s, diamond_world(&s));
+    let first = simulate_in(&s, diamond_world(&s));
     let h = history(&first.records);
     let hash = h.version_hash(data(4), 1).expect("it was read");
     let (mut again, _) = with_hashes(s, &first);
@@ -272,7 +272,7 @@ fn an_unchanged_workflow_runs_nothing() {
         hash,
     }];
     let (again, sim) = with_hashes(again, &first);
-    let second = play_in(&again, sim);
+    let second = simulate_in(&again, sim);
     assert_eq!(second.outcome, Outcome::Done);
     assert!(second.runs().is_empty(), "{}", second.trace());
     assert_eq!(
@@ -284,9 +284,9 @@ fn an_unchanged_workflow_runs_nothing() {
 #[test]
 fn a_missing_dest_is_made_again_from_the_start_it_needs() {
     let s = diamond(policy("data"));
-    let first = play_in(&s, diamond_world(&s));
+    let first = simulate_in(&s, diamond_world(&s));
     let (again, sim) = with_hashes(s, &first);
-    let second = play_in(&again, sim);
+    let second = simulate_in(&again, sim);
     assert_eq!(second.outcome, Outcome::Done, "{}", second.trace());
     assert!(
         second
@@ -318,7 +318,7 @@ fn random_faults_end_in_success_or_a_stated_failure() {
             step_failure_probability: 0.15,
             ..FaultPlan::default()
         };
-        let p = play_in(&s, diamond_world(&s).with_faults(faults));
+        let p = simulate_in(&s, diamond_world(&s).with_faults(faults));
         match p.outcome {
             Outcome::Done => {
                 done += 1;
@@ -344,11 +344,11 @@ fn random_faults_end_in_success_or_a_stated_failure() {
 #[test]
 fn an_interruption_stops_everything_and_resume_goes_on() {
     let s = diamond(policy("data"));
-    let whole = play_in(&s, diamond_world(&s)).end();
+    let whole = simulate_in(&s, diamond_world(&s)).end();
     for tenth in 1..10 {
         let mut sim = diamond_world(&s);
         sim.inject(whole * tenth / 10, Event::Interrupted { signal: 2 });
-        let p = play_in(&s, sim);
+        let p = simulate_in(&s, sim);
         assert_eq!(p.outcome, Outcome::Interrupted(2));
         let (outcome, _) = go_on(&s, &p.records, |_| false);
         assert_eq!(outcome, Outcome::Done, "interrupted at {tenth}/10");
@@ -366,7 +366,7 @@ fn a_failed_run_rescues_what_asks_for_it_and_keeps_the_rest() {
             step_failure_probability: 0.4,
             ..FaultPlan::default()
         };
-        let p = play_in(&s, Simulation::new(&s, estimates(MB)).with_faults(faults));
+        let p = simulate_in(&s, Simulation::new(&s, estimates(MB)).with_faults(faults));
         let made = committed(&p.records);
         if p.outcome != Outcome::Failed || !made.contains(&instance(0, 0)) {
             continue;
@@ -441,7 +441,7 @@ after = ["x"]
         origin: 0,
         seq: 0,
     };
-    hand.says(Event::Evicted {
+    hand.step(Event::Evicted {
         part: lost,
         at: Place::Node(fast(0)),
     });
@@ -474,19 +474,19 @@ fn cancelled_attempts_are_no_retries() {
     let text = "name = \"w\"\n[[step]]\nname = \"a\"\nrun = \"x\"\nretries = 2\n";
     let s = start(workflow(text), cluster(1, 1, &[MB]), policy("data"));
     let (mut hand, mut actions) = Hand::begin(&s);
-    let mut said = Vec::new();
+    let mut reasons = Vec::new();
     for kind in [
-        FailureKind::Cancelled,
-        FailureKind::Exit,
-        FailureKind::Cancelled,
-        FailureKind::Exit,
+        RunErrorKind::Cancelled,
+        RunErrorKind::Exit,
+        RunErrorKind::Cancelled,
+        RunErrorKind::Exit,
     ] {
         actions = hand.fails(&runs_in(&actions)[0], kind);
         let why = actions.iter().filter(|a| matches!(a.what, Do::Run(_)));
-        said.extend(why.map(|a| a.why.clone()));
+        reasons.extend(why.map(|a| a.why.clone()));
     }
     let retry = |attempt| Reason::Retry { attempt, of: 3 };
-    assert_eq!(said, [Reason::Ready, retry(2), retry(2), retry(3)]);
+    assert_eq!(reasons, [Reason::Ready, retry(2), retry(2), retry(3)]);
 }
 
 /// Of several parts that go out together, the damaged one is made again; the others are not blamed.
@@ -526,14 +526,14 @@ fn what_goes_out_damaged_is_tried_again() {
     let mut after = hand.commits(&run, Some((0, MB)), 7);
     for _ in 0..2 {
         let delivery = transfers_in(&after).remove(0);
-        after = hand.failed(delivery.id, FailureKind::Corrupt);
+        after = hand.failed(delivery.id, RunErrorKind::Corrupt);
         assert!(after.is_empty(), "{after:?}");
         while after.is_empty() {
-            after = hand.says(Event::Timer);
+            after = hand.step(Event::Timer);
         }
     }
     let delivery = transfers_in(&after).remove(0);
-    hand.failed(delivery.id, FailureKind::Corrupt);
+    hand.failed(delivery.id, RunErrorKind::Corrupt);
     assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
 }
 

@@ -6,7 +6,7 @@ use common::*;
 use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
 use tarn_types::bounds::MAX_RESTARTS;
 use tarn_types::checkpoint::CheckpointId;
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Imaged, Start};
+use tarn_types::event::{AttemptOutcome, Event, Imaged, RunError, RunErrorKind, Start};
 use tarn_types::id::{NodeId, TierRef};
 use tarn_types::reason::Reason;
 
@@ -21,18 +21,18 @@ fn begin(steps: &str, nodes: u32) -> Start {
 
 /// An attempt is killed, and its nodes could restore this version.
 fn killed(hand: &mut Hand, run: &AttemptSpec, newest: Option<(u64, u64)>) -> Vec<Action> {
-    died(hand, run, FailureKind::Signal, newest)
+    died(hand, run, RunErrorKind::Signal, newest)
 }
 
 fn died(
     hand: &mut Hand,
     run: &AttemptSpec,
-    kind: FailureKind,
+    kind: RunErrorKind,
     newest: Option<(u64, u64)>,
 ) -> Vec<Action> {
     let message = "it is said to".into();
     let ended = AttemptOutcome::Failed {
-        failure: Failure { kind, message },
+        failure: RunError { kind, message },
         log_tail: String::new(),
         newest: newest.map(|(generation, number)| CheckpointId { generation, number }),
     };
@@ -115,7 +115,7 @@ fn checkpoints_that_were_not_seen_once_are_no_progress_when_they_are_there_again
 
 #[test]
 fn what_no_further_attempt_can_mend_ends_a_step_that_came_further_too() {
-    for kind in [FailureKind::Conflict, FailureKind::Escape] {
+    for kind in [RunErrorKind::Conflict, RunErrorKind::Escape] {
         let (mut hand, begun) = Hand::begin(&begin(&format!("{STEP}retries = 5\n"), 1));
         let run = runs_in(&begun).remove(0);
         died(&mut hand, &run, kind, Some((1, 1)));
@@ -124,7 +124,7 @@ fn what_no_further_attempt_can_mend_ends_a_step_that_came_further_too() {
 }
 
 #[test]
-fn a_step_runs_again_where_its_checkpoints_are_before_others_take_that_room() {
+fn a_step_runs_again_where_its_checkpoints_are_before_others_take_that_space() {
     let text = format!(
         "[data.big]\nsize = \"90 MB\"\n{STEP}checkpoints = \"60 MB\"\n\
          [[step]]\nname = \"b\"\nrun = \"x\"\nout = \"big\"\n[[step]]\nname = \"c\"\nrun = \"x\"\nout = \"more\"\n\
@@ -151,11 +151,11 @@ fn what_is_left_of_its_nodes_runs_the_same_ranks_again() {
     let first = runs_in(&begun).remove(0);
     let node = |run: &AttemptSpec, at: usize| run.nodes[at].node;
     let lost = node(&first, 1);
-    hand.says(Event::NodeLost {
+    hand.step(Event::NodeLost {
         node: lost,
         why: "its tarnd is gone".into(),
     });
-    let second = runs_in(&died(&mut hand, &first, FailureKind::NodeLost, None)).remove(0);
+    let second = runs_in(&died(&mut hand, &first, RunErrorKind::NodeLost, None)).remove(0);
     assert_eq!(node(&second, 0), node(&first, 0));
     assert_eq!(node(&second, 2), node(&first, 2));
     assert_ne!(node(&second, 1), lost);
@@ -184,11 +184,10 @@ fn checkpoints_go_from_the_tier_that_a_step_leaves_for_a_slower_one() {
     let s = start(workflow(&text), tiers, policy("data"));
     let (mut hand, begun) = Hand::begin(&s);
     let first = runs_in(&begun).remove(0);
-    let after = died(&mut hand, &first, FailureKind::NoSpace, Some((1, 1)));
+    let after = died(&mut hand, &first, RunErrorKind::NoSpace, Some((1, 1)));
     let second = runs_in(&after).remove(0);
     assert_ne!(second.nodes, first.nodes);
-    let forgets =
-        |a: &Action, spots: &[TierRef]| matches!(&a.what, Do::Forget { at, .. } if at == spots);
+    let forgets = |a: &Action, tier_refs: &[TierRef]| matches!(&a.what, Do::Forget { at, .. } if at == tier_refs);
     let removed = after.iter().position(|a| forgets(a, &first.nodes));
     let runs = after.iter().position(|a| matches!(a.what, Do::Run(_)));
     assert!(removed.expect("they go") < runs.expect("it runs"));
@@ -204,7 +203,7 @@ fn a_run_that_goes_on_places_the_step_where_its_checkpoints_are() {
     let step = |runs: &[AttemptSpec]| runs.iter().find(|r| r.instance == instance(1, 0)).cloned();
     let first = step(&runs).expect("it runs");
     assert_eq!(first.nodes, [fast(1)]);
-    let again = hand.says(Event::Resumed {
+    let again = hand.step(Event::Resumed {
         found: Vec::new(),
         pinned: Vec::new(),
         set_aside: None,
@@ -216,11 +215,11 @@ fn a_run_that_goes_on_places_the_step_where_its_checkpoints_are() {
 
 #[test]
 fn a_step_with_checkpoints_that_no_tier_holds_is_refused() {
-    let played = play(
+    let simulated = simulate(
         &begin(&format!("{STEP}checkpoints = \"101 MB\"\n"), 1),
         estimates(0),
     );
-    assert_eq!(played.outcome, Outcome::Refused);
+    assert_eq!(simulated.outcome, Outcome::Refused);
 }
 
 const IMAGED: &str = "[[step]]\nname = \"a\"\nrun = \"x\"\nrestart = \"image\"\nbuddy = true\ncheckpoints = \"60 MB\"\n";
@@ -232,8 +231,8 @@ fn image(number: u64) -> CheckpointId {
     }
 }
 
-fn says(hand: &mut Hand, run: &AttemptSpec, what: Imaged) -> Vec<Action> {
-    hand.says(Event::Image {
+fn report_image(hand: &mut Hand, run: &AttemptSpec, what: Imaged) -> Vec<Action> {
+    hand.step(Event::Image {
         instance: run.instance,
         attempt: run.attempt,
         what,
@@ -251,7 +250,7 @@ fn taken_of(hand: &mut Hand, run: &AttemptSpec, number: u64, bytes: u64) -> Vec<
         stopped: 0,
         took: 0,
     };
-    says(hand, run, what)
+    report_image(hand, run, what)
 }
 
 /// Whither images are to be copied.
@@ -264,11 +263,11 @@ fn copies(actions: &[Action]) -> Vec<(CheckpointId, TierRef)> {
 }
 
 fn lost(hand: &mut Hand, run: &AttemptSpec) -> Vec<AttemptSpec> {
-    hand.says(Event::NodeLost {
+    hand.step(Event::NodeLost {
         node: run.nodes[0].node,
         why: "its tarnd is gone".into(),
     });
-    runs_in(&died(hand, run, FailureKind::NodeLost, None))
+    runs_in(&died(hand, run, RunErrorKind::NodeLost, None))
 }
 
 #[test]
@@ -288,14 +287,14 @@ fn a_step_whose_node_is_lost_goes_on_where_a_copy_of_its_image_is() {
         at: to,
         took: 0,
     };
-    let next = copies(&says(&mut hand, &first, copied));
+    let next = copies(&report_image(&mut hand, &first, copied));
     assert_eq!(next, [(image(2), to)]);
     let failed = Imaged::NotCopied {
         id: image(2),
         at: to,
         why: "it is said to".into(),
     };
-    says(&mut hand, &first, failed);
+    report_image(&mut hand, &first, failed);
     let second = lost(&mut hand, &first).remove(0);
     assert_eq!(second.nodes, [to]);
     let after = hand.commits(&second, None, 0);
@@ -314,8 +313,8 @@ fn a_copy_that_is_lost_or_not_whole_is_no_place_to_go_on() {
         at: to,
         took: 0,
     };
-    says(&mut hand, &first, copied);
-    hand.says(Event::NodeLost {
+    report_image(&mut hand, &first, copied);
+    hand.step(Event::NodeLost {
         node: to.node,
         why: "its tarnd is gone".into(),
     });
@@ -331,7 +330,7 @@ fn a_copy_that_is_lost_or_not_whole_is_no_place_to_go_on() {
 /// The newest copy stays until the next is whole; a copy on a node that has become too small stays until the step has
 /// committed.
 #[test]
-fn room_of_copies_is_counted_as_long_as_they_lie_there() {
+fn space_of_copies_is_counted_as_long_as_they_lie_there() {
     let text = format!(
         "name = \"w\"\n{}[data.made]\nsize = \"45 MB\"\n\
          [[step]]\nname = \"b\"\nrun = \"x\"\n\
@@ -360,7 +359,7 @@ fn room_of_copies_is_counted_as_long_as_they_lie_there() {
     };
     let copied = |hand: &mut Hand, number, at| {
         let (id, took) = (image(number), 0);
-        says(hand, a, Imaged::Copied { id, at, took })
+        report_image(hand, a, Imaged::Copied { id, at, took })
     };
     let ordered = taken_of(&mut hand, a, 1, 10 * MB);
     assert_eq!(reserves(&ordered), [(fast(2), 20 * MB)]);
@@ -372,8 +371,8 @@ fn room_of_copies_is_counted_as_long_as_they_lie_there() {
     let ordered = taken_of(&mut hand, a, 3, 28 * MB);
     assert_eq!(reserves(&ordered), [(fast(0), 60 * MB)]);
     copied(&mut hand, 3, fast(0));
-    let waits = Reason::WaitForRoom {
-        spot: fast(2),
+    let waits = Reason::WaitForSpace {
+        tier_ref: fast(2),
         want: 45 * MB,
         free: 30 * MB,
     };
@@ -384,11 +383,11 @@ fn room_of_copies_is_counted_as_long_as_they_lie_there() {
 }
 
 #[test]
-fn without_room_on_another_node_no_copy_is_made_and_it_is_said() {
+fn without_space_on_another_node_no_copy_is_made_and_it_is_said() {
     let (mut hand, begun) = Hand::begin(&begin(IMAGED, 1));
     let first = runs_in(&begun).remove(0);
-    let said = taken(&mut hand, &first, 1);
+    let actions = taken(&mut hand, &first, 1);
     let why = Reason::NoBuddy { bytes: 60 * MB };
-    assert!(said.iter().any(|a| a.why == why), "{said:?}");
+    assert!(actions.iter().any(|a| a.why == why), "{actions:?}");
     assert_eq!(taken(&mut hand, &first, 2), [], "once");
 }

@@ -35,7 +35,7 @@ fn log() -> Vec<Record> {
     let s = start(workflow(TEXT), cluster(2, 2, &[100 * MB]), policy("data"));
     let mut e = estimates(10 * MB);
     e.sources.insert(data(0), Ok(source(None, 20 * MB)));
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     p.records
 }
@@ -100,7 +100,7 @@ fn drop_output(records: &[Record]) -> Action {
     else {
         panic!("it has committed");
     };
-    let (info, spots) = &outputs[0].parts[0];
+    let (info, tier_refs) = &outputs[0].parts[0];
     let what = Do::Evict {
         part: PartRef {
             data: outputs[0].data,
@@ -109,7 +109,7 @@ fn drop_output(records: &[Record]) -> Action {
             seq: info.seq,
         },
         key: info.key.clone(),
-        at: Place::Node(spots[0]),
+        at: Place::Node(tier_refs[0]),
     };
     Action {
         what,
@@ -175,7 +175,7 @@ fn who_begins_has_its_data_its_place_and_its_cores() {
 }
 
 #[test]
-fn what_moves_is_there_and_has_room() {
+fn what_moves_is_there_and_has_space() {
     breaks("what is read is there", |r| {
         let (n, at) = find(r, moves(|t| matches!(t.parts[0].from, Place::Source)));
         if let Do::Transfer(t) = &mut r[n].actions[at].what {

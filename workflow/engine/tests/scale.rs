@@ -27,10 +27,10 @@ fn steps(count: usize, chained: bool) -> String {
 fn work(count: usize, chained: bool, name: &str) -> (usize, usize) {
     let workflow = workflow(&steps(count, chained));
     let start = start(workflow, cluster(4, 2, &[1000 * MB]), policy(name));
-    let played = play(&start, estimates(10));
-    assert_eq!(played.outcome, Outcome::Done);
-    assert_eq!(played.runs().len(), count);
-    (played.records.len(), played.actions().count())
+    let simulated = simulate(&start, estimates(10));
+    assert_eq!(simulated.outcome, Outcome::Done);
+    assert_eq!(simulated.runs().len(), count);
+    (simulated.records.len(), simulated.actions().count())
 }
 
 /// Every step has its place, its start and its end recorded once, with any number waiting beside it.

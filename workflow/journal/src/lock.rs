@@ -156,7 +156,7 @@ impl RunLock {
         // A shared lock: two processes that check do not see each other as holders.
         match lock(file, path, FlockOperation::NonBlockingLockShared) {
             Err(LockError::Busy { holder, .. }) => Ok(Some(holder)),
-            asked => asked.map(|_| None),
+            other => other.map(|_| None),
         }
     }
 

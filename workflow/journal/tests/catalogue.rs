@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{WALL, act, cluster, part, spot, start, story, transfer, workflow};
+use common::{WALL, act, cluster, part, start, story, tier_ref, transfer, workflow};
 use std::fs;
 use std::path::Path;
 use tarn_journal::changes::{ChangeKind, ReplicaChange, StoredAt};
@@ -140,7 +140,7 @@ fn prior_speaks_of_the_present_cluster() {
         assert_eq!(make.outputs[0].parts[0].0.hash, Some(Hash(8)));
         make.held
     };
-    let at = |node| (0, 0, Place::Node(spot(node)));
+    let at = |node| (0, 0, Place::Node(tier_ref(node)));
     assert_eq!(held(&["n0", "n1"], "/tier", "w-abc"), [at(0), at(1)]);
     assert_eq!(held(&["x", "n1"], "/tier", "w-abc"), [at(1)], "n0 is gone");
     assert_eq!(
@@ -183,7 +183,7 @@ fn second_run(run: &str, prior: Vec<PriorInstance>) -> Vec<Record> {
         instance: common::instance(0),
         prior: at as u32,
     };
-    let n0 = Place::Node(spot(0));
+    let n0 = Place::Node(tier_ref(0));
     let evict = Do::Evict {
         part: part(1, 1),
         key: mid("w-1"),

@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{WALL, act, assign, instance, part, spot, start, story};
+use common::{WALL, act, assign, instance, part, start, story, tier_ref};
 use std::collections::BTreeMap;
 use tarn_ports::Record;
 use tarn_types::action::{Action, Do, Outcome, Subject};
-use tarn_types::event::{Event, FailureKind, Output, PriorInstance, version_hash};
+use tarn_types::event::{Event, Output, PriorInstance, RunErrorKind, version_hash};
 use tarn_types::hash::Hash;
 use tarn_types::history::{AttemptEnd, DeedKind, History, InstanceState, MAX_DEEDS, TransferEnd};
 use tarn_types::id::{DataId, NodeId, TransferId};
@@ -32,7 +32,7 @@ fn places(history: &History) -> Vec<(u32, Place)> {
 fn a_whole_run_is_understood() {
     let h = replay(&story("w-1", WALL));
     let dest = Place::External("/lustre/out".into());
-    let (n0, n1) = (Place::Node(spot(0)), Place::Node(spot(1)));
+    let (n0, n1) = (Place::Node(tier_ref(0)), Place::Node(tier_ref(1)));
     assert_eq!(
         places(&h),
         [(1, n0.clone()), (1, n1.clone()), (2, n1), (2, dest)]
@@ -58,7 +58,7 @@ fn a_whole_run_is_understood() {
     else {
         panic!("the first attempt failed")
     };
-    assert_eq!((*at, failure.kind), (3 * SECOND, FailureKind::Exit));
+    assert_eq!((*at, failure.kind), (3 * SECOND, RunErrorKind::Exit));
     assert!(log_tail.ends_with("line 2\n"));
     assert_eq!(make.attempts[1].usage.wall, SECOND);
     assert_eq!(
@@ -92,9 +92,9 @@ fn tiers_fill_and_empty() {
         (4 * SECOND, raw + mid),
         (5 * SECOND, mid),
     ];
-    assert_eq!(h.fill[&spot(0)], n0);
-    assert_eq!(h.held(spot(0)), mid);
-    assert_eq!(h.held(spot(1)), mid + 30 + 4096);
+    assert_eq!(h.fill[&tier_ref(0)], n0);
+    assert_eq!(h.held(tier_ref(0)), mid);
+    assert_eq!(h.held(tier_ref(1)), mid + 30 + 4096);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn every_reason_is_found_by_what_it_is_about() {
     let h = replay(&story("w-1", WALL));
     let about =
         |s: Subject| -> Vec<DeedKind> { h.deeds[&s].kept.iter().map(|d| d.what.clone()).collect() };
-    let place = Place::Node(spot(0));
+    let place = Place::Node(tier_ref(0));
     assert_eq!(
         about(Subject::Data(DataId(0))),
         [
@@ -114,7 +114,7 @@ fn every_reason_is_found_by_what_it_is_about() {
     assert_eq!(
         about(Subject::Instance(instance(1))),
         [
-            DeedKind::Assign(vec![spot(1)]),
+            DeedKind::Assign(vec![tier_ref(1)]),
             DeedKind::Transfer(TransferId(1)),
             DeedKind::Note,
             DeedKind::Run(1)
@@ -127,7 +127,7 @@ fn every_reason_is_found_by_what_it_is_about() {
 #[test]
 fn what_is_noted_forever_is_bounded() {
     let mut h = History::new();
-    let about = Subject::Tier(spot(0));
+    let about = Subject::Tier(tier_ref(0));
     let note = act(Do::Note { about }, Reason::Needed);
     for now in 0..MAX_DEEDS as u64 + 5 {
         h.apply(now, &Event::Timer, std::slice::from_ref(&note));
@@ -144,7 +144,7 @@ fn after_an_interruption_only_what_was_found_is_there() {
     let records = story("w-1", WALL);
     // The second attempt runs, only transfers that are ordered then are in flight.
     let mut h = replay(&records[..5]);
-    let kept = (part(1, 1), Place::Node(spot(0)));
+    let kept = (part(1, 1), Place::Node(tier_ref(0)));
     let event = Event::Resumed {
         found: vec![kept.clone(), (part(0, 0), Place::Source)],
         pinned: vec![],
@@ -154,9 +154,9 @@ fn after_an_interruption_only_what_was_found_is_there() {
     assert_eq!(places(&h), [(1, kept.1)]);
     assert!(
         h.removed
-            .contains_key(&(StoreKey("src.raw".into()), Place::Node(spot(0))))
+            .contains_key(&(StoreKey("src.raw".into()), Place::Node(tier_ref(0))))
     );
-    assert_eq!(h.held(spot(0)), 50 + 4096);
+    assert_eq!(h.held(tier_ref(0)), 50 + 4096);
     let ended = |id| h.transfers[&TransferId(id)].ended.as_ref().map(|e| &e.1);
     assert!(matches!(ended(0), Some(TransferEnd::Done { .. })));
     assert_eq!(ended(1), Some(&TransferEnd::Interrupted));
@@ -192,9 +192,9 @@ fn reuse_takes_outputs_by_position_and_what_is_held() {
     let old = Output {
         data: DataId(9),
         version: 4,
-        parts: vec![(common::info("old", 50, Some(8)), vec![spot(7)])],
+        parts: vec![(common::info("old", 50, Some(8)), vec![tier_ref(7)])],
     };
-    let place = Place::Node(spot(1));
+    let place = Place::Node(tier_ref(1));
     start.prior = vec![PriorInstance {
         identity: Hash(100),
         outputs: vec![old],
@@ -220,8 +220,8 @@ fn reuse_takes_outputs_by_position_and_what_is_held() {
         (made.outputs[0].data, made.outputs[0].version),
         (DataId(1), 1)
     );
-    assert_eq!(made.outputs[0].parts[0].1, [spot(1)]);
-    assert_eq!(h.held(spot(1)), 50 + 4096);
+    assert_eq!(made.outputs[0].parts[0].1, [tier_ref(1)]);
+    assert_eq!(h.held(tier_ref(1)), 50 + 4096);
 }
 
 /// Logs of other versions of tarn may have records that make no sense to this one.
@@ -274,30 +274,30 @@ fn what_a_lost_node_had_is_neither_there_nor_gone() {
     // `mid` is made on the first node, and on its way to the second.
     let mut h = replay(&records[..5]);
     h.apply(20 * SECOND, &lost(0), &[]);
-    let n0 = Place::Node(spot(0));
+    let n0 = Place::Node(tier_ref(0));
     assert_eq!(places(&h), []);
-    let lies = h.unreachable[&(mid(), n0.clone())];
-    assert_eq!((lies.part, lies.bytes), (part(1, 1), 50));
-    assert_eq!(lies.replica.stored, 50 + 4096);
+    let lost_replica = h.unreachable[&(mid(), n0.clone())];
+    assert_eq!((lost_replica.part, lost_replica.bytes), (part(1, 1), 50));
+    assert_eq!(lost_replica.replica.stored, 50 + 4096);
     assert!(!h.removed.contains_key(&(mid(), n0.clone())));
     assert!(
         h.removed.contains_key(&(StoreKey("src.raw".into()), n0)),
         "it was told to go"
     );
-    assert_eq!((h.losses[0].replicas, h.held(spot(0))), (2, 0));
+    assert_eq!((h.losses[0].replicas, h.held(tier_ref(0))), (2, 0));
     assert_eq!(h.losses[0].alone[&part(1, 1).data], 50 + 4096);
 }
 
 #[test]
 fn a_node_that_is_back_has_what_it_says_and_nothing_else() {
-    let n0 = Place::Node(spot(0));
+    let n0 = Place::Node(tier_ref(0));
     for there in [true, false] {
         let mut h = replay(&story("w-1", WALL)[..5]);
         h.apply(20 * SECOND, &lost(0), &[]);
         let whole = tarn_types::event::IntactReplica {
             part: part(1, 1),
             key: mid(),
-            tier: spot(0).tier,
+            tier: tier_ref(0).tier,
             stored: 60,
         };
         let back = Event::NodeBack {
@@ -316,7 +316,7 @@ fn a_node_that_is_back_has_what_it_says_and_nothing_else() {
 fn what_is_made_again_or_comes_to_a_lost_node_is_known() {
     let mut h = replay(&story("w-1", WALL)[..5]);
     h.apply(20 * SECOND, &lost(0), &[]);
-    let (n0, n1) = (Place::Node(spot(0)), Place::Node(spot(1)));
+    let (n0, n1) = (Place::Node(tier_ref(0)), Place::Node(tier_ref(1)));
     let made = |key: &str, node| Event::Ended {
         instance: instance(0),
         attempt: 3,
@@ -324,7 +324,7 @@ fn what_is_made_again_or_comes_to_a_lost_node_is_known() {
             outputs: vec![Output {
                 data: DataId(1),
                 version: 1,
-                parts: vec![(common::info(key, 50, Some(8)), vec![spot(node)])],
+                parts: vec![(common::info(key, 50, Some(8)), vec![tier_ref(node)])],
             }],
             undeclared: tarn_types::event::Undeclared::default(),
         },
@@ -342,7 +342,7 @@ fn what_is_made_again_or_comes_to_a_lost_node_is_known() {
 
 #[test]
 fn what_was_out_of_reach_counts_where_it_is_found() {
-    let n0 = Place::Node(spot(0));
+    let n0 = Place::Node(tier_ref(0));
     let at = (mid(), n0.clone());
     let mut h = replay(&story("w-1", WALL)[..5]);
     let since = h.replicas[&part(1, 1)][&n0].since;

@@ -60,8 +60,8 @@ static const char *holder(const char *path, char *buffer, size_t size, int make)
 }
 
 // If nothing was ever set, there is no file.
-static long none_of(long result, const char *asked, const char *held) {
-    if (result < 0 && errno == ENOENT && asked != held)
+static long none_of(long result, const char *path, const char *held) {
+    if (result < 0 && errno == ENOENT && path != held)
         errno = ENODATA;
     return result;
 }

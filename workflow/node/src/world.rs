@@ -51,7 +51,7 @@ use tarn_sys::memory::in_memory;
 use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
 use tarn_types::cluster::Cluster;
 use tarn_types::event::{
-    AttemptOutcome, Event, Failure, FailureKind, PriorData, PriorInstance, Usage,
+    AttemptOutcome, Event, PriorData, PriorInstance, RunError, RunErrorKind, Usage,
 };
 use tarn_types::id::{InstanceId, NodeId, TierRef};
 use tarn_types::layout::StateDir;
@@ -355,7 +355,7 @@ impl Local {
         if !path.is_ok_and(|p| is_object(&p) || is_folder(&p)) {
             let at = at.clone();
             let gone = Event::Evicted { part, at };
-            self.shared.deliver(NodeLoopEvent::News(gone));
+            self.shared.deliver(NodeLoopEvent::Notification(gone));
         }
     }
 
@@ -366,7 +366,7 @@ impl Local {
                 self.owed -= 1;
                 event
             }
-            NodeLoopEvent::News(event) => event,
+            NodeLoopEvent::Notification(event) => event,
             NodeLoopEvent::Wake => Event::Timer,
         };
         (self.now(), event)
@@ -425,11 +425,15 @@ impl Local {
             dests::drop_half_rescues(&self.shared);
         }
         let synced = durable::sync_kept(&self.shared);
-        synced.map_err(|Failure { message, .. }| WorldError(message))
+        synced.map_err(|RunError { message, .. }| WorldError(message))
     }
 
     /// Removes the checkpoints at these places, where attempts have looked for them.
-    fn forget(&self, at: &[TierRef], kept: impl Fn(TierRef) -> Result<CheckpointFolders, Failure>) {
+    fn forget(
+        &self,
+        at: &[TierRef],
+        kept: impl Fn(TierRef) -> Result<CheckpointFolders, RunError>,
+    ) {
         let own = at
             .iter()
             .filter(|tier_ref| self.shared.own.has(tier_ref.node));
@@ -477,8 +481,8 @@ fn broken(run: &AttemptSpec) -> Event {
         instance: run.instance,
         attempt: run.attempt,
         ended: AttemptOutcome::Failed {
-            failure: Failure {
-                kind: FailureKind::Launch,
+            failure: RunError {
+                kind: RunErrorKind::Launch,
                 message: "an error inside tarn; please report it with the lines above on stderr"
                     .into(),
             },
@@ -509,7 +513,7 @@ fn watch_signals(
             let mut before = false;
             for signal in signals.forever() {
                 // Delivered first: the events of the ends that it causes must not come before it.
-                shared.deliver(NodeLoopEvent::News(Event::Interrupted { signal }));
+                shared.deliver(NodeLoopEvent::Notification(Event::Interrupted { signal }));
                 if before
                     && signal != SIGHUP
                     && let Ok(running) = running.lock()
@@ -634,7 +638,7 @@ impl Drop for Local {
             let _ = thread.join();
         }
         sources::flush(&self.shared);
-        if let Err(Failure { message, .. }) = self.shared.forget_own_keys() {
+        if let Err(RunError { message, .. }) = self.shared.forget_own_keys() {
             warn(&message);
         }
         if self.done {

@@ -141,13 +141,13 @@ function drawUse(c, chart, y) {
     const end = clampX(c, chart.end).toFixed(1);
     return make('path', { class: name, d: `${d}H${end}V${level(0)}Z` }, c.svg);
   };
-  const tell = (event) => {
+  const usageTip = (event) => {
     const t = c.t(pointerX(event, c));
     const u = chart.used[Math.floor(t / slice)];
     if (u) showTip(event, `nodes in use at ${time(t)}`, [['ordinary jobs', `${u[0] / 10} %`], ['workflows', `${u[1] / 10} %`]]);
   };
-  area((u) => u[0] + u[1], 'ordinary').tip = tell;
-  area((u) => u[1], 'flows').tip = tell;
+  area((u) => u[0] + u[1], 'ordinary').tip = usageTip;
+  area((u) => u[1], 'flows').tip = usageTip;
   make('line', { class: 'rule', x1: side, x2: c.width - right, y1: level(1000), y2: level(1000) }, c.svg);
   make('text', { x: side - 8, y: level(1000) + 8, 'text-anchor': 'end' }, c.svg, '100 %');
   make('text', { x: side - 8, y: level(0), 'text-anchor': 'end' }, c.svg, '0');

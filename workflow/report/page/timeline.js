@@ -79,7 +79,7 @@ function drawSteps(c, row, y) {
     bars(c, lane, (a) => a.from, (a) => a.to, (a) => a.step, (b) => {
       const failed = b.count === 1 && (b.item.how === 'failed' || b.item.how === 'interrupted');
       const rect = put(c, b, y + 1, laneHeight - 2, { class: `bar-of${failed ? ' failed' : ''}`, style: `--c:${colourOf(b.item.step)}` });
-      tell(rect, b, stepTip);
+      setTip(rect, b, stepTip);
       const room = Math.floor((b.end - b.x - 8) / 7);
       if (b.count > 1 || room < 3) return;
       make('text', { class: 'in-bar', x: b.x + 4, y: y + 14 }, c.svg, shorten(b.item.name, room));
@@ -104,8 +104,8 @@ function drawLoad(c, row, y) {
 }
 function drawWaiting(c, row, y) {
   for (const lane of row.waiting) {
-    bars(c, lane, (a) => a.assigned, (a) => a.there, () => 0, (b) => tell(put(c, b, y + 3, asideBar, { class: 'staging' }), b, waitTip));
-    bars(c, lane, (a) => a.there, (a) => a.from, () => 0, (b) => tell(put(c, b, y + 3, asideBar, { class: 'waiting' }), b, waitTip));
+    bars(c, lane, (a) => a.assigned, (a) => a.there, () => 0, (b) => setTip(put(c, b, y + 3, asideBar, { class: 'staging' }), b, waitTip));
+    bars(c, lane, (a) => a.there, (a) => a.from, () => 0, (b) => setTip(put(c, b, y + 3, asideBar, { class: 'waiting' }), b, waitTip));
     y += asideHeight;
   }
   return y;
@@ -113,17 +113,17 @@ function drawWaiting(c, row, y) {
 function drawTransfers(c, lanes, y) {
   for (const lane of lanes) {
     bars(c, lane.filter((t) => t.from > t.ordered), (t) => t.ordered, (t) => t.from, (t) => t.kind, (b) => {
-      tell(put(c, b, y + 5, asideBar - 4, { class: `queued ${kindClass[b.item.kind]}` }), b, moveTip);
+      setTip(put(c, b, y + 5, asideBar - 4, { class: `queued ${kindClass[b.item.kind]}` }), b, moveTip);
     });
     bars(c, lane, (t) => t.from, (t) => t.to, (t) => t.kind, (b) => {
       const failed = b.item.how === 'failed' ? ' failed' : '';
-      tell(put(c, b, y + 3, asideBar, { class: `bar-of ${kindClass[b.item.kind]}${failed}` }), b, moveTip);
+      setTip(put(c, b, y + 3, asideBar, { class: `bar-of ${kindClass[b.item.kind]}${failed}` }), b, moveTip);
     });
     y += asideHeight;
   }
   return y;
 }
-function tell(rect, b, one) {
+function setTip(rect, b, one) {
   rect.tip = (event) => (b.count > 1
     ? showTip(event, `${b.count} side by side`, [['first', b.item.name ?? b.item.data]], 'Zoom in to see each.')
     : one(event, b.item));

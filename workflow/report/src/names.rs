@@ -15,8 +15,12 @@ pub fn partition_texts(start: &Start, all: &[PartitionAssignment]) -> Vec<String
     let names = RunNames::new(start, &history);
     let one = |partition: &PartitionAssignment| {
         let about = start.workflow.partitions.get(partition.partition.at());
-        let bytes = about.map_or(0, |p| p.on_each(partition.spots.len()));
-        let tiers: Vec<String> = partition.spots.iter().map(|s| names.spot(*s)).collect();
+        let bytes = about.map_or(0, |p| p.on_each(partition.tier_refs.len()));
+        let tiers: Vec<String> = partition
+            .tier_refs
+            .iter()
+            .map(|s| names.tier_ref(*s))
+            .collect();
         let each = if tiers.len() > 1 { "each " } else { "" };
         let (name, tiers) = (names.partition(partition.partition), tiers.join(", "));
         format!("{name} {} {each}on {tiers}", Bytes(bytes))
@@ -87,25 +91,25 @@ impl<'a> RunNames<'a> {
         node.map_or_else(|| id.to_string(), |n| n.name.clone())
     }
 
-    pub(crate) fn tier(&self, spot: TierRef) -> String {
+    pub(crate) fn tier(&self, tier_ref: TierRef) -> String {
         let tiers = self
             .start
             .cluster
             .nodes
-            .get(spot.node.at())
+            .get(tier_ref.node.at())
             .map(|n| &n.tiers);
-        let tier = tiers.and_then(|t| t.get(spot.tier.at()));
-        tier.map_or_else(|| spot.tier.to_string(), |t| t.name.clone())
+        let tier = tiers.and_then(|t| t.get(tier_ref.tier.at()));
+        tier.map_or_else(|| tier_ref.tier.to_string(), |t| t.name.clone())
     }
 
     /// `n0/tmpfs`.
-    pub(crate) fn spot(&self, spot: TierRef) -> String {
-        format!("{}/{}", self.node(spot.node), self.tier(spot))
+    pub(crate) fn tier_ref(&self, tier_ref: TierRef) -> String {
+        format!("{}/{}", self.node(tier_ref.node), self.tier(tier_ref))
     }
 
     pub(crate) fn place(&self, place: &Place) -> String {
         match place {
-            Place::Node(spot) => self.spot(*spot),
+            Place::Node(tier_ref) => self.tier_ref(*tier_ref),
             Place::Source => "its source".into(),
             Place::External(path) => path.display().to_string(),
             Place::Drained => "the external store".into(),
@@ -113,10 +117,10 @@ impl<'a> RunNames<'a> {
     }
 
     /// The nodes of spots, each once, in order.
-    pub(crate) fn nodes(&self, spots: &[TierRef]) -> String {
+    pub(crate) fn nodes(&self, tier_refs: &[TierRef]) -> String {
         let mut names: Vec<String> = Vec::new();
-        for spot in spots {
-            let name = self.node(spot.node);
+        for tier_ref in tier_refs {
+            let name = self.node(tier_ref.node);
             if !names.contains(&name) {
                 names.push(name);
             }

@@ -382,8 +382,8 @@ fn nodes(trace: &RunTrace) -> Vec<NodeNow> {
         })
         .collect();
     for ((id, _), attempt) in trace.attempts().filter(|(_, a)| a.ended.is_none()) {
-        for spot in &attempt.nodes {
-            if let Some(node) = nodes.get_mut(spot.node.at()) {
+        for tier_ref in &attempt.nodes {
+            if let Some(node) = nodes.get_mut(tier_ref.node.at()) {
                 node.running += 1;
                 node.cores_busy += u64::from(trace.cores(id.step));
             }
@@ -396,15 +396,15 @@ fn fills(trace: &RunTrace) -> Vec<TierFillStatus> {
     let mut fills = Vec::new();
     for (n, node) in (0..).zip(&trace.start.cluster.nodes) {
         for (t, tier) in (0..).zip(&node.tiers) {
-            let spot = TierRef {
+            let tier_ref = TierRef {
                 node: NodeId(n),
                 tier: TierId(t),
             };
-            let changed = trace.history.capacity.get(&spot).and_then(|c| c.last());
+            let changed = trace.history.capacity.get(&tier_ref).and_then(|c| c.last());
             fills.push(TierFillStatus {
                 node: node.name.clone(),
                 tier: tier.name.clone(),
-                held: trace.history.held(spot),
+                held: trace.history.held(tier_ref),
                 capacity: changed.map_or(tier.capacity, |c| c.1),
             });
         }

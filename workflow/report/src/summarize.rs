@@ -12,7 +12,7 @@ use crate::trace::{AttemptKey, RunTrace};
 use tarn_ports::Record;
 use tarn_types::action::Outcome;
 use tarn_types::cluster::Tier;
-use tarn_types::event::{FailureKind, Usage};
+use tarn_types::event::{RunErrorKind, Usage};
 use tarn_types::history::{Attempt, AttemptEnd, AttemptImages, NodeLoss, Traffic, TransferEnd};
 use tarn_types::id::{NodeId, StepId, TierId, TierRef};
 use tarn_types::part::TransferKind;
@@ -181,7 +181,7 @@ pub(crate) fn lost_nodes(trace: &RunTrace) -> Vec<LostNode> {
         let ran = |a: &Attempt| {
             let there = a.nodes.iter().any(|s| s.node == loss.node);
             let of_it = matches!(&a.ended, Some((at, AttemptEnd::Failed { failure, .. }))
-                if failure.kind == FailureKind::NodeLost && *at >= loss.at);
+                if failure.kind == RunErrorKind::NodeLost && *at >= loss.at);
             there && of_it && a.started <= loss.at
         };
         trace.attempts().filter(|(_, a)| ran(a)).count() as u64
@@ -295,10 +295,10 @@ fn nodes(trace: &RunTrace) -> Vec<NodeSummary> {
     for ((instance, _), attempt) in trace.attempts() {
         let (from, to) = (attempt.started, trace.attempt_end(attempt));
         let cores = trace.cores(instance.step);
-        for spot in &attempt.nodes {
+        for tier_ref in &attempt.nodes {
             let (Some(spans), Some(core_busy)) = (
-                spans.get_mut(spot.node.at()),
-                core_busy.get_mut(spot.node.at()),
+                spans.get_mut(tier_ref.node.at()),
+                core_busy.get_mut(tier_ref.node.at()),
             ) else {
                 continue;
             };
@@ -321,10 +321,14 @@ fn nodes(trace: &RunTrace) -> Vec<NodeSummary> {
 fn tiers(trace: &RunTrace, node: NodeId, tiers: &[Tier]) -> Vec<TierSummary> {
     let numbered = (0..).map(TierId).zip(tiers);
     let summary = numbered.map(|(at, tier)| {
-        let spot = TierRef { node, tier: at };
-        let fill = trace.history.fill.get(&spot).map_or(&[][..], Vec::as_slice);
+        let tier_ref = TierRef { node, tier: at };
+        let fill = trace
+            .history
+            .fill
+            .get(&tier_ref)
+            .map_or(&[][..], Vec::as_slice);
         let mut capacity = vec![(0, tier.capacity)];
-        capacity.extend(trace.history.capacity.get(&spot).into_iter().flatten());
+        capacity.extend(trace.history.capacity.get(&tier_ref).into_iter().flatten());
         TierSummary {
             name: tier.name.clone(),
             capacity: thin(&capacity, trace.end(), MAX_FILL_POINTS),

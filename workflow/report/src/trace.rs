@@ -5,7 +5,7 @@ use crate::ReportError;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_ports::Record;
 use tarn_types::action::{AttemptSpec, Do};
-use tarn_types::event::{AttemptOutcome, Event, FailureKind, Output, Start};
+use tarn_types::event::{AttemptOutcome, Event, Output, RunErrorKind, Start};
 use tarn_types::history::{Attempt, AttemptEnd, History, TransferEnd, TransferHistory};
 use tarn_types::id::{InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_types::part::{PartRef, Place};
@@ -28,7 +28,7 @@ pub(crate) struct Inputs {
 /// Whether an attempt was stopped because the run ended: it did not fail by itself.
 pub(crate) fn is_stopped(attempt: &Attempt) -> bool {
     matches!(&attempt.ended, Some((_, AttemptEnd::Failed { failure, .. }))
-        if failure.kind == FailureKind::Cancelled)
+        if failure.kind == RunErrorKind::Cancelled)
 }
 
 /// Everything that the totals are computed from.
@@ -87,9 +87,9 @@ impl RunTrace {
             Event::NodeLost { .. } => self.forget_arrivals(),
             Event::Evicted {
                 part,
-                at: Place::Node(spot),
+                at: Place::Node(tier_ref),
             } => {
-                self.arrivals.remove(&(*part, *spot));
+                self.arrivals.remove(&(*part, *tier_ref));
             }
             Event::TransferDone { id, .. } => self.arrived(*id),
             _ => {}
@@ -104,8 +104,8 @@ impl RunTrace {
     /// Arrivals whose replica is not there any more.
     fn forget_arrivals(&mut self) {
         let history = &self.history;
-        let there = |(part, spot): &(PartRef, TierRef)| {
-            history.places(*part).any(|p| *p == Place::Node(*spot))
+        let there = |(part, tier_ref): &(PartRef, TierRef)| {
+            history.places(*part).any(|p| *p == Place::Node(*tier_ref))
         };
         self.arrivals.retain(|at, _| there(at));
     }
@@ -157,13 +157,13 @@ impl RunTrace {
                     origin: instance.index,
                     seq: info.seq,
                 };
-                let spot = |n| TierRef {
+                let tier_ref = |n| TierRef {
                     node: NodeId(n),
                     tier: TierId(n),
                 };
                 let old = self
                     .arrivals
-                    .range((part, spot(0))..=(part, spot(u32::MAX)));
+                    .range((part, tier_ref(0))..=(part, tier_ref(u32::MAX)));
                 let old: Vec<(PartRef, TierRef)> = old.map(|(at, _)| *at).collect();
                 for at in old {
                     self.arrivals.remove(&at);
@@ -176,10 +176,10 @@ impl RunTrace {
         let Some(t) = self.history.transfers.get(&id) else {
             return;
         };
-        if let Place::Node(spot) = t.order.to {
+        if let Place::Node(tier_ref) = t.order.to {
             for moved in &t.order.parts {
                 self.arrived += 1;
-                self.arrivals.insert((moved.part, spot), self.arrived);
+                self.arrivals.insert((moved.part, tier_ref), self.arrived);
                 self.unread.insert(self.arrived);
             }
         }
@@ -192,10 +192,10 @@ impl RunTrace {
             let bytes = self.history.parts.get(&held.part).map_or(0, |i| i.bytes);
             inputs.read = inputs.read.saturating_add(bytes);
             let replicas = self.history.replicas.get(&held.part);
-            if let Some(replica) = replicas.and_then(|r| r.get(&Place::Node(held.spot))) {
+            if let Some(replica) = replicas.and_then(|r| r.get(&Place::Node(held.tier_ref))) {
                 inputs.there = inputs.there.max(replica.since);
             }
-            if let Some(arrival) = self.arrivals.get(&(held.part, held.spot)) {
+            if let Some(arrival) = self.arrivals.get(&(held.part, held.tier_ref)) {
                 brought.push((*arrival, bytes));
             }
         }

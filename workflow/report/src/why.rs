@@ -121,9 +121,9 @@ fn is_notable(action: &Action) -> bool {
         action.why,
         Reason::Retry { .. }
             | Reason::Restart { .. }
-            | Reason::EvictForRoom { .. }
-            | Reason::DemoteForRoom { .. }
-            | Reason::DrainForRoom { .. }
+            | Reason::EvictForSpace { .. }
+            | Reason::DemoteForSpace { .. }
+            | Reason::DrainForSpace { .. }
             | Reason::OutputLost { .. }
             | Reason::GivenUp
             | Reason::Rescue

@@ -100,7 +100,7 @@ fn what_was_not_measured_says_so_wherever_its_figures_are() {
     ] {
         assert!(page.contains(&format!("{text}{how}")), "{text}: {page}");
     }
-    for says in [
+    for expected in [
         "  holds: c1 (paper: p1; here, emulated: h1)\n",
         "(paper: p2; here, simulated, emulated: h2)\n",
         "does not hold: c3 (paper: p3; here: h3)\n",
@@ -109,7 +109,7 @@ fn what_was_not_measured_says_so_wherever_its_figures_are() {
         "  differs from the paper: smaller\n",
         "medians of 5 repetitions",
     ] {
-        assert!(terminal.contains(says), "{says}: {terminal}");
+        assert!(terminal.contains(expected), "{expected}: {terminal}");
     }
     assert_eq!(
         document,
@@ -239,11 +239,11 @@ fn what_breaks_a_rule_is_refused_with_its_place() {
         }),
         ("format 2", |e| e["schema"] = json!(2)),
     ];
-    for (says, spoil) in breaks {
+    for (expected, spoil) in breaks {
         let mut broken = experiment();
         spoil(&mut broken);
         let why = parsed(&results(broken.clone())).unwrap_err().to_string();
-        assert!(why.contains(says), "{says}: {why}");
+        assert!(why.contains(expected), "{expected}: {why}");
         assert!(Experiment::parse(broken.to_string().as_bytes()).is_err());
     }
     assert!(Results::parse(b"").is_err());

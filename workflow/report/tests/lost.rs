@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Log, MIB, MS, info, instance, part, spot};
+use common::{Log, MIB, MS, info, instance, part, tier_ref};
 use tarn_ports::Record;
 use tarn_report::{Summary, render, status, why};
 use tarn_types::action::{AttemptSpec, Do, Subject};
 use tarn_types::event::{
-    AttemptOutcome, Event, Failure, FailureKind, IntactReplica, Output, Undeclared, Usage,
+    AttemptOutcome, Event, IntactReplica, Output, RunError, RunErrorKind, Undeclared, Usage,
 };
 use tarn_types::hash::Hash;
 use tarn_types::history::{History, InstanceState};
@@ -23,7 +23,7 @@ fn run(index: u32, node: u32) -> Do {
         instance: instance(0, index),
         attempt: 1,
         item: Some(format!("t{index}.fits")),
-        nodes: vec![spot(node)],
+        nodes: vec![tier_ref(node)],
         views: vec![vec![vec![]], vec![]],
         identity: Hash(u128::from(index)),
         store: format!("project.{index}.m-1.1"),
@@ -35,7 +35,7 @@ fn run(index: u32, node: u32) -> Do {
 fn place(index: u32, node: u32) -> Do {
     Do::Assign {
         instance: instance(0, index),
-        nodes: vec![spot(node)],
+        nodes: vec![tier_ref(node)],
         reserve: MIB,
         end: 0,
     }
@@ -61,7 +61,7 @@ fn log(back: bool) -> Vec<Record> {
         outputs: vec![Output {
             data,
             version,
-            parts: vec![(output.clone(), vec![spot(1)])],
+            parts: vec![(output.clone(), vec![tier_ref(1)])],
         }],
         undeclared: Undeclared::default(),
     };
@@ -79,8 +79,8 @@ fn log(back: bool) -> Vec<Record> {
     let about = Subject::Instance(instance(0, 0));
     let again = common::act(Do::Note { about }, Reason::OutputLost { data });
     log.add(20 * MS, lost, vec![again]);
-    let failure = Failure {
-        kind: FailureKind::NodeLost,
+    let failure = RunError {
+        kind: RunErrorKind::NodeLost,
         message: "node n1 is lost".into(),
     };
     let failed = AttemptOutcome::Failed {
@@ -126,8 +126,11 @@ fn what_was_on_a_lost_node_is_not_there_until_it_is_back() {
             .collect::<Vec<_>>()
     };
     assert_eq!(at(&lost), []);
-    assert_eq!(at(&back), [Place::Node(spot(1))]);
-    assert_eq!((lost.held(spot(1)), back.held(spot(1))), (0, STORED));
+    assert_eq!(at(&back), [Place::Node(tier_ref(1))]);
+    assert_eq!(
+        (lost.held(tier_ref(1)), back.held(tier_ref(1))),
+        (0, STORED)
+    );
     let state = |h: &History| h.instances[&instance(0, 0)].state;
     assert_eq!(state(&lost), InstanceState::Waiting);
     assert_eq!(state(&back), InstanceState::Committed);
@@ -160,17 +163,17 @@ fn status_why_and_report_tell_of_it() {
         lost.node
     );
     assert!(now.to_string().contains(&line), "{now}");
-    let told = render(&why(&records, &lost.node).unwrap());
+    let text = render(&why(&records, &lost.node).unwrap());
     for words in [
         "is lost\n",
         "because no heartbeat for 10 s",
         "is back\n",
         "complete there: 1 replica",
     ] {
-        assert!(told.contains(words), "{told}");
+        assert!(text.contains(words), "{text}");
     }
-    let told = render(&why(&records, "project[t0.fits]").unwrap());
-    assert!(told.contains("it need not be made again"), "{told}");
+    let text = render(&why(&records, "project[t0.fits]").unwrap());
+    assert!(text.contains("it need not be made again"), "{text}");
     let summary = Summary::of(&records).unwrap();
     assert_eq!(summary.lost_nodes, now.lost_nodes);
     assert!(summary.to_string().contains(&line[6..]), "{summary}");

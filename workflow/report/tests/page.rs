@@ -7,7 +7,7 @@ use std::path::Path;
 use tarn_ports::Record;
 use tarn_report::{OutcomeName, PageLinks, Summary, html};
 use tarn_types::action::{Action, Do, Outcome};
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind};
+use tarn_types::event::{AttemptOutcome, Event, RunError, RunErrorKind};
 use tarn_types::reason::Reason;
 
 /// The text between `<script ... id="ID">` and `</script>`.
@@ -121,8 +121,8 @@ fn cancelled() -> Vec<Record> {
     let last = records.last_mut().expect("it is there");
     if let Event::Ended { ended, .. } = &mut last.event {
         *ended = AttemptOutcome::Failed {
-            failure: Failure {
-                kind: FailureKind::Cancelled,
+            failure: RunError {
+                kind: RunErrorKind::Cancelled,
                 message: "it was stopped because the run ends".into(),
             },
             log_tail: String::new(),

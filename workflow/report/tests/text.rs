@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Log, MIB, MS, act, info, instance, mosaic, part, spot};
+use common::{Log, MIB, MS, act, info, instance, mosaic, part, tier_ref};
 use tarn_ports::Record;
 use tarn_report::{ActiveTransferStatus, LiveStatus, RunStatus, WhyError, render, status, why};
 use tarn_types::action::{AttemptSpec, Do, NodeReplica, Outcome, Subject};
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Undeclared, Usage};
+use tarn_types::event::{AttemptOutcome, Event, RunError, RunErrorKind, Undeclared, Usage};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, NodeId, TransferId};
 use tarn_types::nodes::{LIVE_FORMAT, LiveRunStatus, MovingTransfer, Phase, RunningStep};
@@ -43,7 +43,7 @@ fn small() -> Vec<Record> {
     );
     let place = |index, node| Do::Assign {
         instance: instance(0, index),
-        nodes: vec![spot(node)],
+        nodes: vec![tier_ref(node)],
         reserve: MIB,
         end: 0,
     };
@@ -66,7 +66,7 @@ fn small() -> Vec<Record> {
                 part: part(0, 0, 0, n),
                 from: Place::Source,
             }],
-            to: Place::Node(spot(n)),
+            to: Place::Node(tier_ref(n)),
             kind: TransferKind::ExternalIn,
             verify: Verify::Copy,
             priority: 1,
@@ -91,11 +91,11 @@ fn small() -> Vec<Record> {
         instance: instance(0, 0),
         attempt,
         item: Some("t0.fits".into()),
-        nodes: vec![spot(0)],
+        nodes: vec![tier_ref(0)],
         views: vec![vec![vec![NodeReplica {
             part: part(0, 0, 0, 0),
             key: StoreKey("raw.0".into()),
-            spot: spot(0),
+            tier_ref: tier_ref(0),
         }]]],
         identity: Hash::default(),
         store: "s".into(),
@@ -103,8 +103,8 @@ fn small() -> Vec<Record> {
         partitions: Vec::new(),
     };
     log.act(60 * MS, Do::Run(Box::new(run(1))), Reason::Ready);
-    let failure = Failure {
-        kind: FailureKind::Exit,
+    let failure = RunError {
+        kind: RunErrorKind::Exit,
         message: "`project.sh` ended with status 2".into(),
     };
     let ended = AttemptOutcome::Failed {
@@ -125,8 +125,8 @@ fn small() -> Vec<Record> {
             Reason::Retry { attempt: 2, of: 3 },
         )],
     );
-    let full = Reason::WaitForRoom {
-        spot: spot(1),
+    let full = Reason::WaitForSpace {
+        tier_ref: tier_ref(1),
         want: 20 * MIB,
         free: 3 * MIB,
     };
@@ -142,7 +142,7 @@ fn small() -> Vec<Record> {
     log.records()
 }
 
-fn said(query: &str) -> String {
+fn why_text(query: &str) -> String {
     render(&why(&small(), query).expect("it is known"))
 }
 
@@ -162,18 +162,21 @@ fn why_of_an_element() {
    900 ms  start project[t0.fits], attempt 2, on n0
            because attempt 2 of 3: the one before it failed
 ";
-    assert_eq!(said("project[t0.fits]").trim_start(), golden.trim_start());
-    assert_eq!(said("project[0]"), said("project[t0.fits]"));
+    assert_eq!(
+        why_text("project[t0.fits]").trim_start(),
+        golden.trim_start()
+    );
+    assert_eq!(why_text("project[0]"), why_text("project[t0.fits]"));
 }
 
 #[test]
 fn why_of_a_tier_tells_again_and_again_once() {
-    let said = said("n1/tmpfs");
+    let text = why_text("n1/tmpfs");
     let golden = "   910 ms  project[t1.fits] (3 times)
            because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; running steps and transfers have to end first
 ";
-    assert!(said.ends_with(golden), "{said}");
-    assert!(!said.contains("n0/tmpfs"), "{said}");
+    assert!(text.ends_with(golden), "{text}");
+    assert!(!text.contains("n0/tmpfs"), "{text}");
 }
 
 #[test]
@@ -185,7 +188,7 @@ fn why_of_the_run_tells_what_failed_and_what_waits() {
    912 ms  project[t1.fits]
            because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; running steps and transfers have to end first
 ";
-    assert_eq!(said(""), golden);
+    assert_eq!(why_text(""), golden);
     let ended = why(&mosaic::mosaic(1, 9, 2, 1), "").expect("it ran");
     let last = ended.last().expect("it ended");
     assert_eq!(
@@ -200,9 +203,9 @@ fn why_of_the_run_tells_what_failed_and_what_waits() {
 #[test]
 fn every_kind_of_name_is_known() {
     for query in ["project", "raw", "n1", "tmpfs", "x1", "project[1]"] {
-        assert!(!said(query).is_empty(), "{query}");
+        assert!(!why_text(query).is_empty(), "{query}");
     }
-    assert!(said("raw").contains("list raw"));
+    assert!(why_text("raw").contains("list raw"));
     assert!(why(&small(), "thumbs").expect("a step").is_empty());
 }
 

@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::{Log, MS, Random, act, info, instance, part, tier_spot};
+use common::{Log, MS, Random, act, info, instance, part, tier_at};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_ports::Record;
 use tarn_report::Summary;
 use tarn_types::action::{AttemptSpec, Do, NodeReplica};
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Output, Undeclared, Usage};
+use tarn_types::event::{AttemptOutcome, Event, Output, RunError, RunErrorKind, Undeclared, Usage};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, TierRef, TransferId};
 use tarn_types::part::{
@@ -33,11 +33,11 @@ fn any_part(r: &mut Random) -> PartRef {
     }
 }
 
-fn any_spot(r: &mut Random) -> TierRef {
+fn any_tier_ref(r: &mut Random) -> TierRef {
     match r.below(10) {
-        0 => tier_spot(7, 3),
-        1..6 => tier_spot(0, 0),
-        _ => tier_spot(r.below(2) as u32, r.below(2) as u32),
+        0 => tier_at(7, 3),
+        1..6 => tier_at(0, 0),
+        _ => tier_at(r.below(2) as u32, r.below(2) as u32),
     }
 }
 
@@ -77,7 +77,7 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                 let to = if r.below(4) == 0 {
                     Place::Drained
                 } else {
-                    Place::Node(any_spot(&mut r))
+                    Place::Node(any_tier_ref(&mut r))
                 };
                 let order = Transfer {
                     id: TransferId(next),
@@ -95,8 +95,8 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
             }
             3 | 4 if !transfers.is_empty() => {
                 let id = transfers.swap_remove(r.below(transfers.len() as u64) as usize);
-                let failure = Failure {
-                    kind: FailureKind::Io,
+                let failure = RunError {
+                    kind: RunErrorKind::Io,
                     message: "it broke".into(),
                 };
                 let event = if r.below(4) == 0 {
@@ -126,7 +126,7 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                 let held = |r: &mut Random| NodeReplica {
                     part: any_part(r),
                     key: StoreKey("k".into()),
-                    spot: any_spot(r),
+                    tier_ref: any_tier_ref(r),
                 };
                 let views = (0..2)
                     .map(|_| vec![(0..r.below(4)).map(|_| held(&mut r)).collect()])
@@ -135,7 +135,7 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                     instance: id,
                     attempt: *attempt,
                     item: None,
-                    nodes: vec![any_spot(&mut r)],
+                    nodes: vec![any_tier_ref(&mut r)],
                     views,
                     identity: Hash::default(),
                     store: "s".into(),
@@ -155,7 +155,7 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                 let made = (0..r.below(3)).map(|s| {
                     (
                         info(&key, s as u32, PartClass::Whole, r.below(900)),
-                        vec![any_spot(&mut r)],
+                        vec![any_tier_ref(&mut r)],
                     )
                 });
                 let output = Output {
@@ -164,8 +164,8 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                     parts: made.collect(),
                 };
                 let ended = if r.below(3) == 0 {
-                    let failure = Failure {
-                        kind: FailureKind::Exit,
+                    let failure = RunError {
+                        kind: RunErrorKind::Exit,
                         message: "status 1".into(),
                     };
                     AttemptOutcome::Failed {
@@ -200,7 +200,7 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                 running.clear();
                 transfers.clear();
                 let found = (0..r.below(12))
-                    .map(|_| (any_part(&mut r), Place::Node(any_spot(&mut r))))
+                    .map(|_| (any_part(&mut r), Place::Node(any_tier_ref(&mut r))))
                     .collect();
                 log.add(
                     now,
@@ -215,7 +215,7 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
             _ => {
                 let gone = Event::Evicted {
                     part: any_part(&mut r),
-                    at: Place::Node(any_spot(&mut r)),
+                    at: Place::Node(any_tier_ref(&mut r)),
                 };
                 log.add(now, gone, vec![]);
             }
@@ -282,8 +282,8 @@ impl Naive<'_> {
     }
 
     /// The record in which the replica that is there at record `at` came by a transfer.
-    fn arrival(&self, part: PartRef, spot: TierRef, at: usize) -> Option<usize> {
-        let place = Place::Node(spot);
+    fn arrival(&self, part: PartRef, tier_ref: TierRef, at: usize) -> Option<usize> {
+        let place = Place::Node(tier_ref);
         for (n, record) in self.0[..=at].iter().enumerate().rev() {
             match &record.event {
                 Event::TransferDone { id, .. } => {
@@ -339,7 +339,7 @@ impl Naive<'_> {
                 let bytes = self.bytes(held.part, at);
                 read += bytes;
                 let first = self
-                    .arrival(held.part, held.spot, at)
+                    .arrival(held.part, held.tier_ref, at)
                     .is_some_and(|n| paid.insert((n, held.part)));
                 retained += if first { 0 } else { bytes };
             }

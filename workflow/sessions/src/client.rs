@@ -119,7 +119,7 @@ pub struct NodeSession {
 }
 
 impl NodeSession {
-    /// Opens a session. `news` is called for what the node says unasked, and once with `None` when the session is over; on a
+    /// Opens a session. `notify` is called for what the node says unasked, and once with `None` when the session is over; on a
     /// thread of its own, in order.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl NodeSession {
         timeouts: SessionTimeouts,
         run: &str,
         node: &str,
-        mut news: impl FnMut(Option<Vec<u8>>) + Send + 'static,
+        mut notify: impl FnMut(Option<Vec<u8>>) + Send + 'static,
     ) -> Result<Self, ControlError> {
         let hello = SessionHello {
             lowest: VERSION,
@@ -163,9 +163,9 @@ impl NodeSession {
         let (notifications, queued) = sync_channel(MAX_WAITING_NOTIFICATIONS);
         start("tarn-news", move || {
             for notification in queued {
-                news(Some(notification));
+                notify(Some(notification));
             }
-            news(None);
+            notify(None);
         })?;
         let (writer, reader) = (Arc::clone(&shared), Arc::clone(&shared));
         start("tarn-says", move || {
@@ -391,7 +391,7 @@ fn receive(
     notifications: &SyncSender<Vec<u8>>,
     timeouts: SessionTimeouts,
 ) -> String {
-    let (mut answers, mut news) = (
+    let (mut reply_fragments, mut notification_fragments) = (
         SessionFragmentBuffer::default(),
         SessionFragmentBuffer::default(),
     );
@@ -412,7 +412,7 @@ fn receive(
             Some(Frame::End(why)) => return why,
             Some(Frame::Piece(SessionMessageKind::Reply, piece)) => {
                 let number = piece.number;
-                match answers.take(piece) {
+                match reply_fragments.take(piece) {
                     Ok(None) => {}
                     Ok(Some(answer)) => {
                         // Nobody waits for an answer that came too late.
@@ -423,17 +423,19 @@ fn receive(
                     Err(why) => return why.to_string(),
                 }
             }
-            Some(Frame::Piece(SessionMessageKind::Notification, piece)) => match news.take(piece) {
-                Ok(None) => {}
-                Ok(Some(notification)) => {
-                    if notifications.try_send(notification).is_err() {
-                        return format!(
-                            "{MAX_WAITING_NOTIFICATIONS} messages of it wait to be read"
-                        );
+            Some(Frame::Piece(SessionMessageKind::Notification, piece)) => {
+                match notification_fragments.take(piece) {
+                    Ok(None) => {}
+                    Ok(Some(notification)) => {
+                        if notifications.try_send(notification).is_err() {
+                            return format!(
+                                "{MAX_WAITING_NOTIFICATIONS} messages of it wait to be read"
+                            );
+                        }
                     }
+                    Err(why) => return why.to_string(),
                 }
-                Err(why) => return why.to_string(),
-            },
+            }
             _ => return "it sent a message that is not valid here".into(),
         }
     }

@@ -31,8 +31,8 @@ pub struct SessionOpenError(pub String);
 /// The owner of a server's sessions.
 pub trait SessionHandler: Send + Sync + 'static {
     /// A client of this run has come and calls this node `node`: what it is told of the node at once, and who talks with it.
-    /// `news` reaches it until it goes. A session that it takes the place of is over only after this, and before anything is said
-    /// to the new one.
+    /// `notifications` reaches it until it goes. A session that it takes the place of is over only after this, and before anything is
+    /// said to the new one.
     ///
     /// # Errors
     /// Why it is refused; a session that there is already goes on.
@@ -40,7 +40,7 @@ pub trait SessionHandler: Send + Sync + 'static {
         &self,
         run: &str,
         node: &str,
-        news: NotificationSender,
+        notifications: NotificationSender,
     ) -> Result<(Vec<u8>, Box<dyn Talk>), SessionOpenError>;
 }
 
@@ -240,11 +240,11 @@ fn serve(
         let _ = closer.shutdown(Shutdown::Both);
     });
     writing.map_err(io::Error::other)?;
-    let news = NotificationSender {
+    let notifications = NotificationSender {
         outgoing: out.clone(),
         next: Arc::default(),
     };
-    let opened = shared.welcome(&hello, news);
+    let opened = shared.welcome(&hello, notifications);
     let welcomed = opened.and_then(|(about, talk)| {
         let ending = Arc::new(SessionCloser::new(Arc::clone(incoming.socket())));
         let there = shared.take_place(&ending)?;
@@ -271,7 +271,7 @@ impl SessionServerContext {
     fn welcome(
         &self,
         hello: &SessionHello,
-        news: NotificationSender,
+        notifications: NotificationSender,
     ) -> Result<(Vec<u8>, Box<dyn Talk>), SessionOpenError> {
         if !(hello.lowest..=hello.highest).contains(&VERSION) {
             return Err(SessionOpenError(format!(
@@ -279,7 +279,7 @@ impl SessionServerContext {
                 hello.lowest, hello.highest
             )));
         }
-        let open = || self.handler.opened(&hello.run, &hello.node, news);
+        let open = || self.handler.opened(&hello.run, &hello.node, notifications);
         catch_unwind(AssertUnwindSafe(open))
             .unwrap_or_else(|_| Err(SessionOpenError("it failed to open the session".into())))
     }

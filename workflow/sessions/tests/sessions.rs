@@ -23,9 +23,9 @@ const LONG: Duration = Duration::from_secs(60);
 /// Answers with what it was asked; `sleep` takes until it is woken, to be told `block` too.
 #[derive(Default)]
 struct Echo {
-    news: Mutex<Option<NotificationSender>>,
+    notifications: Mutex<Option<NotificationSender>>,
     closed: AtomicUsize,
-    told: Mutex<Vec<Vec<u8>>>,
+    commands: Mutex<Vec<Vec<u8>>>,
     asleep: AtomicUsize,
     awake: Mutex<bool>,
     woken: Condvar,
@@ -56,12 +56,12 @@ impl SessionHandler for Host {
         &self,
         run: &str,
         node: &str,
-        news: NotificationSender,
+        notifications: NotificationSender,
     ) -> Result<(Vec<u8>, Box<dyn Talk>), SessionOpenError> {
         if node == "unknown" {
             return Err(SessionOpenError("there is no such node here".into()));
         }
-        *self.0.news.lock().unwrap() = Some(news);
+        *self.0.notifications.lock().unwrap() = Some(notifications);
         let about = format!("{node} of {run}").into_bytes();
         Ok((about, Box::new(Talking(Arc::clone(&self.0)))))
     }
@@ -74,17 +74,17 @@ impl Talk for Talking {
         }
         assert_ne!(request, b"panic");
         if request == b"news" {
-            let news = self.0.news.lock().unwrap().clone();
-            assert!(news.is_some_and(|n| n.send(vec![7; 3_000_000])));
+            let notifications = self.0.notifications.lock().unwrap().clone();
+            assert!(notifications.is_some_and(|n| n.send(vec![7; 3_000_000])));
         }
         request
     }
 
-    fn handle_command(&self, said: Vec<u8>) {
-        if said == b"block" {
+    fn handle_command(&self, command: Vec<u8>) {
+        if command == b"block" {
             self.0.sleep();
         }
-        self.0.told.lock().unwrap().push(said);
+        self.0.commands.lock().unwrap().push(command);
     }
 }
 
@@ -117,11 +117,11 @@ fn open_with(
     keys: &RunKeys,
     timeouts: SessionTimeouts,
 ) -> (NodeSession, Receiver<Option<Vec<u8>>>) {
-    let (said, heard) = channel();
-    let news = move |n| drop(said.send(n));
+    let (sender, notifications) = channel();
+    let notify = move |n| drop(sender.send(n));
     (
-        NodeSession::open(at, keys, timeouts, "r-1", "node0", news).unwrap(),
-        heard,
+        NodeSession::open(at, keys, timeouts, "r-1", "node0", notify).unwrap(),
+        notifications,
     )
 }
 
@@ -129,15 +129,18 @@ fn open_with(
 fn calls_are_answered_and_news_are_heard() {
     let keys = RunKeys::new().unwrap();
     let (server, echo) = serve(&keys);
-    let (session, heard) = open(server.address(), &keys);
+    let (session, notifications) = open(server.address(), &keys);
     assert_eq!(session.about(), b"node0 of r-1");
     assert_eq!(session.call(b"hello".to_vec(), None), Ok(b"hello".to_vec()));
     let long = vec![3u8; 9_000_001];
     assert_eq!(session.call(long.clone(), None), Ok(long));
     assert_eq!(session.call(b"news".to_vec(), None), Ok(b"news".to_vec()));
-    assert_eq!(heard.recv().unwrap().map(|n| n.len()), Some(3_000_000));
+    assert_eq!(
+        notifications.recv().unwrap().map(|n| n.len()),
+        Some(3_000_000)
+    );
     drop(session);
-    assert_eq!(heard.recv().unwrap(), None);
+    assert_eq!(notifications.recv().unwrap(), None);
     until("the server was not told", || {
         echo.closed.load(Ordering::SeqCst) > 0
     });
@@ -147,7 +150,7 @@ fn calls_are_answered_and_news_are_heard() {
 fn one_that_is_slow_holds_up_no_other_call() {
     let keys = RunKeys::new().unwrap();
     let (server, echo) = serve(&keys);
-    let (session, _heard) = open(server.address(), &keys);
+    let (session, _notifications) = open(server.address(), &keys);
     std::thread::scope(|s| {
         let slow = s.spawn(|| session.call(b"sleep".to_vec(), None));
         for i in 0..100u8 {
@@ -182,7 +185,7 @@ fn who_has_other_keys_or_none_is_refused() {
     // The end, or a reset.
     let _ = plain.read_to_end(&mut answer);
     assert!(answer.len() < 64);
-    let (session, _heard) = open(server.address(), &keys);
+    let (session, _notifications) = open(server.address(), &keys);
     assert_eq!(session.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
     assert_eq!(echo.closed.load(Ordering::SeqCst), 0);
 }
@@ -205,17 +208,17 @@ struct Wire {
     /// Nothing is taken from the client.
     stalled: Arc<AtomicBool>,
     cut: Arc<AtomicBool>,
-    said: Arc<Mutex<Vec<u8>>>,
+    recorded: Arc<Mutex<Vec<u8>>>,
 }
 
 fn wire(to: SocketAddr) -> Wire {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (silent, said) = (
+    let (silent, recorded) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(Mutex::new(Vec::new())),
     );
-    let (quiet, kept) = (Arc::clone(&silent), Arc::clone(&said));
+    let (quiet, kept) = (Arc::clone(&silent), Arc::clone(&recorded));
     let cut = Arc::new(AtomicBool::new(false));
     let cuts = Arc::clone(&cut);
     let stalled = Arc::new(AtomicBool::new(false));
@@ -268,7 +271,7 @@ fn wire(to: SocketAddr) -> Wire {
         silent,
         stalled,
         cut,
-        said,
+        recorded,
     }
 }
 
@@ -281,7 +284,7 @@ fn the_deadline_of_a_call_covers_the_time_that_its_request_waits_to_be_sent() {
     let keys = RunKeys::new().unwrap();
     let (server, _) = serve_with(&keys, patient);
     let wire = wire(server.address());
-    let (session, _heard) = open_with(wire.address, &keys, patient);
+    let (session, _notifications) = open_with(wire.address, &keys, patient);
     assert_eq!(session.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
     wire.stalled.store(true, Ordering::SeqCst);
     let (began, short) = (Instant::now(), Duration::from_millis(300));
@@ -301,7 +304,7 @@ fn calls_that_take_long_hold_up_neither_commands_nor_heartbeats() {
     const CALLS: usize = 300;
     let keys = RunKeys::new().unwrap();
     let (server, echo) = serve(&keys);
-    let (session, _heard) = open(server.address(), &keys);
+    let (session, _notifications) = open(server.address(), &keys);
     std::thread::scope(|s| {
         let call = || session.call(b"sleep".to_vec(), None);
         let calls: Vec<_> = (0..CALLS).map(|_| s.spawn(call)).collect();
@@ -312,7 +315,7 @@ fn calls_that_take_long_hold_up_neither_commands_nor_heartbeats() {
         std::thread::sleep(2 * HASTE.lost);
         session.send_command(b"stop".to_vec()).unwrap();
         until("the command was not heard", || {
-            !echo.told.lock().unwrap().is_empty()
+            !echo.commands.lock().unwrap().is_empty()
         });
         assert_eq!(echo.asleep.load(Ordering::SeqCst), 256, "more at once");
         echo.wake();
@@ -328,7 +331,7 @@ fn an_end_that_falls_silent_is_lost_for_both() {
     let keys = RunKeys::new().unwrap();
     let (server, echo) = serve(&keys);
     let wire = wire(server.address());
-    let (session, heard) = open(wire.address, &keys);
+    let (session, notifications) = open(wire.address, &keys);
     assert_eq!(session.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
     std::thread::sleep(2 * HASTE.lost);
     assert_eq!(session.over(), None, "heartbeats keep it");
@@ -338,7 +341,7 @@ fn an_end_that_falls_silent_is_lost_for_both() {
     let lost = session.call(vec![1; 80 << 20], None);
     assert!(matches!(lost, Err(CallError::Lost(_))), "{lost:?}");
     assert!(began.elapsed() < LONG);
-    assert_eq!(heard.recv().unwrap(), None);
+    assert_eq!(notifications.recv().unwrap(), None);
     let after = session.call(b"after".to_vec(), None);
     assert!(
         matches!(after, Err(CallError::Lost(why)) if why.contains("nothing came from it for 2 s"))
@@ -353,9 +356,9 @@ fn an_end_that_dies_is_called_dead() {
     let keys = RunKeys::new().unwrap();
     let (server, _) = serve(&keys);
     let wire = wire(server.address());
-    let (session, heard) = open(wire.address, &keys);
+    let (session, notifications) = open(wire.address, &keys);
     wire.cut.store(true, Ordering::SeqCst);
-    assert_eq!(heard.recv().unwrap(), None);
+    assert_eq!(notifications.recv().unwrap(), None);
     let why = session.over().unwrap();
     assert!(why.contains("its tarnd has died"), "{why}");
     // Nobody is there any more.
@@ -388,12 +391,12 @@ fn attack_a_session_opens_and_goes_on_while_two_thousand_strangers_are_silent() 
     rustix::process::setrlimit(rustix::process::Resource::Nofile, all).unwrap();
     let keys = RunKeys::new().unwrap();
     let (server, _) = serve(&keys);
-    let (before, _heard) = open(server.address(), &keys);
+    let (before, _notifications) = open(server.address(), &keys);
     let connect = || TcpStream::connect(server.address()).unwrap();
     let mut held: Vec<TcpStream> = (0..CROWD).map(|_| connect()).collect();
     assert_eq!(before.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
     let ends = AtomicBool::new(false);
-    let (during, _heard) = std::thread::scope(|s| {
+    let (during, _notifications) = std::thread::scope(|s| {
         let _ends = Sets(&ends);
         s.spawn(|| {
             for n in (0..CROWD).cycle() {
@@ -428,17 +431,21 @@ fn a_recorded_session_is_worth_nothing() {
     let keys = RunKeys::new().unwrap();
     let (server, echo) = serve(&keys);
     let wire = wire(server.address());
-    let (session, _heard) = open(wire.address, &keys);
+    let (session, _notifications) = open(wire.address, &keys);
     assert_eq!(session.call(b"once".to_vec(), None), Ok(b"once".to_vec()));
     drop(session);
     until("it goes", || echo.closed.load(Ordering::SeqCst) == 1);
-    let said = wire.said.lock().unwrap().clone();
-    assert!(said.len() > 100, "{} bytes were recorded", said.len());
+    let recorded = wire.recorded.lock().unwrap().clone();
+    assert!(
+        recorded.len() > 100,
+        "{} bytes were recorded",
+        recorded.len()
+    );
     let mut again = TcpStream::connect(server.address()).unwrap();
     again
         .set_read_timeout(Some(Duration::from_secs(5)))
         .unwrap();
-    again.write_all(&said).unwrap();
+    again.write_all(&recorded).unwrap();
     let _ = again.read_to_end(&mut Vec::new());
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(
@@ -452,7 +459,7 @@ fn a_recorded_session_is_worth_nothing() {
 fn calls_come_from_many_threads() {
     let keys = RunKeys::new().unwrap();
     let (server, _) = serve(&keys);
-    let (session, _heard) = open(server.address(), &keys);
+    let (session, _notifications) = open(server.address(), &keys);
     std::thread::scope(|s| {
         for t in 0..8u32 {
             let session = &session;
@@ -478,12 +485,12 @@ fn until(what: &str, mut there: impl FnMut() -> bool) {
 fn what_is_told_is_heard_in_order() {
     let keys = RunKeys::new().unwrap();
     let (server, echo) = serve(&keys);
-    let (session, _heard) = open(server.address(), &keys);
+    let (session, _notifications) = open(server.address(), &keys);
     const COUNT: u32 = 20_000;
     let message = |i: u32| {
         // Some take several frames.
-        let mut said = i.to_le_bytes().to_vec();
-        said.resize(
+        let mut bytes = i.to_le_bytes().to_vec();
+        bytes.resize(
             if i.is_multiple_of(4_000) {
                 2_500_000
             } else {
@@ -491,7 +498,7 @@ fn what_is_told_is_heard_in_order() {
             },
             1,
         );
-        said
+        bytes
     };
     std::thread::scope(|s| {
         let calls = s.spawn(|| {
@@ -503,17 +510,21 @@ fn what_is_told_is_heard_in_order() {
         calls.join().unwrap();
     });
     until("not all was heard", || {
-        echo.told.lock().unwrap().len() == COUNT as usize
+        echo.commands.lock().unwrap().len() == COUNT as usize
     });
-    let told = echo.told.lock().unwrap();
-    assert!((0..COUNT).zip(&*told).all(|(i, said)| *said == message(i)));
+    let commands = echo.commands.lock().unwrap();
+    assert!(
+        (0..COUNT)
+            .zip(&*commands)
+            .all(|(i, command)| *command == message(i))
+    );
 }
 
 #[test]
 fn one_that_is_slow_to_hear_holds_up_who_tells_and_nobody_else() {
     let keys = RunKeys::new().unwrap();
     let (server, echo) = serve(&keys);
-    let (session, _heard) = open(server.address(), &keys);
+    let (session, _notifications) = open(server.address(), &keys);
     session.send_command(b"block".to_vec()).unwrap();
     std::thread::scope(|s| {
         // More than may be told ahead.
@@ -530,7 +541,7 @@ fn one_that_is_slow_to_hear_holds_up_who_tells_and_nobody_else() {
     });
     assert_eq!(session.over(), None, "heartbeats went through");
     until("not all was heard", || {
-        echo.told.lock().unwrap().len() == 2_001
+        echo.commands.lock().unwrap().len() == 2_001
     });
     // A sender that waits is released when the session ends.
     *echo.awake.lock().unwrap() = false;
@@ -551,10 +562,12 @@ fn a_new_session_takes_the_place_of_one_that_is_half_dead() {
     let wire = wire(server.address());
     let (old, _) = open(wire.address, &keys);
     old.send_command(b"1".to_vec()).unwrap();
-    until("it was not heard", || !echo.told.lock().unwrap().is_empty());
+    until("it was not heard", || {
+        !echo.commands.lock().unwrap().is_empty()
+    });
     wire.silent.store(true, Ordering::SeqCst);
     let began = Instant::now();
-    let (new, _heard) = open(server.address(), &keys);
+    let (new, _notifications) = open(server.address(), &keys);
     assert!(
         began.elapsed() < HASTE.lost,
         "it waited for the old one to be given up"
@@ -562,7 +575,9 @@ fn a_new_session_takes_the_place_of_one_that_is_half_dead() {
     assert_eq!(echo.closed.load(Ordering::SeqCst), 1, "the old one is over");
     new.send_command(b"2".to_vec()).unwrap();
     assert_eq!(new.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
-    until("it was not heard", || echo.told.lock().unwrap().len() == 2);
+    until("it was not heard", || {
+        echo.commands.lock().unwrap().len() == 2
+    });
     assert_eq!(new.over(), None);
     // One that is refused takes nobody's place.
     assert!(NodeSession::open(server.address(), &keys, HASTE, "r-1", "unknown", |_| ()).is_err());
@@ -573,11 +588,11 @@ fn a_new_session_takes_the_place_of_one_that_is_half_dead() {
 fn one_that_panics_ends_its_session() {
     let keys = RunKeys::new().unwrap();
     let (server, echo) = serve(&keys);
-    let (session, _heard) = open(server.address(), &keys);
+    let (session, _notifications) = open(server.address(), &keys);
     let lost = session.call(b"panic".to_vec(), None);
     assert!(matches!(lost, Err(CallError::Lost(_))), "{lost:?}");
     until("it goes", || echo.closed.load(Ordering::SeqCst) == 1);
-    let (session, _heard) = open(server.address(), &keys);
+    let (session, _notifications) = open(server.address(), &keys);
     assert_eq!(session.call(b"on".to_vec(), None), Ok(b"on".to_vec()));
 }
 
@@ -585,14 +600,14 @@ fn one_that_panics_ends_its_session() {
 fn a_session_can_be_ended_while_others_wait_in_it() {
     let keys = RunKeys::new().unwrap();
     let (server, echo) = serve(&keys);
-    let (session, heard) = open(server.address(), &keys);
+    let (session, notifications) = open(server.address(), &keys);
     std::thread::scope(|s| {
         let waiting = s.spawn(|| session.call(b"sleep".to_vec(), None));
         until("it sleeps", || echo.asleep.load(Ordering::SeqCst) == 1);
         session.end();
         // While the node is asleep.
         assert!(matches!(waiting.join().unwrap(), Err(CallError::Lost(_))));
-        assert_eq!(heard.recv().unwrap(), None);
+        assert_eq!(notifications.recv().unwrap(), None);
         assert_eq!(echo.closed.load(Ordering::SeqCst), 0);
         echo.wake();
     });

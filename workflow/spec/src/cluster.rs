@@ -1,10 +1,10 @@
 //! The requirements on the machine, checked before anything starts.
 
-use crate::diag::{Finding, FindingCode, Findings, Rejected, quoted};
+use crate::diag::{Finding, FindingCode, Findings, SpecError, quoted};
 use crate::elsewhere::no_site;
 use crate::parsed::Parsed;
 use crate::partition_check::{check_clear, check_names, check_partition, check_site_partition};
-use crate::room::{Rooms, check_space};
+use crate::space_check::{SpaceCheck, check_space};
 use crate::spans::StepSpans;
 use crate::tier_names::unknown_tier;
 use miette::SourceSpan;
@@ -76,7 +76,7 @@ pub fn check_cluster(
     parsed: &Parsed,
     cluster: &Cluster,
     abilities: &Abilities,
-) -> Result<(), Rejected> {
+) -> Result<(), SpecError> {
     let mut out = Findings::new(parsed.source.clone());
     let tiers: BTreeSet<&str> = cluster
         .nodes
@@ -116,7 +116,7 @@ pub fn check_cluster(
             ));
         }
     }
-    let rooms = Rooms::new(parsed, cluster);
+    let spaces = SpaceCheck::new(parsed, cluster);
     // Most steps of a large workflow need the same: resources that are known to fit are not tried again.
     let mut fitting = BTreeSet::new();
     for (step, spans) in parsed.workflow.steps.iter().zip(&parsed.spans.steps) {
@@ -127,7 +127,7 @@ pub fn check_cluster(
         check_abilities(&mut out, step, spans, abilities);
         check_checkpoints(&mut out, parsed, step, spans);
         check_one_namespace(&mut out, parsed, step, spans);
-        check_space(&mut out, parsed, step, spans, &rooms);
+        check_space(&mut out, parsed, step, spans, &spaces);
     }
     let partitions = parsed.workflow.partitions.iter();
     for (partition, spans) in partitions.zip(&parsed.spans.partitions) {
@@ -146,7 +146,7 @@ pub fn check_cluster(
 ///
 /// # Errors
 /// All that a site cannot do yet: each with its place, and a remedy.
-pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
+pub fn check_site(parsed: &Parsed) -> Result<(), SpecError> {
     let mut out = Findings::new(parsed.source.clone());
     if let (true, Some(span)) = (parsed.workflow.erase, parsed.spans.erase) {
         out.add(
@@ -164,7 +164,7 @@ pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
     for (at, (dataset, spans)) in data.enumerate() {
         let is_unknown = dataset.size.is_none() && made.contains(&at);
         if let (true, true, Some(span)) = (dataset.encrypt, is_unknown, spans.encrypt) {
-            out.add(no_encryption(&dataset.name, NO_SIZE, span).help(SAY_SIZE));
+            out.add(no_encryption(&dataset.name, NO_SIZE, span).help(ADD_SIZE));
         }
     }
     let partitions = parsed.workflow.partitions.iter();
@@ -180,7 +180,7 @@ pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
 
 /// Why a job's output of a dataset cannot be encrypted.
 const NO_SIZE: &str = "a job writes it to memory, and its size is not stated";
-const SAY_SIZE: &str = "add `size`, the most that its job writes";
+const ADD_SIZE: &str = "add `size`, the most that its job writes";
 
 fn no_encryption(dataset: &str, why: impl Display, at: SourceSpan) -> Finding {
     Finding::error(

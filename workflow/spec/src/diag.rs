@@ -65,7 +65,7 @@ codes! {
     TooLittleMemory = "too_little_memory",
     TooFewGpus = "too_few_gpus",
     UnknownTier = "unknown_tier",
-    NoRoom = "no_room",
+    NoSpace = "no_room",
     NoMultiNode = "no_multi_node",
     NoShared = "no_shared",
     NoPartition = "no_partition",
@@ -207,13 +207,13 @@ impl Diagnostic for Finding {
 
 /// A refused file: everything that is wrong with it. One problem is shown as itself, several as related ones.
 #[derive(Debug, Clone)]
-pub struct Rejected {
+pub struct SpecError {
     file: String,
     problems: Vec<Finding>,
     dropped: usize,
 }
 
-impl Rejected {
+impl SpecError {
     /// The problems, in the order of the file as far as they were found together.
     pub fn problems(&self) -> &[Finding] {
         &self.problems
@@ -227,7 +227,7 @@ impl Rejected {
     }
 }
 
-impl Display for Rejected {
+impl Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(one) = self.only() {
             return one.fmt(f);
@@ -241,9 +241,9 @@ impl Display for Rejected {
     }
 }
 
-impl std::error::Error for Rejected {}
+impl std::error::Error for SpecError {}
 
-impl Diagnostic for Rejected {
+impl Diagnostic for SpecError {
     fn code<'a>(&'a self) -> Option<Box<dyn Display + 'a>> {
         self.only()?.code()
     }
@@ -337,10 +337,10 @@ impl Findings {
     }
 
     /// The refusal, sorted by place, so that the file can be repaired from top to bottom.
-    pub(crate) fn into_rejected(mut self) -> Rejected {
+    pub(crate) fn into_rejected(mut self) -> SpecError {
         self.problems
             .sort_by_key(|p| p.labels.first().map_or(0, LabeledSpan::offset));
-        Rejected {
+        SpecError {
             file: self.source.name(),
             problems: self.problems,
             dropped: self.dropped,

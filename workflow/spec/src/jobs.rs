@@ -130,17 +130,17 @@ fn order(workflow: &Workflow) -> Option<Vec<usize>> {
 /// The settings of a step that jobs cannot have.
 fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> {
     let mut all = Vec::new();
-    let mut say = |what: &str, instead: &str| {
+    let mut reject = |what: &str, instead: &str| {
         all.push(format!("step `{}`: {what}; {instead}", step.name));
     };
     if step.retries > 0 {
-        say(
+        reject(
             "`retries`: a job that has failed is not run again by itself",
             "leave it out, and submit the workflow again",
         );
     }
     if step.restart.is_some() {
-        say(
+        reject(
             "`restart`: checkpoints of jobs are not kept between attempts",
             "run the step by `tarn run` inside one allocation",
         );
@@ -148,7 +148,7 @@ fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> 
     for (_, partition) in workflow.partitions_of(id) {
         let name = &partition.name;
         if partition.keep == KeepPartition::Workflow {
-            say(
+            reject(
                 &format!(
                     "partition `{name}`: `keep`: a job has its partitions as long as it is there"
                 ),
@@ -156,7 +156,7 @@ fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> 
             );
         }
         if step.foreach.is_some() {
-            say(
+            reject(
                 &format!(
                     "partition `{name}`: all instances of the step are one job, and would have one together"
                 ),
@@ -168,20 +168,20 @@ fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> 
         let data = workflow.dataset(used.data);
         let name = &data.name;
         if data.encrypt && used.makes.is_some() && data.size.is_none() {
-            say(
+            reject(
                 &format!("`{name}` has `encrypt`: a job writes it to memory"),
                 "add `size`, the most that it writes",
             );
         }
         if used.distribution == Distribution::Shared {
-            say(
+            reject(
                 &format!("`{name}:shared`: jobs have no folder that all their nodes see"),
                 "use `scatter`, `broadcast` or `single`",
             );
         }
         let is_rescued = data.on_failure == OnFailure::Drain && used.makes.is_some();
         if is_rescued && workflow.external.is_none() && !goes_out(workflow, used) {
-            say(
+            reject(
                 &format!(
                     "`{name}` is to be rescued when a job fails that does not make its last version"
                 ),
@@ -314,50 +314,50 @@ fn item(workflow: &Workflow, step: &Step, used: &DatasetUse) -> String {
 /// The keys for a dataset in a job: those that concern the version that it reads, or makes.
 fn about(workflow: &Workflow, step: &Step, data: &Dataset, used: &DatasetUse) -> Vec<String> {
     let mut keys = Vec::new();
-    let mut say =
+    let mut set =
         |key: &str, value: String| keys.push(format!("data.{}.{key} = {value}", data.name));
     if let Some(of) = &data.of {
         match (&of.whose, &of.workflow) {
             (tarn_types::named::Whose::Project(group), None)
                 if used.makes.is_some() || of.dataset == data.name =>
             {
-                say("project", quoted(group));
+                set("project", quoted(group));
             }
             _ => {
-                say("of", quoted(&of.to_string()));
+                set("of", quoted(&of.to_string()));
                 return keys;
             }
         }
     }
     if let Some(source) = data.source.as_deref().filter(|_| used.reads == Some(0)) {
-        say("source", path(source));
+        set("source", path(source));
     }
     if let Some(dest) = data.dest.as_deref().filter(|_| goes_out(workflow, used)) {
-        say("dest", path(dest));
+        set("dest", path(dest));
     }
     if let Some(size) = data.size {
-        say("size", format!("\"{size} B\""));
+        set("size", format!("\"{size} B\""));
     }
     if let Some(rule) = data.scatter.as_ref().filter(|_| step.nodes > 1) {
-        say("scatter", quoted(rule.as_str()));
+        set("scatter", quoted(rule.as_str()));
     }
     match data.keep {
         Keep::UntilConsumed => {}
-        Keep::Workflow => say("keep", "\"workflow\"".into()),
-        Keep::For(time) => say("keep", format!("\"{time} ns\"")),
-        Keep::Forever => say("keep", "\"forever\"".into()),
+        Keep::Workflow => set("keep", "\"workflow\"".into()),
+        Keep::For(time) => set("keep", format!("\"{time} ns\"")),
+        Keep::Forever => set("keep", "\"forever\"".into()),
     }
     if data.encrypt {
-        say("encrypt", "true".into());
+        set("encrypt", "true".into());
     }
     if let Some(tier) = &data.tier {
-        say("tier", quoted(tier));
+        set("tier", quoted(tier));
     }
     if data.copies > 1 {
-        say("copies", data.copies.to_string());
+        set("copies", data.copies.to_string());
     }
     if data.on_failure == OnFailure::Drain && used.makes.is_some() {
-        say("on_failure", "\"drain\"".into());
+        set("on_failure", "\"drain\"".into());
     }
     if keys.is_empty() {
         keys.push(format!("data.{} = {{}}", data.name));

@@ -31,8 +31,8 @@
 //! ```
 //! Reading order: `parsed` (the stages of a check), `section` and `namerule` (typed reading of a table),
 //! `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`, `parts` and `graph`
-//! (how they fit together), `partition` (partitions, and which steps use them), `cluster`, `room` and
-//! `lent` (requirements on the machine), `code` (the identity of a step), `script` (sbatch
+//! (how they fit together), `partition` (partitions, and which steps use them), `cluster`, `space` and
+//! `exported` (requirements on the machine), `code` (the identity of a step), `script` (sbatch
 //! scripts), `variables`, `calls` and `unset` (variables that scripts read and nobody sets), `diag`, `text`,
 //! `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files of a simulated site.
 
@@ -56,11 +56,11 @@ mod partition_check;
 mod parts;
 mod paths;
 mod resolve;
-mod room;
 mod schedulers;
 mod script;
 mod section;
 pub mod site;
+mod space_check;
 mod spans;
 mod step;
 mod suggest;
@@ -73,7 +73,7 @@ mod versions;
 
 pub use cluster::{Abilities, Inability, check_cluster, check_site};
 pub use code::code_hash;
-pub use diag::{Finding, FindingCode, MAX_FINDINGS, Note, Rejected};
+pub use diag::{Finding, FindingCode, MAX_FINDINGS, Note, SpecError};
 pub use jobs::{StepJob, step_jobs};
 pub use notes::needs_external;
 pub use parsed::{Parsed, parse};

@@ -2,7 +2,7 @@
 
 use crate::code;
 use crate::data::{self, RawDataset};
-use crate::diag::{Finding, FindingCode, Findings, Note, Rejected, SourceText, quoted};
+use crate::diag::{Finding, FindingCode, Findings, Note, SourceText, SpecError, quoted};
 use crate::item::Dist;
 use crate::namerule::NameRule;
 use crate::notes;
@@ -105,7 +105,7 @@ const NAME: NameRule = NameRule {
 ///
 /// # Errors
 /// All that is wrong with it, at most [`MAX_FINDINGS`](crate::MAX_FINDINGS) problems.
-pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Parsed, Rejected> {
+pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Parsed, SpecError> {
     if text.len() > bounds::MAX_WORKFLOW_BYTES {
         return Err(too_large(name, text.len()));
     }
@@ -125,7 +125,7 @@ pub(crate) fn check(
     mut out: Findings,
     document: &DeTable<'_>,
     folder: &Path,
-) -> Result<Parsed, Rejected> {
+) -> Result<Parsed, SpecError> {
     let top = Section::new(
         &mut out,
         document,
@@ -183,7 +183,7 @@ pub(crate) fn check(
 }
 
 /// The refusal. Every way here has reported a problem; should one not have, the file is refused all the same.
-pub(crate) fn refuse<T>(mut out: Findings, name: &str) -> Result<T, Rejected> {
+pub(crate) fn refuse<T>(mut out: Findings, name: &str) -> Result<T, SpecError> {
     if out.is_empty() {
         out.add(
             Finding::error(
@@ -196,7 +196,7 @@ pub(crate) fn refuse<T>(mut out: Findings, name: &str) -> Result<T, Rejected> {
     Err(out.into_rejected())
 }
 
-pub(crate) fn too_large(name: &str, bytes: usize) -> Rejected {
+pub(crate) fn too_large(name: &str, bytes: usize) -> SpecError {
     // The text is not kept: nothing in it is pointed at.
     let mut out = Findings::new(Arc::new(SourceFiles::new(name, "")));
     out.add(

@@ -31,21 +31,21 @@ pub(crate) fn check_partition(
         let step = parsed.workflow.step(*step);
         let nodes = step.nodes as usize;
         let largest = largest(cluster, partition.tier.as_deref().or(step.tier.as_deref()));
-        let room = largest.get(nodes - 1).copied().unwrap_or(0);
+        let space = largest.get(nodes - 1).copied().unwrap_or(0);
         let takes = partition.takes(nodes);
         // A lack of nodes is reported for the step.
-        if takes > room && nodes <= largest.len() {
+        if takes > space && nodes <= largest.len() {
             let name = quoted(&step.name);
             let message = format!(
                 "{what} takes {} on each node, and does not fit where step {name} needs it",
                 Bytes(takes)
             );
             out.add(
-                Finding::error(FindingCode::NoRoom, message)
+                Finding::error(FindingCode::NoSpace, message)
                     .at(spans.size, "its size")
                     .at(
                         *named,
-                        format!("there is space for {} on a tier", Bytes(room)),
+                        format!("there is space for {} on a tier", Bytes(space)),
                     )
                     .help("use larger tiers, name another `tier`, or correct `size`"),
             );

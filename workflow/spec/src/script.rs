@@ -5,7 +5,7 @@
 mod sbatch;
 pub(crate) mod variables;
 
-use crate::diag::{Finding, FindingCode, Findings, Rejected, quoted};
+use crate::diag::{Finding, FindingCode, Findings, SpecError, quoted};
 use crate::elsewhere::no_workflow;
 use crate::parsed::{Parsed, check, refuse, syntax, too_large};
 use crate::section::{in_order, integer, place};
@@ -22,7 +22,7 @@ use toml::de::{DeTable, DeValue};
 /// The beginning of a line for tarn.
 const WORD: &str = "#TARN";
 /// Keys of a step that the job has by other means, and these means.
-const SAID: &[(&str, &str)] = &[
+const SET_ELSEWHERE: &[(&str, &str)] = &[
     ("run", "the script itself is what is run"),
     ("prelude", "write it into the script"),
     ("shell", "the first line of the script names what runs it"),
@@ -72,7 +72,7 @@ pub struct SbatchScript<'a> {
 /// assert_eq!(&*parsed.workflow.steps[0].name, "count");
 /// # Ok::<(), tarn_spec::Rejected>(())
 /// ```
-pub fn parse_scripts(scripts: &[SbatchScript<'_>], folder: &Path) -> Result<Parsed, Rejected> {
+pub fn parse_scripts(scripts: &[SbatchScript<'_>], folder: &Path) -> Result<Parsed, SpecError> {
     let bytes = scripts.iter().map(|script| script.text.len()).sum();
     let Some((first, others)) = scripts.split_first() else {
         return refuse(Findings::new(Arc::new(SourceFiles::new("", ""))), "nothing");
@@ -90,7 +90,7 @@ pub fn parse_scripts(scripts: &[SbatchScript<'_>], folder: &Path) -> Result<Pars
         .zip(&starts)
         .map(|(script, start)| SbatchJob::read(&mut out, (script.name, script.text), *start, ALL))
         .collect();
-    let said: Vec<String> = jobs.iter().map(SbatchJob::as_step).collect();
+    let keys: Vec<String> = jobs.iter().map(SbatchJob::as_step).collect();
     let mut whole = DeTable::new();
     for (at, script) in scripts.iter().enumerate() {
         let (mut document, errors) = DeTable::parse_recoverable(&texts[at]);
@@ -107,7 +107,7 @@ pub fn parse_scripts(scripts: &[SbatchScript<'_>], folder: &Path) -> Result<Pars
         }
         let document = std::mem::take(document.get_mut());
         let mut document = moved(document, starts[at]);
-        step(&mut out, &mut document, &jobs[at], &said[at]);
+        step(&mut out, &mut document, &jobs[at], &keys[at]);
         if scripts.len() == 1 {
             name(&mut document, &jobs[at]);
         } else if !document.contains_key("name") {
@@ -158,7 +158,7 @@ pub fn parse_job(
     script: &SbatchScript<'_>,
     folder: &Path,
     chained: bool,
-) -> Result<Option<JobScript>, Rejected> {
+) -> Result<Option<JobScript>, SpecError> {
     let bytes = script.text.len();
     if bytes > bounds::MAX_WORKFLOW_BYTES {
         return Err(too_large(script.name, bytes));
@@ -170,7 +170,7 @@ pub fn parse_job(
     }
     // Slurm has the array. This runs inside slurmctld too, which is not to be held up by a long one.
     let job = SbatchJob::read(&mut out, (script.name, script.text), 0, 1);
-    let said = job.as_step();
+    let keys = job.as_step();
     let (mut document, errors) = DeTable::parse_recoverable(&text);
     for error in errors {
         out.add(syntax(&error, 0));
@@ -179,7 +179,7 @@ pub fn parse_job(
         return refuse(out, script.name);
     }
     let mut document = std::mem::take(document.get_mut());
-    step(&mut out, &mut document, &job, &said);
+    step(&mut out, &mut document, &job, &keys);
     let is_alone = !document.contains_key("name");
     if is_alone {
         name(&mut document, &job);
@@ -411,7 +411,7 @@ fn moved_value(value: Spanned<DeValue<'_>>, by: usize) -> Spanned<DeValue<'_>> {
 }
 
 /// Adds the job's keys to the script's step; makes the step where there is none.
-fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &SbatchJob, said: &'d str) {
+fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &SbatchJob, keys: &'d str) {
     if let Some(shell) = document.get("shell") {
         out.add(
             Finding::error(
@@ -452,7 +452,10 @@ fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &SbatchJob, sai
         return;
     };
     for (key, _) in in_order(table) {
-        if let Some((_, why)) = SAID.iter().find(|(said, _)| *said == key.value) {
+        if let Some((_, why)) = SET_ELSEWHERE
+            .iter()
+            .find(|(step_key, _)| *step_key == key.value)
+        {
             out.add(
                 Finding::error(
                     FindingCode::BadDirective,
@@ -464,8 +467,8 @@ fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &SbatchJob, sai
         }
     }
     // It was written for this: it parses.
-    let (said, _) = DeTable::parse_recoverable(said);
-    for (key, value) in said.into_inner() {
+    let (keys, _) = DeTable::parse_recoverable(keys);
+    for (key, value) in keys.into_inner() {
         let span = job.place_of(key.get_ref());
         let key = Spanned::new(span.clone(), key.into_inner());
         let value = Spanned::new(span, value.into_inner());

@@ -267,13 +267,13 @@ const IMAGES_EVERY: Nanos = 600_000_000_000;
 
 fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
     let word = section.string(out, "restart", "\"phx\"");
-    let room = section.size(out, "checkpoints");
+    let space = section.size(out, "checkpoints");
     let every = section.time(out, "images");
     let alone = section.flag(out, "alone");
     let buddy = section.flag(out, "buddy");
     let Some(word) = word else {
         if section.get("restart").is_none() {
-            refuse_without_restart(out, section, &room, &every);
+            refuse_without_restart(out, section, &space, &every);
         }
         return None;
     };
@@ -316,7 +316,7 @@ fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
     }
     Some(Restart {
         from,
-        room: value_of(&room).unwrap_or(0),
+        space: value_of(&space).unwrap_or(0),
         every: (from == CheckpointMethod::Image).then(|| value_of(&every).unwrap_or(IMAGES_EVERY)),
         alone: alone.unwrap_or(false),
         buddy: buddy.unwrap_or(false),
@@ -327,11 +327,11 @@ fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
 fn refuse_without_restart(
     out: &mut Findings,
     section: &Section<'_>,
-    room: &Option<Located<u64>>,
+    space: &Option<Located<u64>>,
     every: &Option<Located<Nanos>>,
 ) {
     let label = "space for checkpoints that are never used";
-    without_restart(out, section, "checkpoints", room, label);
+    without_restart(out, section, "checkpoints", space, label);
     let label = "of what is never restarted from";
     without_restart(out, section, "images", every, label);
     for key in ["alone", "buddy"] {

@@ -23,13 +23,13 @@ pub(crate) fn reads(text: &str) -> Vec<VariableRead<'_>> {
                 continue;
             };
             let before = &line[..dollar];
-            let asked = before.trim_end_matches('"').trim_end();
-            let asked = asked.strip_suffix("-n").or(asked.strip_suffix("-z"));
+            let leading = before.trim_end_matches('"').trim_end();
+            let before_test = leading.strip_suffix("-n").or(leading.strip_suffix("-z"));
             found.push(VariableRead {
                 name,
                 at: start + dollar,
                 has_default: braced && has_default(behind),
-                is_test: asked.is_some_and(|b| b.ends_with(|c: char| c.is_whitespace())),
+                is_test: before_test.is_some_and(|b| b.ends_with(|c: char| c.is_whitespace())),
                 is_literal: is_literal || before.ends_with('\\'),
                 is_call: false,
             });

@@ -131,12 +131,12 @@ fn a_script_of_many_steps_is_read_once() {
         ));
     }
     let mut parsed = parse("w.toml", &text, Path::new("/flow")).unwrap_or_else(|e| panic!("{e:?}"));
-    let asked = RefCell::new(Vec::new());
+    let requested = RefCell::new(Vec::new());
     parsed.finish_codes(&|path| {
-        asked.borrow_mut().push(path.to_owned());
+        requested.borrow_mut().push(path.to_owned());
         Some(b"#!/bin/sh".to_vec())
     });
-    let scripts = asked
+    let scripts = requested
         .borrow()
         .iter()
         .filter(|p| p.ends_with("run.sh"))

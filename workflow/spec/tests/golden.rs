@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tarn_spec::{
-    Abilities, FindingCode, Inability, Parsed, Rejected, SbatchScript, check_cluster, check_site,
+    Abilities, FindingCode, Inability, Parsed, SbatchScript, SpecError, check_cluster, check_site,
     parse, parse_scripts,
 };
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
@@ -26,7 +26,7 @@ fn golden() -> BTreeMap<String, PathBuf> {
         .collect()
 }
 
-fn read(name: &str, path: &Path) -> Result<Parsed, Rejected> {
+fn read(name: &str, path: &Path) -> Result<Parsed, SpecError> {
     let folder = Path::new("/home/ann/flow");
     if !path.is_dir() {
         let text = std::fs::read_to_string(path).unwrap();

@@ -177,9 +177,9 @@ fn a_chained_script_needs_no_name_and_no_line() {
 
 #[test]
 fn what_is_encrypted_and_made_by_a_job_needs_a_size() {
-    let script = |said: &str| {
+    let script = |more: &str| {
         let text = format!(
-            "#!/bin/sh\n#TARN name = \"w\"\n{said}#TARN [[step]]\n#TARN in = [\"mesh\"]\n#TARN out = [\"secret\"]\ntrue\n"
+            "#!/bin/sh\n#TARN name = \"w\"\n{more}#TARN [[step]]\n#TARN in = [\"mesh\"]\n#TARN out = [\"secret\"]\ntrue\n"
         );
         check_site(&parse(&text).unwrap().unwrap().parsed)
     };

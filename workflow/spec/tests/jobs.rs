@@ -159,14 +159,14 @@ fn the_stores_that_a_step_and_its_datasets_wish_go_with_the_job() {
 #[test]
 fn what_jobs_cannot_do_is_refused_with_what_to_do_instead() {
     let step = "name = \"w\"\n[data.a]\nDATA\n[[step]]\nname = \"s\"\nrun = \"true\"\nout = [\"a\"]\nSTEP\n";
-    for (data, more, said) in [
+    for (data, more, expected) in [
         ("", "retries = 2", "`retries`"),
         ("", "restart = \"phx\"", "`restart`"),
         ("encrypt = true", "", "`encrypt`"),
     ] {
         let text = step.replace("DATA", data).replace("STEP", more);
-        let why = jobs(&text).expect_err(said);
-        assert!(why.len() == 1 && why[0].contains(said), "{why:?}");
+        let why = jobs(&text).expect_err(expected);
+        assert!(why.len() == 1 && why[0].contains(expected), "{why:?}");
         assert!(why[0].starts_with("step `s`: "), "{why:?}");
     }
 }
@@ -187,12 +187,12 @@ fn partitions_become_the_jobs_own_and_what_a_job_cannot_have_is_refused() {
             is_read_back(&whole, &job);
         }
     }
-    for (more, step, says) in [
+    for (more, step, expected) in [
         ("keep = \"workflow\"\n", "", "`keep`"),
         ("", "foreach = [1, 2]\n", "would have one together"),
     ] {
         let why = jobs(&file(more, step)).unwrap_err().join("\n");
-        assert!(why.contains(says) && why.contains("`field`"), "{why}");
+        assert!(why.contains(expected) && why.contains("`field`"), "{why}");
     }
 }
 
@@ -220,10 +220,13 @@ print('one')
         let steps = workflow(text).steps.into_iter();
         steps.map(|step| step.shell).collect()
     };
-    let said = |shell: &str| Some(shell.to_owned());
-    assert_eq!(shells(text), [said("sh -e"), said("bash"), said("sh -e")]);
+    let owned = |shell: &str| Some(shell.to_owned());
+    assert_eq!(
+        shells(text),
+        [owned("sh -e"), owned("bash"), owned("sh -e")]
+    );
     let strict = text.replace("shell = \"sh -e\"\n", "");
-    assert_eq!(shells(&strict), [None, said("bash"), None]);
+    assert_eq!(shells(&strict), [None, owned("bash"), None]);
     for (text, a) in [
         (text, "'sh' '-e' '-c' 'one | two'"),
         (&strict, "'bash' '-euo' 'pipefail' '-c' 'one | two'"),

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
-use tarn_spec::{FindingCode, MAX_FINDINGS, Parsed, Rejected, SbatchScript, parse, parse_scripts};
+use tarn_spec::{FindingCode, MAX_FINDINGS, Parsed, SbatchScript, SpecError, parse, parse_scripts};
 use tarn_types::bounds;
 use tarn_types::workflow::{Distribution, Foreach, Role, VersionPartitioning};
 
@@ -14,7 +14,7 @@ fn answer(text: &str) -> Result<Parsed, String> {
     parse("w.toml", text, Path::new("/home/ann/flow")).map_err(drawn)
 }
 
-fn drawn(rejected: Rejected) -> String {
+fn drawn(rejected: SpecError) -> String {
     assert!(!rejected.problems().is_empty() && rejected.problems().len() <= MAX_FINDINGS);
     for problem in rejected.problems() {
         assert!(
@@ -308,22 +308,22 @@ fn render(
                     "{name}:{}",
                     if scattered { "scatter" } else { "broadcast" }
                 ));
-                let lies = on(if scattered {
+                let distribution = on(if scattered {
                     Distribution::Scatter
                 } else {
                     Distribution::Broadcast
                 });
-                uses.push((id, role, lies, None, made, Some(version)));
+                uses.push((id, role, distribution, None, made, Some(version)));
                 latest[i] = Some(version);
             } else if let (true, Some(version)) = (*pick != Pick::Nothing, latest[i]) {
-                let (suffix, entry, lies) = match pick {
+                let (suffix, entry, distribution) = match pick {
                     Pick::Entry => ("/one", Some("one"), Distribution::Broadcast),
                     Pick::Gather => (":gather", None, Distribution::Single),
                     Pick::Scatter if rule => (":scatter", None, Distribution::Scatter),
                     _ => ("", None, Distribution::Broadcast),
                 };
                 lists[0].push(format!("{name}{suffix}"));
-                uses.push((id, Role::In, on(lies), entry, Some(version), None));
+                uses.push((id, Role::In, on(distribution), entry, Some(version), None));
                 if entry.is_some() {
                     divisions.insert(id, VersionPartitioning::Entries);
                 }

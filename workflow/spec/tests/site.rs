@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use tarn_spec::Rejected;
+use tarn_spec::SpecError;
 use tarn_spec::site::{DataModel, Loaded, ReadOptions, SubmitWay, parse_machine, read_workload};
 use tarn_types::id::NodeId;
 use tarn_types::site::{Machine, Mode, Spread, Submit, WorkJob};
@@ -27,7 +27,7 @@ fn machine() -> Machine {
 }
 
 /// Reads the first of some files in memory, which may name the others.
-fn load(files: &[(&str, &[u8])], options: &ReadOptions) -> Result<Loaded, Rejected> {
+fn load(files: &[(&str, &[u8])], options: &ReadOptions) -> Result<Loaded, SpecError> {
     let first = Path::new(files[0].0);
     let files: BTreeMap<PathBuf, &[u8]> =
         files.iter().map(|(p, b)| (PathBuf::from(p), *b)).collect();

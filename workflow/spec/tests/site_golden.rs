@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
-use tarn_spec::Rejected;
+use tarn_spec::SpecError;
 use tarn_spec::site::{Loaded, ReadOptions, parse_machine, read_workload};
 use tarn_types::site::{Machine, Submit};
 use tarn_types::units::Elapsed;
@@ -77,7 +77,7 @@ fn target() -> Machine {
 }
 
 /// Reads a workload with some small files beside it.
-fn read(input: &str) -> Result<Loaded, Rejected> {
+fn read(input: &str) -> Result<Loaded, SpecError> {
     let line = |status: i32| format!("1 0 -1 60 2 -1 -1 2 300 -1 {status} 1 1 -1 -1 -1 -1 -1\n");
     let flow = "name = 'f'\n[data.d]\nsize = '8 B'\n[[step]]\nname = 'a'\nrun = 'x'\ntime = '2s'\nout = 'd'\n[[step]]\nname = 'b'\nrun = 'x'\nin = 'd'\ntime = '4s'\n";
     let files = |path: &Path| {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
-use tarn_spec::Rejected;
+use tarn_spec::SpecError;
 use tarn_spec::site::{DataModel, Loaded, ReadOptions, SubmitWay, parse_machine, read_workload};
 use tarn_types::site::{Machine, Submit, Workload};
 
@@ -13,7 +13,7 @@ fn machine() -> Machine {
     parse_machine("cluster.toml", text).expect("a machine")
 }
 
-fn read(bytes: &[u8], options: &ReadOptions) -> Result<Loaded, Rejected> {
+fn read(bytes: &[u8], options: &ReadOptions) -> Result<Loaded, SpecError> {
     let file = |path: &Path| match path.to_str() {
         Some("file") => Ok(bytes.to_vec()),
         _ => Err(io::Error::from(io::ErrorKind::NotFound)),

@@ -117,7 +117,7 @@ fn providers() -> Vec<Option<&'static str>> {
     if library().is_ok_and(|library| library.exists()) {
         ways.extend([Some("tcp;ofi_rxm"), Some("shm")])
     } else {
-        crate::print::say!(
+        crate::print::message!(
             "note: libfabric is left out: there is no {}",
             tarn_data_plane::LIBRARY
         )
@@ -131,7 +131,7 @@ pub(super) fn buddies(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let mut peer = match PeerProcess::linked(scratch.path(), None) {
         Ok(peer) => peer,
         Err(e) => {
-            crate::print::say!("buddies is skipped: there is no link ({e:#})");
+            crate::print::message!("buddies is skipped: there is no link ({e:#})");
             return Ok(Vec::new());
         }
     };

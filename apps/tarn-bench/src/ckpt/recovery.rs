@@ -92,7 +92,7 @@ pub(super) fn recovery(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
             Ok(peer) => peer,
             Err(e) => {
                 let link = rate.map_or_else(|| "a link".into(), |r| format!("a link of {r}"));
-                crate::print::say!(
+                crate::print::message!(
                     "recovery over {link} is skipped: the link is not available ({e:#})"
                 );
                 continue;

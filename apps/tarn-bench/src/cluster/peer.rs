@@ -80,7 +80,7 @@ impl PeerProcess {
     ) -> anyhow::Result<Self> {
         match Self::with(folder, rate, transport, true) {
             Err(e) if rate.is_none() => {
-                crate::print::say!("no separate link ({e:#}); loopback is used instead");
+                crate::print::message!("no separate link ({e:#}); loopback is used instead");
                 Self::with(folder, None, transport, false)
             }
             other => other,
@@ -351,8 +351,8 @@ fn tool(program: &str, args: &[&str]) -> anyhow::Result<()> {
     let done = Command::new(program).args(args).output();
     let done = done.with_context(|| format!("cannot start `{program}`"))?;
     if !done.status.success() {
-        let says = String::from_utf8_lossy(&done.stderr);
-        bail!("`{program} {}` failed: {}", args.join(" "), says.trim());
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        bail!("`{program} {}` failed: {}", args.join(" "), stderr.trim());
     }
     Ok(())
 }
@@ -364,7 +364,7 @@ pub(crate) fn main() -> ExitCode {
     match serve(std::env::args_os().nth(2).map(PathBuf::from)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            crate::print::say!("error: {e:#}");
+            crate::print::message!("error: {e:#}");
             ExitCode::FAILURE
         }
     }

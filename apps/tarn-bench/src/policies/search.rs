@@ -2,7 +2,7 @@
 
 use super::points::{BandwidthPoint, IoShares, PolicyRun, ShareOf};
 use crate::error::{CliError, CliResult};
-use crate::print::say;
+use crate::print::message;
 use crate::trial::{FileReadCache, SimulationTrial, Varied, with_store, without_io};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,7 +123,7 @@ impl<'a> BenchWorkflow<'a> {
             (rate, shares) = self.search(machine, wanted, of, varied)?;
         }
         if far(&shares) {
-            say!(
+            message!(
                 "note: {}: no bandwidth gives a share of {:.0} %; the nearest found is {:.0} %",
                 self.name,
                 wanted * 100.0,

@@ -1,6 +1,6 @@
 //! A program that measures: its output is taken, its messages pass through, and it ends in time.
 
-use crate::print::say;
+use crate::print::message;
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How it ended.
 pub(super) enum ChildOutcome {
     /// Well, with this output.
-    Said(Vec<u8>),
+    Succeeded(Vec<u8>),
     /// Otherwise; why.
     Failed(String),
     /// By a signal to this program.
@@ -160,7 +160,7 @@ fn ended(status: ExitStatus, output: Vec<u8>, last: String) -> ChildOutcome {
     if output.len() as u64 > MAX_RESULT {
         return ChildOutcome::Failed(format!("its results have more than {MAX_RESULT} bytes"));
     }
-    ChildOutcome::Said(output)
+    ChildOutcome::Succeeded(output)
 }
 
 /// Shows its messages as they come; the last of them.
@@ -178,7 +178,7 @@ fn pass_on(messages: impl Read) -> String {
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
         if !text.is_empty() {
-            say!("  {text}");
+            message!("  {text}");
             last = text.to_owned();
         }
     }

@@ -1,7 +1,7 @@
 //! The folder of one nbdkit, and the removal of those that killed servers have left.
 
 use crate::error::{CliError, CliResult};
-use crate::print::say;
+use crate::print::message;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, open, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -69,7 +69,7 @@ impl Drop for NbdkitFolder {
             let _ = std::fs::remove_file(self.path.join(file));
         }
         if let Err(e) = std::fs::remove_dir(&self.path) {
-            say!("warning: cannot remove {}: {e}", self.path.display());
+            message!("warning: cannot remove {}: {e}", self.path.display());
         }
     }
 }

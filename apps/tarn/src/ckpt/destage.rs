@@ -5,7 +5,7 @@ use super::version_catalog::TierVersionCatalog;
 use super::{CheckpointLocation, named, printable};
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -57,7 +57,7 @@ pub(super) fn destage(globals: &Globals, args: &DestageArgs) -> CliResult {
         }
         match done {
             Err(fault) if args.run.is_some() => return Err(CliError::new(Exit::State, fault.text)),
-            Err(fault) => say!("left alone: {}", printable(fault.text.as_bytes())),
+            Err(fault) => message!("left alone: {}", printable(fault.text.as_bytes())),
             Ok(()) => {}
         }
     }
@@ -77,7 +77,7 @@ pub(super) fn destage(globals: &Globals, args: &DestageArgs) -> CliResult {
             brought, running, ..
         } => {
             if brought == 0 && running.is_none() && !globals.json {
-                say!("nothing waits in memory");
+                message!("nothing waits in memory");
             }
             Ok(Exit::Success)
         }
@@ -129,7 +129,7 @@ impl ArenaRow<'_> {
     /// Says that the arena was left alone, or these versions of it.
     fn print_left(&self, done: &str, ids: &[VersionId], why: &str) -> CliResult<()> {
         if !self.is_json {
-            say!("left alone: {why}");
+            message!("left alone: {why}");
             return Ok(());
         }
         if ids.is_empty() {

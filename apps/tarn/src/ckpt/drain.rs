@@ -5,7 +5,7 @@ use super::version_catalog::{PrintableName, ReadableArena, RunCheckpoints, TierV
 use super::{CheckpointLocation, named, no_version, numbers, printable, version};
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use clap::Args;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,7 +114,7 @@ fn arenas_of_ended(run: &RunCheckpoints<'_>) -> CliResult<Vec<ReadableArena>> {
     for held in run.arenas() {
         match held {
             Ok(held) => arenas.push(held),
-            Err(why) => say!("warning: {}", printable(why.to_string().as_bytes())),
+            Err(why) => message!("warning: {}", printable(why.to_string().as_bytes())),
         }
     }
     let owners: BTreeSet<u32> = arenas.iter().map(|held| held.owner).collect();
@@ -186,7 +186,7 @@ fn report_nothing_to_drain(
         print::json(&version_json(run, there, here, 0, latest))?;
         return Ok(Exit::Success);
     }
-    say!(
+    message!(
         "nothing to drain: {} has version {} already, and `latest` never goes back",
         args.to.display(),
         there.map_or(String::new(), |v| named(v.version.id))

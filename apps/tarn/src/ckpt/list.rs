@@ -4,7 +4,7 @@ use super::version_catalog::{CatalogVersion, PrintableName, RunCheckpoints, Tier
 use super::{CheckpointLocation, named, numbers, power_fail, word};
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -50,14 +50,14 @@ pub(super) fn ls(
         let mut is_readable = true;
         let mut versions = run.versions(&mut |why| {
             is_readable = false;
-            say!("warning: {}", super::printable(why.to_string().as_bytes()));
+            message!("warning: {}", super::printable(why.to_string().as_bytes()));
         });
         if let Some(external) = external {
             run.add_flushed(external, &mut versions)
                 .map_err(|why| CliError::new(Exit::NotFound, why))?;
         }
         if versions.is_empty() {
-            say!("{}", super::none_here(&run, is_readable));
+            message!("{}", super::none_here(&run, is_readable));
         }
         for ((id, _), row) in &versions {
             if !globals.json && !any {
@@ -69,12 +69,12 @@ pub(super) fn ls(
         }
     }
     if volatile && !globals.json {
-        say!(
+        message!(
             "versions that are `lost` without power are on a tier in memory: only another node's copy or the external store outlives its loss, whatever the level"
         );
     }
     if !any && run.is_none() {
-        say!("no checkpoints are in {}", place.tier.display());
+        message!("no checkpoints are in {}", place.tier.display());
     }
     Ok(Exit::Success)
 }

@@ -4,7 +4,7 @@ use super::version_catalog::{PrintableName, ReadableArena, StagedFile, TierVersi
 use super::{CheckpointLocation, named, no_version, printable};
 use crate::error::CliResult;
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ pub(super) fn show(
     for held in run.arenas() {
         match held {
             Ok(held) => arenas.push(held),
-            Err(why) => say!("warning: {}", printable(why.to_string().as_bytes())),
+            Err(why) => message!("warning: {}", printable(why.to_string().as_bytes())),
         }
     }
     let all = || {
@@ -74,7 +74,7 @@ pub(super) fn show(
         }
     }
     if !all_here {
-        say!("the staged data of some ranks {}", place.is_not_in_memory());
+        message!("the staged data of some ranks {}", place.is_not_in_memory());
     }
     Ok(Exit::Success)
 }

@@ -6,7 +6,7 @@ use super::version_catalog::{
 use super::{CheckpointLocation, named, no_version, numbers, printable};
 use crate::error::CliResult;
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -158,13 +158,13 @@ pub(super) fn verify(
         return Err(no_version(&run.printable(), wanted, others.into_iter()));
     }
     if sums.is_empty() {
-        say!("{}", super::none_here(&run, whole));
+        message!("{}", super::none_here(&run, whole));
     }
     for (id, sum) in &sums {
         conclude(globals, &run, *id, sum)?;
     }
     if nowhere {
-        say!("the staged data of some ranks {}", place.is_not_in_memory());
+        message!("the staged data of some ranks {}", place.is_not_in_memory());
     }
     Ok(if whole {
         Exit::Success
@@ -380,7 +380,7 @@ fn print_damage(
         )?;
     }
     if found.more {
-        say!(
+        message!(
             "version {}, rank {rank}: there are more than {MAX_NAMED} damaged places; only the count of chunks has them all",
             named(id)
         );

@@ -5,7 +5,7 @@ mod outside;
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::mover::trees;
-use crate::print::say;
+use crate::print::message;
 use anyhow::Context;
 use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, rename, renameat_with};
 use rustix::io::Errno;
@@ -119,14 +119,14 @@ fn appear(from: &Path, is_folder: bool, to: &Path, replace: bool) -> CliResult {
 /// Says what was copied.
 fn copied(report: &CopyReport, to: &Path) {
     for lost in &report.lost {
-        say!("warning: {lost}");
+        message!("warning: {lost}");
     }
     let earlier = match report.resumed {
         0 => String::new(),
         bytes => format!(" ({} of it by an earlier call)", Bytes(bytes)),
     };
     let bytes = Bytes(report.bytes + report.resumed);
-    say!("{bytes} copied to {}{earlier}", to.display());
+    message!("{bytes} copied to {}{earlier}", to.display());
 }
 
 fn tree(from: &Path, to: &Path, replace: bool, name: Option<&str>) -> CliResult<CopyReport> {

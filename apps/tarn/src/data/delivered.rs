@@ -3,7 +3,7 @@
 use crate::mover::trees;
 use std::path::PathBuf;
 use tarn_ports::{Control, CopyReport, CopySource, DeliveryJob, Mover, MoverError, Over};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::object::ObjectUrl;
 use tarn_types::part::Verify;
 
@@ -24,7 +24,7 @@ pub(super) fn deliver(what: Delivered) -> Result<CopyReport, MoverError> {
             "{} is a whole bucket: name a place in it, such as {0}result/",
             what.dest
         );
-        return Err(MoverError::new(FailureKind::Conflict, text));
+        return Err(MoverError::new(RunErrorKind::Conflict, text));
     }
     let job = DeliveryJob {
         sources: what.sources,

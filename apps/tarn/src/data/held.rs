@@ -14,7 +14,7 @@ use crate::clock::wall;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::mover::trees;
-use crate::print::say;
+use crate::print::message;
 use crate::state::{self, open_catalogue};
 use anyhow::Context;
 use parts::{IncompleteVersion, VersionParts, parts_in};
@@ -26,7 +26,7 @@ use tarn_mover::Trees;
 use tarn_node::keys::{DataKeys, Wrapping};
 use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Follow, Mover, MoverError, Over};
 use tarn_types::codes::Exit;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::hash::Hash;
 use tarn_types::key::DataKey;
 use tarn_types::layout::StateDir;
@@ -379,7 +379,7 @@ impl LockedVersion {
                 && holds(&dest, &self.choices(&copied.parts)?)
             {
                 sync([dest.as_path()].into_iter())?;
-                say!("{} has all of it already", dest.display());
+                message!("{} has all of it already", dest.display());
                 return Ok(copied);
             }
             return Err(CliError::new(
@@ -391,9 +391,9 @@ impl LockedVersion {
         let report = copy(&mut self.choices(&copied.parts)?, &dest, level(frees));
         let report = report.exit(Exit::WorkflowFailed)?;
         for lost in &report.lost {
-            say!("warning: {lost}");
+            message!("warning: {lost}");
         }
-        say!("{} copied to {}", Bytes(report.bytes), dest.display());
+        message!("{} copied to {}", Bytes(report.bytes), dest.display());
         Ok(copied)
     }
 
@@ -415,7 +415,7 @@ impl LockedVersion {
         });
         let mut parts = self.choices(&copied.parts)?;
         if frees && is_put(&dest, &owner, &parts).exit(Exit::WorkflowFailed)? {
-            say!("{dest} has all of it already, by an earlier call");
+            message!("{dest} has all of it already, by an earlier call");
             return Ok(copied);
         }
         let report = try_all(&mut parts, &trees(), &|sources| {
@@ -429,7 +429,7 @@ impl LockedVersion {
             })
         })
         .exit(Exit::WorkflowFailed)?;
-        say!("{} copied to {dest}", Bytes(report.bytes + report.resumed));
+        message!("{} copied to {dest}", Bytes(report.bytes + report.resumed));
         Ok(copied)
     }
 
@@ -537,7 +537,7 @@ impl LockedVersion {
         self.rows.retain(|r| is_here(&r.at));
         let ours = |r: &ReplicaRow| !matches!(r.at, StoredAt::External(_));
         if self.rows.len() == all || self.rows.iter().any(ours) {
-            say!("{}", freed(&self.rows, bytes));
+            message!("{}", freed(&self.rows, bytes));
         }
         Ok(Exit::Success)
     }
@@ -670,7 +670,7 @@ fn try_all(
         };
         let hopeless = matches!(
             failed.failure.kind,
-            FailureKind::NoSpace | FailureKind::Cancelled | FailureKind::Conflict
+            RunErrorKind::NoSpace | RunErrorKind::Cancelled | RunErrorKind::Conflict
         );
         // Each round leaves out a replica at least: there is an end.
         let other = |p: &mut PartSources<'_>| p.leave_damaged(mover);
@@ -703,7 +703,7 @@ impl PartSources<'_> {
     fn read(&self, mover: &dyn Mover) -> Result<(), MoverError> {
         let (path, control) = (self.replicas[0].path(), Control::default());
         let same = |is: bool| {
-            let other = || MoverError::new(FailureKind::Corrupt, "it has other content");
+            let other = || MoverError::new(RunErrorKind::Corrupt, "it has other content");
             is.then_some(()).ok_or_else(other)
         };
         match (self.source().sealed, &self.replicas[0].at) {
@@ -730,7 +730,7 @@ impl PartSources<'_> {
         let Err(e) = self.read(mover) else {
             return false;
         };
-        say!(
+        message!(
             "warning: the replica at {} cannot be used ({e}); another is taken",
             path.display()
         );

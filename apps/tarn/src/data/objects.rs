@@ -4,7 +4,7 @@ use crate::ckpt::printable;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::options::DataPutArgs;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use anyhow::Context;
 use rustix::fs::OFlags;
 use std::fs::File;
@@ -32,7 +32,7 @@ fn failed(fault: CheckpointError) -> CliError {
     let exit = match fault.code {
         CheckpointErrorCode::Invalid => Exit::Usage,
         CheckpointErrorCode::NotFound => Exit::NotFound,
-        CheckpointErrorCode::NoSpace | CheckpointErrorCode::NoMem => Exit::NoRoom,
+        CheckpointErrorCode::NoSpace | CheckpointErrorCode::NoMem => Exit::NoSpace,
         CheckpointErrorCode::Busy => Exit::Busy,
         CheckpointErrorCode::Corrupt
         | CheckpointErrorCode::Exists
@@ -151,7 +151,7 @@ pub(super) fn get(
     let path = dest.unwrap_or(object.path());
     match globals.json {
         true => json(&info, Some(path))?,
-        false if dest.is_some() => say!("{} copied to {}", Bytes(info.bytes), path.display()),
+        false if dest.is_some() => message!("{} copied to {}", Bytes(info.bytes), path.display()),
         false => out!("{}", path.display())?,
     }
     Ok(Exit::Success)
@@ -175,7 +175,7 @@ fn show(globals: &Globals, all: &[ObjectInfo]) -> CliResult {
         return Ok(Exit::Success);
     }
     if all.is_empty() {
-        say!("the store has no objects");
+        message!("the store has no objects");
         return Ok(Exit::Success);
     }
     out!("{:<32} {:>7} {:>12}  about", "object", "version", "size")?;

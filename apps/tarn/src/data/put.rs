@@ -6,7 +6,7 @@ use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::mover::trees;
 use crate::options::{DataPutArgs, MachineArgs, RunArgs, VerifyArg};
-use crate::print::say;
+use crate::print::message;
 use crate::run::files::RunFiles;
 use crate::state::{self, open_catalogue};
 use crate::{cluster, workflow};
@@ -18,7 +18,7 @@ use tarn_journal::{Catalogue, ChangeKind, ReplicaRow, RunLock, StoredAt, runs};
 use tarn_ports::{Control, Mover, MoverError};
 use tarn_spec::Parsed;
 use tarn_types::codes::Exit;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::id::DataId;
 use tarn_types::layout::StateDir;
 use tarn_types::manifest::Manifest;
@@ -49,7 +49,7 @@ pub(super) fn put(globals: &Globals, args: &DataPutArgs) -> CliResult {
     let parsed = as_workflow(&source, name, keep, &folder)?;
     let dir = state::beside(globals, &folder)?;
     if is_there_already(&dir, &parsed, &source, machine)? {
-        say!(
+        message!(
             "{} is already stored there as `{name}`, unchanged",
             path.display()
         );
@@ -187,7 +187,7 @@ fn holds_the_same(state: &StateDir, source: &Path, rows: &[&ReplicaRow]) -> bool
             manifests.push(manifest);
         }
         let merged = merge(&manifests.iter().collect::<Vec<_>>())
-            .map_err(|c| MoverError::new(FailureKind::Conflict, c.to_string()))?;
+            .map_err(|c| MoverError::new(RunErrorKind::Conflict, c.to_string()))?;
         Ok(mover.digest(source, &control)?.hash() == merged.hash())
     };
     read().unwrap_or(false)

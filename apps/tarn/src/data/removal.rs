@@ -2,7 +2,7 @@
 
 use crate::clock::wall;
 use crate::error::{CliError, CliResult, ExitWith};
-use crate::print::say;
+use crate::print::message;
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -37,7 +37,7 @@ pub(super) fn remove_replicas(
     let removed = ours.iter().map(|r| change_of(r, ChangeKind::Removed));
     let changes: Vec<_> = removed.chain(let_go).collect();
     if !far.is_empty() {
-        say!(
+        message!(
             "{} are stored on {}, which only a run in an allocation that has them reaches: the next `tarn run` there, or `tarn data rm --orphans`, removes them",
             Bytes(far.iter().map(|r| r.stored).sum()),
             nodes_elsewhere(far.iter().copied())
@@ -147,6 +147,6 @@ pub(crate) fn remove_expired(
 /// Says how much space the removal of replicas has freed, if that is anything: those of empty parts take none.
 pub(super) fn print_freed(bytes: u64, what: &str) {
     if bytes > 0 {
-        say!("{} freed: {what}", Bytes(bytes));
+        message!("{} freed: {what}", Bytes(bytes));
     }
 }

@@ -3,7 +3,7 @@
 use crate::clock::now;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use crate::slurm::people::{OwnerNames, number};
 use crate::slurm::{ControllerClient, TIMEOUT, done, refused, unexpected};
 use anyhow::Context;
@@ -129,7 +129,7 @@ pub(super) fn ls(globals: &Globals, of: Option<&str>) -> CliResult {
         return Ok(Exit::Success);
     }
     if all.is_empty() {
-        say!("no data of yours is stored on the site's nodes");
+        message!("no data of yours is stored on the site's nodes");
         return Ok(Exit::Success);
     }
     let now = now();
@@ -269,7 +269,7 @@ pub(super) fn verify(globals: &Globals, dataset: &NamedDataset, version: Option<
     let count = |state| found.iter().filter(|r| r.state == state).count();
     let (damaged, unread) = (count(ReplicaState::Damaged), count(ReplicaState::Unread));
     if damaged > 0 {
-        say!(
+        message!(
             "jobs that would read a damaged replica stay at their gate; `tarn data rm {dataset}` removes all of it, and the next job has it brought or made again"
         );
         let text = format!("{damaged} of the replicas of `{dataset}` are not what was published");
@@ -346,13 +346,13 @@ pub(super) fn orphans(globals: &Globals, remove: bool) -> CliResult {
     };
     let mut names = OwnerNames::default();
     if all.is_empty() {
-        say!("no data of yours on the site's nodes is without a dataset");
+        message!("no data of yours on the site's nodes is without a dataset");
     }
     for orphan in &all {
         show_orphan(globals, orphan, &mut names)?;
     }
     if remove && !all.is_empty() {
-        say!("they are removed as soon as their nodes answer");
+        message!("they are removed as soon as their nodes answer");
     }
     Ok(Exit::Success)
 }

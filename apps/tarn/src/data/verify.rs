@@ -4,7 +4,7 @@ use super::held::{LockedVersion, ReplicaCheck};
 use super::place;
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
@@ -43,7 +43,7 @@ pub(super) fn verify(globals: &Globals, dataset: &str, run: Option<&str>) -> Cli
     if damaged == 0 {
         return Ok(Exit::Success);
     }
-    say!(
+    message!(
         "tarn does not use a damaged replica: `tarn run` takes another one, or makes it again; `tarn data rm {dataset}` removes all"
     );
     let text = format!("{damaged} of the replicas of `{dataset}` are not what was published");

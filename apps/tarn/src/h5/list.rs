@@ -109,9 +109,9 @@ pub(super) fn wait(
     globals: &Globals,
     partition: &PathBuf,
     newer_than: Option<u64>,
-    patience: Duration,
+    timeout: Duration,
 ) -> CliResult {
-    let until = Instant::now() + patience;
+    let until = Instant::now() + timeout;
     let (mut seen, mut store, buffer) = (newer_than, None, allocate_page_buffer());
     loop {
         if store.is_none() {
@@ -138,7 +138,7 @@ pub(super) fn wait(
                     n => format!(" again after {n} changes"),
                 };
                 let text = format!(
-                    "{} was not changed{changed} in {patience:?}: see what its writer does, or give more --patience",
+                    "{} was not changed{changed} in {timeout:?}: see what its writer does, or give more --timeout",
                     partition.display()
                 );
                 return Err(CliError::new(Exit::State, text));

@@ -23,7 +23,7 @@ const CHANGES: usize = 1024;
 /// Bytes that are copied at once.
 const CHUNK: u64 = 8 << 20;
 /// How long a request may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const MAGIC: u64 = u64::from_le_bytes(*b"TARNHDF5");
 const VERSION: u64 = 1;
 
@@ -150,7 +150,7 @@ impl Hdf5PartitionIo {
             ..Sqe::default()
         });
         // On a disk, and on another node, it does not end within its doorbell.
-        self.queue.wait(1, PATIENCE)?;
+        self.queue.wait(1, TIMEOUT)?;
         match self.queue.reap().map(|end| end.code) {
             Some(0) => Ok(()),
             Some(code) => {

@@ -155,7 +155,7 @@ impl Drop for Hdf5FileWriter {
             });
             match deleted {
                 Err(why) if why.code != Code::NotFound => {
-                    crate::print::say!("warning: {}", why.text);
+                    crate::print::message!("warning: {}", why.text);
                 }
                 _ => {}
             }

@@ -10,7 +10,7 @@ use crate::globals::Logged;
 use crate::options::{
     BindArg, IsolationArg, MachineArgs, ResumeArgs, RunArgs, VerifyArg, WithoutTier,
 };
-use crate::print::say;
+use crate::print::message;
 use anyhow::Context;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl SlurmEnergy {
     /// Says what Slurm has counted for all that ran on the nodes; it counts as long as they are there.
     pub(crate) fn print_energy_sum(&self) {
         if let Some(joules) = self.fleet.joules() {
-            say!(
+            message!(
                 "Slurm has counted {joules} J for this run on its nodes (sstat, ConsumedEnergyRaw)"
             );
         }
@@ -211,7 +211,7 @@ impl ConnectedAllocation {
 
     /// Prints the nodes that are there, the time that it took, and the tiers that they lack.
     fn print_ready(&self, took: Duration, attached: &[RemoteTierAttachment]) {
-        say!(
+        message!(
             "job {}: {}, ready after {:.1} s ({})",
             self.allocation.job,
             match self.cluster.nodes.len() {
@@ -229,7 +229,7 @@ impl ConnectedAllocation {
             rate: Err(why),
         }) = unknown().next()
         {
-            say!(
+            message!(
                 "note: how fast {to} reads from {from} is not known: {why}{}",
                 match unknown().count() {
                     1 => String::new(),
@@ -343,13 +343,13 @@ fn measure(
         .context("the paths that nodes must see cannot be checked from here")
         .exit(Exit::State)?;
     let external = cluster::external(args);
-    tarn_cluster::measure(links, specs, &external, folder, sights.all()).exit(Exit::NoRoom)
+    tarn_cluster::measure(links, specs, &external, folder, sights.all()).exit(Exit::NoSpace)
 }
 
 /// Changes the nodes as the arguments say.
 fn apply_options(cluster: &mut Cluster, args: &MachineArgs) {
     if args.oversubscribe {
-        say!(
+        message!(
             "note: --oversubscribe has no effect in an allocation: its nodes have the cores that Slurm gives"
         );
     }
@@ -368,7 +368,7 @@ fn print_remote_tiers(cluster: &Cluster, attached: &[RemoteTierAttachment]) {
     for node in &cluster.nodes {
         for tier in &node.tiers {
             if let Some(lender) = tier.lender.and_then(|l| cluster.nodes.get(l.at())) {
-                say!(
+                message!(
                     "{} borrows tier `{}` from {}: {}, {}/s read, {}/s written",
                     node.name,
                     tier.name,
@@ -383,7 +383,7 @@ fn print_remote_tiers(cluster: &Cluster, attached: &[RemoteTierAttachment]) {
                     .iter()
                     .filter(|l| l.node == node.name && l.tier == tier.name);
                 let why = of.find_map(|l| l.by.as_ref().err());
-                say!(
+                message!(
                     "note: {} does not have tier `{}`; {} of {} stands in for it{}",
                     node.name,
                     tier.name,
@@ -517,7 +517,9 @@ fn end_of(
         Ok(Some(left)) => left,
         Ok(None) => return Ok(None),
         Err(e) => {
-            say!("warning: the end of the allocation is not known yet, Slurm is asked again: {e}");
+            message!(
+                "warning: the end of the allocation is not known yet, Slurm is asked again: {e}"
+            );
             return Ok(Some(Instant::now() + UNKNOWN));
         }
     };
@@ -563,7 +565,7 @@ fn watch_end(
             if left > wanted {
                 continue;
             }
-            say!(
+            message!(
                 "job {job} ends in {} s: the run is interrupted now, so that data that must not be lost is copied out (--margin {}, and {} s for data to be drained); `tarn resume` in the next allocation continues",
                 left.as_secs(),
                 margin.least().as_secs(),

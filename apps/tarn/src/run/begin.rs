@@ -15,7 +15,7 @@ use crate::data::removal;
 use crate::error::{CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::options::RunArgs;
-use crate::print::say;
+use crate::print::message;
 use crate::state::open_catalogue;
 use crate::{cluster, state, workflow};
 use std::sync::Arc;
@@ -144,7 +144,7 @@ fn observe(new: &NewRun<'_>, others: &PriorDatasets) -> CliResult<ObservedFiles>
     if new.elsewhere
         && let Some(risk) = margin::at_risk(w)
     {
-        say!("note: {risk}");
+        message!("note: {risk}");
     }
     Ok(ObservedFiles {
         files: new.files.clone(),

@@ -12,7 +12,7 @@ use tarn_node::{RereadScope, SourceLook};
 use tarn_ports::Mover;
 use tarn_spec::Parsed;
 use tarn_types::codes::Exit;
-use tarn_types::event::{Failure, PriorData, Start};
+use tarn_types::event::{PriorData, RunError, Start};
 use tarn_types::hash::Hash;
 use tarn_types::history::History;
 use tarn_types::id::{DataId, StepId};
@@ -24,7 +24,7 @@ use tarn_types::workflow::{DatasetUse, Foreach, Step, Workflow};
 const NAME: &str = "changes.json";
 
 /// The sources as a run would find them.
-pub(crate) type Looks = BTreeMap<DataId, Result<SourceLook, Failure>>;
+pub(crate) type Looks = BTreeMap<DataId, Result<SourceLook, RunError>>;
 
 /// Looks at every source that a step reads.
 pub(crate) fn looks(

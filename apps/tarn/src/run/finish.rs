@@ -4,7 +4,7 @@ use super::{cached, kept, unkept};
 use crate::data::missing::{Missing, how_kept};
 use crate::error::{CliResult, ExitWith};
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use crate::state::{self, history_of, open_catalogue};
 use anyhow::Context;
 use serde::Serialize;
@@ -42,7 +42,7 @@ pub(super) fn finish(
     if outcome == Outcome::Done {
         kept::leftovers(&mut catalogue, start, &mut *world)?;
         for problem in world.leave() {
-            say!("warning: {problem}");
+            message!("warning: {problem}");
         }
     } else {
         drop(world);
@@ -65,7 +65,7 @@ pub(super) fn finish(
     print_rescued(start, &history);
     if outcome == Outcome::Done {
         for note in unkept::notes(state, start, &history) {
-            say!("note: {note}");
+            message!("note: {note}");
         }
     }
     match outcome {
@@ -102,18 +102,18 @@ fn print_outcome(run: &str, outcome: Outcome) -> Exit {
     match outcome {
         Outcome::Done => Exit::Success,
         Outcome::Failed => {
-            say!(
+            message!(
                 "error: {run} failed; `tarn why` shows why. `tarn resume` continues it; after a change of an input, a script or the workflow \
                  file: `tarn run`"
             );
             Exit::WorkflowFailed
         }
         Outcome::Refused => {
-            say!("error: {run} was refused: nothing was started");
-            Exit::NoRoom
+            message!("error: {run} was refused: nothing was started");
+            Exit::NoSpace
         }
         Outcome::Interrupted(signal) => {
-            say!("{run} was interrupted; `tarn resume` continues from here");
+            message!("{run} was interrupted; `tarn resume` continues from here");
             if signal == 2 {
                 Exit::Interrupted
             } else {
@@ -166,7 +166,7 @@ fn print_rescued(start: &Start, history: &History) {
         let gone = gone.map_or(String::new(), |gone| {
             format!("; {gone}{}", how_kept(dataset))
         });
-        say!("copied {what} to {}{gone}", folder.display());
+        message!("copied {what} to {}{gone}", folder.display());
     }
 }
 

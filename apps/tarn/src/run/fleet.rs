@@ -3,7 +3,7 @@
 use crate::cluster::own_program;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Logged;
-use crate::print::say;
+use crate::print::message;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -259,6 +259,6 @@ impl NodeLink for AllocationConnection {
 /// Says which nodes the job began with that cannot be used.
 pub(super) fn print_unusable_nodes(allocation: &tarn_slurm::SlurmAllocation) {
     for (name, why) in &allocation.gone {
-        say!("note: {name} of job {} is left out: {why}", allocation.job);
+        message!("note: {name} of job {} is left out: {why}", allocation.job);
     }
 }

@@ -1,7 +1,7 @@
 //! Data of earlier runs on the tiers: data that a run finds, data that stays whatever it does, and data that is gone.
 
 use crate::error::{CliResult, ExitWith};
-use crate::print::say;
+use crate::print::message;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use tarn_journal::{Catalogue, ChangeKind, ReplicaChange, ReplicaRow, StoredAt};
@@ -141,12 +141,12 @@ impl LeftReplicas {
         for row in self.kept() {
             let (name, path) = (&row.dataset, row.path());
             if bad.contains(&path) {
-                say!(
+                message!(
                     "warning: {} was changed or damaged and is not used; `tarn data rm {name}` removes what is kept of `{name}`",
                     path.display()
                 );
             } else if lost.contains(&row.key) {
-                say!(
+                message!(
                     "warning: `{name}` was to be kept, but {} is gone; its step runs again if it is still part of the workflow",
                     path.display()
                 );
@@ -259,12 +259,12 @@ fn path(start: &Start, key: &StoreKey, place: &Place) -> Option<PathBuf> {
 /// The space that kept data takes is not this run's. It is noted how much that is: see [`aside_again`].
 fn set_aside(start: &mut Start, cleaned: &Cleaned) {
     start.set_aside(&aside(cleaned));
-    for (spot, bytes) in start.set_aside.iter().flatten() {
-        let Some(node) = start.cluster.nodes.get(spot.node.at()) else {
+    for (tier_ref, bytes) in start.set_aside.iter().flatten() {
+        let Some(node) = start.cluster.nodes.get(tier_ref.node.at()) else {
             continue;
         };
-        if let Some(tier) = node.tiers.get(spot.tier.at()) {
-            say!(
+        if let Some(tier) = node.tiers.get(tier_ref.tier.at()) {
+            message!(
                 "{} of {}/{} hold kept data, {} are left for this run; `tarn data ls` shows it",
                 Bytes(*bytes),
                 node.name,
@@ -285,7 +285,7 @@ pub(super) fn aside_again(begun: &mut Start, cleaned: &Cleaned) -> Option<Vec<(T
 
 fn aside(cleaned: &Cleaned) -> Vec<(TierRef, u64)> {
     let all = cleaned.aside.iter().filter(|(_, bytes)| **bytes > 0);
-    all.map(|(spot, bytes)| (*spot, *bytes)).collect()
+    all.map(|(tier_ref, bytes)| (*tier_ref, *bytes)).collect()
 }
 
 /// Removes from the workflow's folders on the tiers all that no run knows and nobody keeps, and records what
@@ -298,7 +298,7 @@ pub(super) fn tidy(
 ) -> CliResult<Cleaned> {
     let cleaned = world.clean(staying).exit(Exit::State)?;
     for problem in &cleaned.trouble {
-        say!("warning: {problem}");
+        message!("warning: {problem}");
     }
     let removed: BTreeSet<_> = cleaned.removed.iter().collect();
     let there = left.look(world)?;
@@ -347,7 +347,7 @@ pub(super) fn leftovers(
     left.look(world)?;
     let folders: Vec<PathBuf> = left.rows.iter().map(ReplicaRow::path).collect();
     for problem in world.remove(&folders).exit(Exit::State)? {
-        say!("warning: {problem}");
+        message!("warning: {problem}");
     }
     Ok(())
 }
@@ -357,7 +357,7 @@ pub(super) fn leave_tiers(start: &Start) {
     let nodes = start.cluster.nodes.iter();
     let tiers = nodes.flat_map(|n| n.tiers.iter().map(move |t| (n, t)));
     for problem in tarn_node::leave_tiers(tiers, &start.workspace, &Trees::new()) {
-        say!("warning: {problem}");
+        message!("warning: {problem}");
     }
 }
 

@@ -7,7 +7,7 @@ use super::{places, prior, variables};
 use crate::clock::wall;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::options::{IsolationArg, RunArgs};
-use crate::print::say;
+use crate::print::message;
 use crate::{cluster, workflow};
 use tarn_journal::Catalogue;
 use tarn_node::RereadScope;
@@ -72,7 +72,7 @@ impl NewRun<'_> {
             ));
         }
         if policy.order == Order::Energy {
-            say!("note: a run puts no nodes to sleep: within it, energy decides like data");
+            message!("note: a run puts no nodes to sleep: within it, energy decides like data");
         }
         places::check(w, self.workspace, self.cluster, self.state, self.mover)?;
         variables::warn_unset_variables(w, self.files);
@@ -133,7 +133,7 @@ pub(super) fn check_abilities(
 ) -> CliResult<()> {
     tarn_spec::check_cluster(parsed, cluster, abilities).map_err(|rejected| {
         let mut error = workflow::rejected(rejected);
-        error.exit = Exit::NoRoom;
+        error.exit = Exit::NoSpace;
         error
     })
 }

@@ -3,7 +3,7 @@
 //! opens such a file meanwhile is seen too, which is why this is a note and decides nothing.
 
 use super::files::RunFiles;
-use crate::print::say;
+use crate::print::message;
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,7 +165,7 @@ impl FolderWatcher {
             }
             if !known.is_empty() {
                 let names: Vec<_> = known.keys().map(|p| p.display().to_string()).collect();
-                say!(
+                message!(
                     "note: while `{step}` ran, {} was opened, which it does not name: it does not run again when that changes; \
                      `files = [...]` in its `[[step]]` watches it",
                     first_of(&names, NAMED)

@@ -10,7 +10,7 @@ use super::lock::lock;
 use crate::error::{CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::mover::trees;
-use crate::print::say;
+use crate::print::message;
 use crate::state::{self, open_catalogue};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ fn of_workflow(
     let name = &begun.workflow.name;
     let _lock = match lock(state, name) {
         Err(e) if e.exit == Exit::Busy => {
-            say!("{name}: a run is active, its data is its own");
+            message!("{name}: a run is active, its data is its own");
             return Ok(());
         }
         lock => lock?,
@@ -124,7 +124,7 @@ fn of_workflow(
         }
     }
     for problem in &sweep.all.trouble {
-        say!("warning: {problem}");
+        message!("warning: {problem}");
     }
     left.swept(&mut catalogue, &sweep.looked, &roots.here, &sweep.all)?;
     sweep.print(left.staying(&sweep.all.left), &checkpoints);
@@ -167,7 +167,7 @@ impl WorkflowSweep<'_> {
                     add(&mut self.all, swept);
                 }
                 (Ok(_), None) => {}
-                (Err(why), _) => say!("warning: {name}: nothing is removed from {node}: {why}"),
+                (Err(why), _) => message!("warning: {name}: nothing is removed from {node}: {why}"),
             }
         }
     }
@@ -175,17 +175,17 @@ impl WorkflowSweep<'_> {
     /// Prints the removed data, and the data that stays: `kept` replicas that are to be, and `resumable` ones.
     fn print(&self, (kept, resumable): (usize, usize), checkpoints: &BTreeSet<PathBuf>) {
         let name = &self.begun.workflow.name;
-        say!("{name}: {} replicas removed", self.all.removed.len());
+        message!("{name}: {} replicas removed", self.all.removed.len());
         if resumable > 0 {
-            say!(
+            message!(
                 "{name}: {resumable} replicas stay for `tarn resume` or the next `tarn run`; `tarn data rm DATASET` and then this removes them"
             );
         }
         if kept > 0 {
-            say!("{name}: {kept} replicas stay that are to be kept; `tarn data ls` shows them");
+            message!("{name}: {kept} replicas stay that are to be kept; `tarn data ls` shows them");
         }
         for folder in self.all.left.iter().filter(|f| checkpoints.contains(*f)) {
-            say!(
+            message!(
                 "{name}: checkpoints stay in {} for `tarn resume`; the next `tarn run` removes them",
                 folder.display()
             );
@@ -193,7 +193,7 @@ impl WorkflowSweep<'_> {
         let nodes = self.roots.nodes.keys().map(String::as_str);
         let unseen: Vec<&str> = nodes.filter(|n| !self.looked.contains(n)).collect();
         if !unseen.is_empty() {
-            say!(
+            message!(
                 "{name}: runs were on {} too; run this inside an allocation that has them",
                 unseen.join(", ")
             );

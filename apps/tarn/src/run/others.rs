@@ -5,7 +5,7 @@
 use crate::clock::wall;
 use crate::data::held::{DatasetSelector, LockedVersion, NOT_KEPT, StoredPart, uncache};
 use crate::error::{CliError, CliResult, ExitWith};
-use crate::print::say;
+use crate::print::message;
 use crate::state::{self, open_catalogue};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ impl PriorDatasets {
             if in_allocation {
                 let why = "a run inside an allocation does not read data of other workflows; copy it out (`tarn data get`) and name the \
                            copy as `source`";
-                return Err(refused(Exit::NoRoom, why.into()));
+                return Err(refused(Exit::NoSpace, why.into()));
             }
             if named.workflow.as_ref() == Some(&w.name) {
                 let why = "it is this workflow's own; name it without `of`";
@@ -123,7 +123,8 @@ impl PriorDatasets {
         let known = parts().map(|(name, part)| (name, part.info.clone()));
         world.know(known.collect()).exit(Exit::State)?;
         let wanted = parts().flat_map(|(name, part)| {
-            let place = move |(spot, _): &_| (name, part.info.key.clone(), Place::Node(*spot));
+            let place =
+                move |(tier_ref, _): &_| (name, part.info.key.clone(), Place::Node(*tier_ref));
             part.at.iter().map(place)
         });
         let wanted: Vec<_> = wanted.collect();
@@ -133,10 +134,10 @@ impl PriorDatasets {
         for (prior, known) in whole.iter_mut().zip(&self.data) {
             for ((name, _), part) in known.parts().zip(&mut prior.parts) {
                 let first = part.at.first().map(|(_, path)| path.clone());
-                part.at.retain(|(spot, path)| {
-                    let is_whole = found.contains(&(name, Place::Node(*spot)));
+                part.at.retain(|(tier_ref, path)| {
+                    let is_whole = found.contains(&(name, Place::Node(*tier_ref)));
                     if !is_whole {
-                        say!(
+                        message!(
                             "warning: {} was changed or damaged and is not used",
                             path.display()
                         );
@@ -178,16 +179,16 @@ fn check_kept(state: &StateDir, prior: &PriorData) -> CliResult<()> {
 pub(crate) fn set_aside(cluster: &mut Cluster, data: &mut [PriorData]) {
     let mut done: BTreeSet<(TierRef, String)> = BTreeSet::new();
     for prior in data {
-        let spots = prior.parts.iter().flat_map(|part| &part.at);
-        let spots: BTreeSet<TierRef> = spots.map(|(spot, _)| *spot).collect();
-        for spot in spots {
-            let is_new = done.insert((spot, prior.workspace.clone()));
-            if let Some(tier) = tier_mut(cluster, spot).filter(|_| is_new) {
+        let tier_refs = prior.parts.iter().flat_map(|part| &part.at);
+        let tier_refs: BTreeSet<TierRef> = tier_refs.map(|(tier_ref, _)| *tier_ref).collect();
+        for tier_ref in tier_refs {
+            let is_new = done.insert((tier_ref, prior.workspace.clone()));
+            if let Some(tier) = tier_mut(cluster, tier_ref).filter(|_| is_new) {
                 let theirs = tarn_node::held_of(&tier.root, &prior.workspace);
                 let theirs = theirs.min(tier.capacity);
                 // Not below zero: it is at most the capacity.
                 tier.capacity -= theirs;
-                prior.set_aside.push((spot, theirs));
+                prior.set_aside.push((tier_ref, theirs));
             }
         }
     }
@@ -198,8 +199,8 @@ pub(crate) fn full_tiers(begun: &Start) -> Cluster {
     let mut cluster = begun.cluster.clone();
     let of_others = begun.prior_data.iter().flat_map(|prior| &prior.set_aside);
     let kept = begun.set_aside.iter().flatten();
-    for (spot, bytes) in of_others.chain(kept) {
-        if let Some(tier) = tier_mut(&mut cluster, *spot) {
+    for (tier_ref, bytes) in of_others.chain(kept) {
+        if let Some(tier) = tier_mut(&mut cluster, *tier_ref) {
             // It was taken off this capacity; a damaged log may say anything.
             tier.capacity = tier.capacity.saturating_add(*bytes);
         }
@@ -207,16 +208,16 @@ pub(crate) fn full_tiers(begun: &Start) -> Cluster {
     cluster
 }
 
-fn tier_mut(cluster: &mut Cluster, spot: TierRef) -> Option<&mut Tier> {
-    let node = cluster.nodes.get_mut(spot.node.at())?;
-    node.tiers.get_mut(spot.tier.at())
+fn tier_mut(cluster: &mut Cluster, tier_ref: TierRef) -> Option<&mut Tier> {
+    let node = cluster.nodes.get_mut(tier_ref.node.at())?;
+    node.tiers.get_mut(tier_ref.tier.at())
 }
 
 /// All replicas, as the run names them.
 pub(crate) fn replicas(data: &[PriorData]) -> impl Iterator<Item = (PartRef, Place)> {
     let parts = data.iter().flat_map(PriorData::parts);
     parts.flat_map(|(name, part)| {
-        let place = move |(spot, _): &_| (name, Place::Node(*spot));
+        let place = move |(tier_ref, _): &_| (name, Place::Node(*tier_ref));
         part.at.iter().map(place)
     })
 }
@@ -269,22 +270,22 @@ fn places(cluster: &Cluster, rows: &[ReplicaRow]) -> CliResult<Vec<(TierRef, Pat
         let is_root = |other: &Path| {
             other == root || matches!((&real, other.canonicalize()), (Ok(a), Ok(b)) if *a == b)
         };
-        let spots = (0u32..).map(NodeId).zip(&cluster.nodes);
-        let spots = spots.flat_map(|(node, n)| {
+        let tier_refs = (0u32..).map(NodeId).zip(&cluster.nodes);
+        let tier_refs = tier_refs.flat_map(|(node, n)| {
             let tiers = (0u32..).map(TierId).zip(&n.tiers);
             tiers.map(move |(tier, t)| (n.name == *name, t, TierRef { node, tier }))
         });
-        let with_root: Vec<_> = spots.filter(|(_, t, _)| is_root(&t.root)).collect();
+        let with_root: Vec<_> = tier_refs.filter(|(_, t, _)| is_root(&t.root)).collect();
         let same = with_root.iter().find(|(is_same, ..)| *is_same);
-        if let Some((_, _, spot)) = same.or(with_root.first())
-            && all.iter().all(|(other, _)| other != spot)
+        if let Some((_, _, tier_ref)) = same.or(with_root.first())
+            && all.iter().all(|(other, _)| other != tier_ref)
         {
-            all.push((*spot, row.path()));
+            all.push((*tier_ref, row.path()));
         }
     }
     match (all.is_empty(), rows.first()) {
         (true, Some(row)) => Err(CliError::new(
-            Exit::NoRoom,
+            Exit::NoSpace,
             format!(
                 "it is stored at {}, which is on no tier of this run; add that tier (`--tier NAME=FOLDER:SIZE`)",
                 row.path().display()

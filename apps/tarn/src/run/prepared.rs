@@ -12,7 +12,7 @@ use super::world::emulation;
 use crate::error::{CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::live::StatusFile;
-use crate::print::say;
+use crate::print::message;
 use crate::progress::Watcher;
 use crate::run_log;
 use anyhow::Context;
@@ -76,7 +76,7 @@ impl ObservedFiles {
                 .any(|(_, i)| !i.attempts.is_empty());
             let changed = self.files.changed_by(w, step);
             for path in changed.iter().filter(|_| ran) {
-                say!(
+                message!(
                     "note: {}, which step `{}` names, has changed since the run began: if the step writes it, the step runs again in \
                      every run; write it to an output, or by `>`",
                     path.display(),
@@ -112,11 +112,11 @@ impl PreparedRun {
             "a run begins, or is resumed"
         );
         if let Some(banner) = emulation(&start.cluster) {
-            say!("{banner}");
+            message!("{banner}");
         }
         if start.cluster.peer.emulated {
             let rate = start.cluster.peer.write as f64 / 1e6;
-            say!("each node takes from other nodes at most {rate} MB/s (--peer-rate)");
+            message!("each node takes from other nodes at most {rate} MB/s (--peer-rate)");
         }
         run_log::start(globals, &state, &start.run)?;
         let status_file = StatusFile::new(&state, &start.run, world.progress(), world.now());

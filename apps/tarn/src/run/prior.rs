@@ -1,7 +1,7 @@
 //! The results of earlier runs with which a run, or a plan, continues.
 
 use crate::error::{CliResult, ExitWith};
-use crate::print::say;
+use crate::print::message;
 use crate::state;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -56,9 +56,9 @@ pub(crate) fn held_still(
                 return false;
             };
             match place {
-                Place::Node(spot) if !elsewhere => {
-                    let node = cluster.nodes.get(spot.node.at());
-                    let tier = node.and_then(|n| Some((n, n.tiers.get(spot.tier.at())?)));
+                Place::Node(tier_ref) if !elsewhere => {
+                    let node = cluster.nodes.get(tier_ref.node.at());
+                    let tier = node.and_then(|n| Some((n, n.tiers.get(tier_ref.tier.at())?)));
                     tier.is_some_and(|(node, tier)| {
                         let folder = TierDir::new(&tier.root, workspace, &node.name);
                         folder.part(&key).exists()
@@ -110,7 +110,7 @@ pub(crate) fn report_missing_dests(
             0 => String::new(),
             n => format!(" and {n} more"),
         };
-        say!(
+        message!(
             "note: {}{more}, which an earlier run put there, is not there any more: dataset `{}` is delivered again, and made again \
              where nothing is left of it",
             dest.join(path).display(),

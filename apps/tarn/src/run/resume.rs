@@ -12,7 +12,7 @@ use super::{begin, changes, kept, pinned, places};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::options::ResumeArgs;
-use crate::print::say;
+use crate::print::message;
 use crate::state::{history_of, open_catalogue};
 use crate::{state, workflow};
 use std::collections::BTreeSet;
@@ -34,13 +34,13 @@ pub(crate) fn resume(globals: &Globals, args: &ResumeArgs) -> CliResult {
     let state = state::here(globals)?;
     let name = state::which(&state, args.which.name())?;
     let Some(run) = ReopenedRun::open(state, &name)? else {
-        say!("{name} is complete; there is nothing to resume");
+        message!("{name} is complete; there is nothing to resume");
         return Ok(Exit::Success);
     };
     match ConnectedAllocation::again(&run.begun, &run.state, args, globals.logged())? {
         ResumeLocation::Same(reached) => run.resume(globals, args, reached.map(|r| *r)),
         ResumeLocation::Other(why) => {
-            say!(
+            message!(
                 "{why}: a new run does the rest; it takes over the results of {name} that can still be reached"
             );
             run.begin_another(globals, args)

@@ -1,7 +1,7 @@
 //! Before a run is resumed: steps that are done, and that could not run again as they ran, as an input or a script has changed.
 
 use crate::error::{CliError, CliResult};
-use crate::print::say;
+use crate::print::message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tarn_types::codes::Exit;
@@ -64,7 +64,7 @@ impl Stale {
     /// Says what has changed, where the run continues all the same.
     pub(super) fn print_notes(&self) {
         for note in &self.notes {
-            say!("note: {note}");
+            message!("note: {note}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //! there is no Slurm.
 
 use super::files::RunFiles;
-use crate::print::say;
+use crate::print::message;
 use crate::workflow::is_set_in;
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -49,14 +49,14 @@ pub(super) fn warn_unset_variables(w: &Workflow, files: &RunFiles) {
         }
     }
     if left > 0 {
-        say!("warning: {left} more variables that steps read are not set");
+        message!("warning: {left} more variables that steps read are not set");
     }
     if let [first, others @ ..] = &cut[..] {
         let others = match others.len() {
             0 => String::new(),
             n => format!(" and {n} more"),
         };
-        say!(
+        message!(
             "note: step `{first}`{others} runs more than {} MiB of scripts and programs; tarn looked only into the first of them for \
              variables that are not set",
             MAX_TOTAL >> 20
@@ -67,14 +67,14 @@ pub(super) fn warn_unset_variables(w: &Workflow, files: &RunFiles) {
 fn print_unset_variable(step: &str, found: &UnsetVariable) {
     let UnsetVariable { name, place, .. } = found;
     match found.scheduler {
-        Some(scheduler) => say!(
+        Some(scheduler) => message!(
             "note: step `{step}` reads `{name}` ({place}), which is not set where there is no {scheduler}: {}",
             found.remedy()
         ),
         None => {
             let hint = found.hint.as_deref();
             let hint = hint.map_or(String::new(), |hint| format!("; {hint}"));
-            say!(
+            message!(
                 "warning: step `{step}` reads `{name}` ({place}), which tarn does not set: it is empty there{hint}"
             );
         }

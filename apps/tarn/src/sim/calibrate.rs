@@ -57,7 +57,7 @@ fn all_ran(machine: &Machine, workload: &Workload, result: &SiteResult) -> CliRe
     let job = workload.jobs.get(first.job.at()).map_or("", |j| &j.name);
     let why = first.lacks.as_deref().unwrap_or("it failed too often");
     Err(CliError::new(
-        Exit::NoRoom,
+        Exit::NoSpace,
         format!(
             "the planner would not run {} of the {} jobs on {}; the first is {job}: {why}",
             result.refused.len(),

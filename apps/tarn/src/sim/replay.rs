@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use crate::state;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -142,7 +142,7 @@ impl<'a> Replayed<'a> {
         let others: Vec<String> = self.recorded_by.iter().map(u32::to_string).collect();
         let others = others.join(", ");
         if !others.is_empty() {
-            say!(
+            message!(
                 "note: {} was decided by engine version {others}, this is version {}: differences are expected",
                 self.run,
                 self.engine

@@ -4,7 +4,7 @@ use super::health;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::finding::{self, finding, found};
 use crate::globals::Globals;
-use crate::print::{out, say};
+use crate::print::{message, out};
 use crate::whole;
 use anyhow::Context;
 use clap::Args;
@@ -340,7 +340,7 @@ fn write(args: &InstallArgs, plan: &InstallPlan) -> CliResult {
         out!("{} {state}", file.path.display())?;
     }
     for left in &plan.left {
-        say!("left to you: {left}");
+        message!("left to you: {left}");
     }
     out!(
         "next: the same on every host that has its own files; restart slurmctld; then `tarn slurm install --check`"
@@ -448,7 +448,7 @@ fn check(globals: &Globals, args: &InstallArgs, plan: &InstallPlan) -> CliResult
     }
     finding::show(globals, &findings)?;
     for left in &plan.left {
-        say!("left to you: {left}");
+        message!("left to you: {left}");
     }
     if findings.iter().all(|f| f.there) {
         Ok(Exit::Success)

@@ -5,7 +5,7 @@ use super::command::run_command;
 use crate::error::{CliError, CliResult};
 use std::path::{Path, PathBuf};
 use tarn_proto::site::{Chain, Excluded, MAX_BEFORE, PlacementAdvice, SlurmJobId};
-use tarn_spec::{JobScript, Rejected, SbatchScript, check_site, parse_job};
+use tarn_spec::{JobScript, SbatchScript, SpecError, check_site, parse_job};
 use tarn_types::codes::Exit;
 
 /// Bytes of a script; Slurm's own limit is 4 MB.
@@ -203,18 +203,18 @@ fn shown(output: &str) -> CliResult<SlurmJobInfo> {
         let end = ends.clone().find(is_next).unwrap_or(rest.trim_end().len());
         Some(field_or_empty(&rest[..end]))
     };
-    let said_of = |name: &str| field(name).unwrap_or_default();
+    let text_of = |name: &str| field(name).unwrap_or_default();
     Ok(SlurmJobInfo {
         folder: field("WorkDir").map_or_else(|| "/".into(), PathBuf::from),
         is_well: field("ExitCode").is_some_and(|code| code == "0:0"),
-        list: said_of("NodeList"),
-        dependency: without_states(&said_of("Dependency")),
-        excluded: said_of("ExcNodeList"),
-        required: said_of("ReqNodeList"),
-        prefer: said_of("Prefer"),
-        partition: said_of("Partition"),
-        array: said_of("ArrayJobId").parse().ok(),
-        others: chain::JobChainOptions::of(&said_of("AdminComment")).others,
+        list: text_of("NodeList"),
+        dependency: without_states(&text_of("Dependency")),
+        excluded: text_of("ExcNodeList"),
+        required: text_of("ReqNodeList"),
+        prefer: text_of("Prefer"),
+        partition: text_of("Partition"),
+        array: text_of("ArrayJobId").parse().ok(),
+        others: chain::JobChainOptions::of(&text_of("AdminComment")).others,
     })
 }
 
@@ -426,7 +426,7 @@ pub(super) fn possible(script: &JobScript) -> CliResult<()> {
 }
 
 /// The problems of a script, in one line: Slurm shows no more.
-fn script_error(rejected: &Rejected) -> CliError {
+fn script_error(rejected: &SpecError) -> CliError {
     let lines = rejected.problems().iter().take(3).map(|finding| {
         let line = finding
             .position()

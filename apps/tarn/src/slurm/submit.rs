@@ -5,7 +5,7 @@ use super::controller::ControllerClient;
 use super::queued::{QueuedJobs, SubmissionFilter, list};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
-use crate::print::{self, out, say};
+use crate::print::{self, message, out};
 use crate::workflow;
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -126,11 +126,13 @@ fn print_queued_jobs(queue: &QueuedJobs) {
     let [held, others] = [held, others].map(|jobs| jobs.into_iter().map(|(job, _)| job));
     if others.len() > 0 {
         let others = list(others, ", ");
-        say!("note: jobs {others} of the same workflow or scripts are in Slurm's queue already");
+        message!(
+            "note: jobs {others} of the same workflow or scripts are in Slurm's queue already"
+        );
     }
     if held.len() > 0 {
         let (jobs, words) = (list(held.clone(), ", "), list(held, " "));
-        say!(
+        message!(
             "note: jobs {jobs} of the same workflow or scripts are held, as a submission leaves them that was killed: `scancel {words}` removes them"
         );
     }
@@ -208,7 +210,7 @@ fn scripts<'a>(files: &'a [PathBuf], workflow: &'a Workflow) -> CliResult<Vec<Ba
             "it has {} steps, and at most {MAX_JOBS} are submitted as jobs; run it by `tarn run` inside an allocation",
             workflow.steps.len()
         );
-        return Err(CliError::new(Exit::NoRoom, text));
+        return Err(CliError::new(Exit::NoSpace, text));
     }
     match step_jobs(workflow) {
         Ok(jobs) => {
@@ -307,7 +309,7 @@ fn cancel(jobs: &[SlurmJobId], known: &SubmissionFilter, before: &QueuedJobs) {
     }
     let why = cancelled.err().map(|why| format!(": {why}"));
     let (jobs, words) = (list(&left, ", "), list(&left, " "));
-    say!(
+    message!(
         "jobs {jobs} of this submission stay{}; `scancel {words}` removes them",
         why.unwrap_or_default()
     );
@@ -323,7 +325,7 @@ fn end(workflow: &str, jobs: &[SlurmJobId], stop: &SubmitInterrupt) {
     };
     while !jobs.iter().all(known) {
         if Instant::now() >= until || stop.requested_exit().is_some() {
-            say!(
+            message!(
                 "the controller does not know all these jobs yet; when it does (`tarn slurm why JOB`), run `tarn slurm end {workflow}`, so that its data goes when nobody reads it any more"
             );
             return;
@@ -336,7 +338,7 @@ fn end(workflow: &str, jobs: &[SlurmJobId], stop: &SubmitInterrupt) {
     };
     match controller.ask_once(&ask, TIMEOUT) {
         Ok(ControllerReply::Done) => {}
-        Ok(other) => say!("the workflow's end is not known: {other:?}"),
-        Err(why) => say!("the workflow's end is not known: {why}"),
+        Ok(other) => message!("the workflow's end is not known: {other:?}"),
+        Err(why) => message!("the workflow's end is not known: {why}"),
     }
 }

@@ -235,7 +235,7 @@ impl Ran {
     }
 
     #[track_caller]
-    pub(crate) fn says(self, text: &str) -> Self {
+    pub(crate) fn prints(self, text: &str) -> Self {
         assert!(
             self.err.contains(text) || self.out.contains(text),
             "no {text:?} in\n{}\n{}",

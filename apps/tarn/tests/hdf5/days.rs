@@ -1,7 +1,7 @@
 //! Programs that share files, and bad days.
 
 use crate::fixture::{FULL, Fixture, HOLDS, READS, failed, is_full_and_whole};
-use crate::linked::said;
+use crate::linked::output_of;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -13,13 +13,16 @@ fn one_program_writes_or_many_read() {
     };
     let writer = fixture.begin("old", &["folder"], HOLDS);
     for mode in ["'r'", "'a'", "'w'"] {
-        let told = fixture.fails("new", &["folder"], &format!("h5py.File('x', {mode})"));
-        assert!(told.contains("is open elsewhere"), "{mode}: {told}");
+        let output = fixture.fails("new", &["folder"], &format!("h5py.File('x', {mode})"));
+        assert!(output.contains("is open elsewhere"), "{mode}: {output}");
     }
     let mut unlocked = fixture.script("new", &["folder"], READS);
-    assert_eq!(said(unlocked.env("HDF5_USE_FILE_LOCKING", "FALSE")), "1\n");
+    assert_eq!(
+        output_of(unlocked.env("HDF5_USE_FILE_LOCKING", "FALSE")),
+        "1\n"
+    );
     // A reader that waits for the lock gets it, and the data that was written meanwhile.
-    let mut waits = fixture.script("new", &["folder", "--set", "patience=60s"], READS);
+    let mut waits = fixture.script("new", &["folder", "--set", "timeout=60s"], READS);
     let waits = waits.stdout(std::process::Stdio::piped()).spawn().unwrap();
     assert_eq!(writer.end(), "");
     let read = waits.wait_with_output().unwrap();
@@ -32,8 +35,8 @@ fn one_program_writes_or_many_read() {
     );
     let reader = fixture.begin("old", &["folder"], &text);
     assert_eq!(fixture.run("new", &["folder"], READS), "2\n");
-    let told = fixture.fails("new", &["folder"], "h5py.File('x', 'a')");
-    assert!(told.contains("is open elsewhere"), "{told}");
+    let output = fixture.fails("new", &["folder"], "h5py.File('x', 'a')");
+    assert!(output.contains("is open elsewhere"), "{output}");
     reader.end();
     let mut writer = fixture.begin("old", &["folder"], HOLDS);
     assert!(fixture.refused(&["export", "./x", "y"]).contains("lock"));
@@ -68,21 +71,21 @@ print(last)
     let mut waits = fixture.command(&["h5", "wait", "./x", "--newer-than", "9"]);
     let waits = waits.stdout(std::process::Stdio::piped()).spawn().unwrap();
     fixture.run("old", &["folder", "--set", "patience=60s"], writes);
-    for (child, says) in [(reader, "9\n"), (waits, "10\n")] {
+    for (child, expected) in [(reader, "9\n"), (waits, "10\n")] {
         let output = child.wait_with_output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), says);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
     }
-    let wait = &["folder", "--set", "wait=11", "--set", "patience=10ms"];
-    let told = fixture.fails("new", wait, READS);
+    let wait = &["folder", "--set", "wait=11", "--set", "timeout=10ms"];
+    let output = fixture.fails("new", wait, READS);
     assert!(
-        told.contains("was changed 10 times, and change 11 was waited for"),
-        "{told}"
+        output.contains("was changed 10 times, and change 11 was waited for"),
+        "{output}"
     );
-    let wait = ["wait", "./x", "--patience", "10ms"];
-    let told = fixture.refused(&wait);
+    let wait = ["wait", "./x", "--timeout", "10ms"];
+    let output = fixture.refused(&wait);
     assert!(
-        told.contains("not changed again after 10 changes"),
-        "{told}"
+        output.contains("not changed again after 10 changes"),
+        "{output}"
     );
     // A flush counts if it is set to; closing an unwritten file does not.
     let flushes = "
@@ -167,8 +170,8 @@ file.close()
     let writers: Vec<_> = (0..4)
         .map(|rank| fixture.begin(python[rank as usize % 2], &shared, &writes(rank)))
         .collect();
-    let told = fixture.fails("new", &both, "h5py.File('x', 'r+')");
-    assert!(told.contains("is open elsewhere"), "{told}");
+    let output = fixture.fails("new", &both, "h5py.File('x', 'r+')");
+    assert!(output.contains("is open elsewhere"), "{output}");
     // All at once, as far as there are processors.
     let ends: Vec<_> = writers
         .into_iter()
@@ -194,8 +197,8 @@ with h5py.File('x', 'r') as file:
         "del file['small']",
     ] {
         let text = format!("file = h5py.File('x', 'r+')\n{change}\nfile.close()");
-        let told = fixture.fails("new", &shared, &text);
-        assert!(told.contains("share=writers"), "{change}: {told}");
+        let output = fixture.fails("new", &shared, &text);
+        assert!(output.contains("share=writers"), "{change}: {output}");
     }
     assert_eq!(
         fixture.run("new", &both, reads),
@@ -231,7 +234,12 @@ fn a_wrong_configuration_is_refused_by_its_key() {
         ("folder=.;share=all", "`share` must be"),
         ("folder=.;notify=me", "`notify` must be"),
         ("folder=.;wait=0", "`wait` must be"),
-        ("folder=.;patience=forever", "`patience` must be"),
+        ("folder=.;timeout=forever", "`timeout` must be"),
+        ("folder=.;patience=forever", "`timeout` must be"),
+        (
+            "folder=.;patience=1s;timeout=2s",
+            "`timeout` is there twice",
+        ),
         ("folder=.;populate=1", "`populate` must be"),
         (
             "folder=.;level=persistent",
@@ -264,10 +272,10 @@ for config in sys.argv[1:]:
         .current_dir(fixture.dir.path())
         .env("HDF5_DRIVER", "tarn")
         .env("HDF5_PLUGIN_PATH", &fixture.plugin);
-    let told = said(&mut python);
-    assert_eq!(told.lines().count(), cases.len(), "{told}");
-    for ((config, why), told) in cases.iter().zip(told.lines()) {
-        assert!(told.contains(why), "{config}: {told}");
+    let output = output_of(&mut python);
+    assert_eq!(output.lines().count(), cases.len(), "{output}");
+    for ((config, why), line) in cases.iter().zip(output.lines()) {
+        assert!(line.contains(why), "{config}: {line}");
     }
     assert_eq!(fixture.names(), [""; 0]);
     let accepted = [
@@ -278,8 +286,8 @@ for config in sys.argv[1:]:
         "volatile=accept",
     ];
     fixture.run("new", &accepted, "h5py.File('x', 'w')['a'] = 1");
-    let told = fixture.refused(&["exec", "--folder", ".", "--set", "x", "--", "true"]);
-    assert!(told.contains("give KEY=VALUE"), "{told}");
+    let output = fixture.refused(&["exec", "--folder", ".", "--set", "x", "--", "true"]);
+    assert!(output.contains("give KEY=VALUE"), "{output}");
 }
 
 #[test]
@@ -312,13 +320,13 @@ fn what_cannot_work_is_refused_before_hdf5_crashes() {
     bytes[at] = b'9';
     fs::write(fixture.path("other/hdf5/libh5fdtarn.so"), bytes).unwrap();
     let version = format!("9{}", &env!("CARGO_PKG_VERSION")[1..]);
-    let told = refused("other/hdf5");
+    let output = refused("other/hdf5");
     assert!(
-        told.contains(&format!("is libh5fdtarn.so of tarn {version}")),
-        "{told}"
+        output.contains(&format!("is libh5fdtarn.so of tarn {version}")),
+        "{output}"
     );
     // Past the launcher, the plug-in says it.
-    let told = said(
+    let output = output_of(
         Command::new(fixture.python("new"))
             .args([
                 "-c",
@@ -329,8 +337,8 @@ fn what_cannot_work_is_refused_before_hdf5_crashes() {
             .env("HDF5_DRIVER_CONFIG", "folder=."),
     );
     assert!(
-        told.contains(&format!("this plug-in is of tarn {version}")),
-        "{told}"
+        output.contains(&format!("this plug-in is of tarn {version}")),
+        "{output}"
     );
     fs::create_dir_all(fixture.path("alone/hdf5")).unwrap();
     fs::copy(
@@ -341,16 +349,16 @@ fn what_cannot_work_is_refused_before_hdf5_crashes() {
     assert!(refused("alone/hdf5").contains("there is no libtarn.so"));
     let mut old = fixture.command(&["h5", "exec", "--folder", ".", "--"]);
     old.args([&fixture.python("old"), "-c", "print('ran')"]);
-    assert_eq!(said(&mut old), "ran\n");
+    assert_eq!(output_of(&mut old), "ran\n");
     // No Python from 3.13 on has an h5py of that time.
     if fixture.before().join("h5py").exists() {
-        let told = failed(old.env("PYTHONPATH", fixture.before()));
-        assert!(told.contains("has HDF5 1.12"), "{told}");
+        let output = failed(old.env("PYTHONPATH", fixture.before()));
+        assert!(output.contains("has HDF5 1.12"), "{output}");
     }
-    let told = fixture.refused(&["exec", "--folder", "./no/such", "--", "true"]);
-    assert!(told.contains("./no/such is no folder"), "{told}");
-    let told = fixture.refused(&["exec", "--folder", ".", "--", "no-such-program"]);
-    assert!(told.contains("cannot run no-such-program"), "{told}");
+    let output = fixture.refused(&["exec", "--folder", "./no/such", "--", "true"]);
+    assert!(output.contains("./no/such is no folder"), "{output}");
+    let output = fixture.refused(&["exec", "--folder", ".", "--", "no-such-program"]);
+    assert!(output.contains("cannot run no-such-program"), "{output}");
 }
 
 #[test]
@@ -375,14 +383,14 @@ fn a_damaged_header_is_passed_over_or_refused() {
     file.write_all_at(b"damage", place(0)).unwrap();
     file.write_all_at(b"damage", place(1)).unwrap();
     for mode in ["'r'", "'a'", "'w'"] {
-        let told = fixture.fails("new", &["folder"], &format!("h5py.File('x', {mode})"));
+        let output = fixture.fails("new", &["folder"], &format!("h5py.File('x', {mode})"));
         assert!(
-            told.contains("header of one that is damaged"),
-            "{mode}: {told}"
+            output.contains("header of one that is damaged"),
+            "{mode}: {output}"
         );
     }
-    let told = fixture.refused(&["export", "./x", "y"]);
-    assert!(told.contains("header of one that is damaged"), "{told}");
+    let output = fixture.refused(&["export", "./x", "y"]);
+    assert!(output.contains("header of one that is damaged"), "{output}");
     // The one that holds is the newer: with the older damaged nothing is lost.
     let number = |which: usize| before[(data as usize) + which * 2048 + 16];
     let newer = u64::from(number(1) > number(0));
@@ -394,7 +402,7 @@ fn a_damaged_header_is_passed_over_or_refused() {
         "['a', 'b']\n"
     );
     // A file of a later version is not touched.
-    let told = {
+    let output = {
         let mut page = before[data as usize..data as usize + 4096].to_vec();
         for copy in [0, 2048] {
             page[copy + 8] = 2;
@@ -404,7 +412,7 @@ fn a_damaged_header_is_passed_over_or_refused() {
         file.write_all_at(&page, data).unwrap();
         fixture.fails("new", &["folder"], "h5py.File('x', 'a')")
     };
-    assert!(told.contains("newer version of tarn"), "{told}");
+    assert!(output.contains("newer version of tarn"), "{output}");
 }
 
 #[test]
@@ -430,7 +438,7 @@ fn a_full_tier_fails_the_write_and_leaves_the_file_whole() {
         .arg(fixture.dir.path())
         .args(["--", &fixture.python("new"), "-c", &text])
         .env("TARN_HDF5_PLUGIN", &fixture.plugin);
-    is_full_and_whole(&said(&mut command));
+    is_full_and_whole(&output_of(&mut command));
 }
 
 #[test]
@@ -461,11 +469,11 @@ for mode in 'r', 'a', 'w':
         "h5py.h5f.get_obj_count()\n",
         "h5py.File('mine', 'w').close()\n",
     );
-    let told = said(&mut fixture.script("new", &["folder"], &text));
-    let refusals = told
+    let output = output_of(&mut fixture.script("new", &["folder"], &text));
+    let refusals = output
         .lines()
         .filter(|line| line.contains("Permission denied"));
-    assert_eq!(refusals.count(), 3, "{told}");
+    assert_eq!(refusals.count(), 3, "{output}");
     assert_eq!(
         fixture.run("old", &["folder"], "print(sorted(h5py.File('x')))"),
         "['a']\n"

@@ -1,7 +1,7 @@
 //! Files in dataspaces of tarnd, of this node and of another one.
 
 use crate::fixture::{FULL, Fixture, HOLDS, READS, is_full_and_whole};
-use crate::linked::said;
+use crate::linked::output_of;
 use crate::nodes::{pair, pairs};
 use crate::{rich, same};
 use std::process::{Command, Stdio};
@@ -25,14 +25,14 @@ fn files_lie_in_dataspaces_of_this_node_and_of_another() {
         return;
     };
     let plain = fixture.path("plain");
-    said(Command::new(fixture.python("new")).args(["-c", &rich(&plain)]));
+    output_of(Command::new(fixture.python("new")).args(["-c", &rich(&plain)]));
     for (nodes, windows) in pairs() {
         let [here, there] = nodes.each_ref().map(|node| fixture.on(node));
         lie_in_dataspaces(&here, &there, &plain);
         // Its own maps show by what means it has read.
         let text = format!("file = h5py.File('result.h5')\n{MEANS}");
-        let told = here.run("new", &["--folder", "b:fast/run"], &text);
-        assert_eq!(told, if windows { "True\n" } else { "False\n" });
+        let output = here.run("new", &["--folder", "b:fast/run"], &text);
+        assert_eq!(output, if windows { "True\n" } else { "False\n" });
     }
 }
 
@@ -64,10 +64,10 @@ fn lie_in_dataspaces(here: &Fixture, there: &Fixture, plain: &str) {
     let text = "print(len(h5py.File('result.h5')))";
     assert_eq!(there.run("new", &["--folder", "fast/run"], text), "9\n");
     assert_eq!(there.run("new", &["--folder", "a:disk/run"], text), "9\n");
-    let told = here.fails("new", &["--folder", "c:fast"], "h5py.File('x', 'w')");
-    assert!(told.contains("not one that this tarnd knows"), "{told}");
-    let told = here.fails("new", &["--folder", "b:none"], "h5py.File('x', 'w')");
-    assert!(told.contains("no dataspace `none`"), "{told}");
+    let output = here.fails("new", &["--folder", "c:fast"], "h5py.File('x', 'w')");
+    assert!(output.contains("not one that this tarnd knows"), "{output}");
+    let output = here.fails("new", &["--folder", "b:none"], "h5py.File('x', 'w')");
+    assert!(output.contains("no dataspace `none`"), "{output}");
 }
 
 /// The distributed memory of several nodes.
@@ -89,21 +89,21 @@ fn a_file_lies_in_the_memory_of_two_nodes_block_by_block() {
         ]
     };
     let plain = fixture.path("plain");
-    said(Command::new(fixture.python("new")).args(["-c", &rich(&plain)]));
+    output_of(Command::new(fixture.python("new")).args(["-c", &rich(&plain)]));
     here.run("new", &config("fast/p", "b:fast/p"), &rich("any"));
     let list = "print(len(h5py.File('any')))";
     // In the same order, on every node that names them.
     assert_eq!(there.run("old", &config("a:fast/p", "fast/p"), list), "9\n");
-    let told = there.fails("old", &config("fast/p", "a:fast/p"), list);
-    assert!(told.contains("is number 2 of 2 partitions"), "{told}");
+    let output = there.fails("old", &config("fast/p", "a:fast/p"), list);
+    assert!(output.contains("is number 2 of 2 partitions"), "{output}");
     same(&there, "a:fast/p,fast/p", &there.path("exported"), &plain);
     // In memory and on a disk, in units.
     here.h5(&["import", &plain, "b:disk/q,fast/q", "--block", "128 KiB"]);
     here.h5(&["export", "b:disk/q,fast/q", "again"]);
     let read = |path: &str| std::fs::read(path).unwrap();
     assert!(read(&here.path("again")) == read(&plain));
-    let told = here.refused(&["import", &plain, "fast/z,b:disk/q", "--block", "128 KiB"]);
-    assert!(told.contains("is there already"), "{told}");
+    let output = here.refused(&["import", &plain, "fast/z,b:disk/q", "--block", "128 KiB"]);
+    assert!(output.contains("is there already"), "{output}");
     // The first of them is not left behind.
     let listed = nodes[0].tarn(&["partition", "ls", "fast"]);
     assert_eq!(listed.lines().count(), 2, "{listed}");
@@ -117,25 +117,25 @@ fn a_writer_of_one_node_keeps_programs_of_the_other_out() {
     let nodes = pair();
     let [here, there] = nodes.each_ref().map(|node| fixture.on(node));
     let (near, far) = (["--folder", "fast"], ["--folder", "b:fast"]);
-    let patient = |config: [&'static str; 2]| [config[0], config[1], "--set", "patience=60s"];
+    let timeout = |config: [&'static str; 2]| [config[0], config[1], "--set", "timeout=60s"];
     for (writer, own, other, others) in [(&there, near, &here, far), (&here, far, &there, near)] {
         let writes = writer.begin("old", &own, HOLDS);
-        let told = other.run("new", &others, TRIES);
-        assert_eq!(told.matches("is open elsewhere").count(), 3, "{told}");
+        let output = other.run("new", &others, TRIES);
+        assert_eq!(output.matches("is open elsewhere").count(), 3, "{output}");
         // A reader that waits gets the file, and the data that was written meanwhile.
-        let mut waits = other.script("new", &patient(others), READS);
+        let mut waits = other.script("new", &timeout(others), READS);
         let waits = waits.stdout(Stdio::piped()).spawn().unwrap();
         assert_eq!(writes.end(), "");
         let read = waits.wait_with_output().unwrap();
         assert_eq!(String::from_utf8_lossy(&read.stdout), "2\n");
         // A dead one has no lock, once its node or its stream has noticed.
-        let mut writes = writer.begin("new", &patient(own), HOLDS);
+        let mut writes = writer.begin("new", &timeout(own), HOLDS);
         writes.child.kill().unwrap();
         writes.child.wait().unwrap();
-        assert_eq!(other.run("old", &patient(others), READS), "1\n");
+        assert_eq!(other.run("old", &timeout(others), READS), "1\n");
         let text = "with h5py.File('x', 'a') as file:\n    file['a'][:] = 3";
-        other.run("new", &patient(others), text);
-        assert_eq!(writer.run("new", &patient(own), READS), "3\n");
+        other.run("new", &timeout(others), text);
+        assert_eq!(writer.run("new", &timeout(own), READS), "3\n");
     }
 }
 
@@ -163,11 +163,7 @@ print(last)
     let wait = ["--folder", "b:fast", "--set", "wait=newer"];
     let mut reader = here.script("new", &wait, reads);
     let reader = reader.stdout(Stdio::piped()).spawn().unwrap();
-    there.run(
-        "old",
-        &["--folder", "fast", "--set", "patience=60s"],
-        writes,
-    );
+    there.run("old", &["--folder", "fast", "--set", "timeout=60s"], writes);
     let read = reader.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&read.stdout), "4\n");
 }
@@ -190,7 +186,7 @@ while True:
     rest[:] = 1
 ";
     for folder in ["disk", "b:fast", "b:disk"] {
-        let config = ["--folder", folder, "--set", "patience=60s"];
+        let config = ["--folder", folder, "--set", "timeout=60s"];
         let mut writer = here.begin("old", &config, begins);
         std::thread::sleep(Duration::from_millis(20));
         writer.child.kill().unwrap();
@@ -204,8 +200,8 @@ try:
 except (OSError, KeyError) as e:
     print(e)
 ";
-        let told = here.run("new", &config, text);
-        assert!(told == "whole\n", "{folder}: {told}");
+        let output = here.run("new", &config, text);
+        assert!(output == "whole\n", "{folder}: {output}");
         let anew = "h5py.File('x', 'w')['c'] = 5\nprint(sorted(h5py.File('x')))";
         assert_eq!(here.run("old", &config, anew), "['c']\n", "{folder}");
     }
@@ -257,11 +253,11 @@ except OSError as e:
         let program = here.begin("new", config, text);
         b.kill();
         let since = Instant::now();
-        let told = program.end();
+        let output = program.end();
         for why in ["cannot read ", "cannot write to ", "cannot be reached"] {
-            assert!(told.contains(why), "{config:?}: {told}");
+            assert!(output.contains(why), "{config:?}: {output}");
         }
-        assert!(since.elapsed() < Duration::from_secs(60), "{told}");
+        assert!(since.elapsed() < Duration::from_secs(60), "{output}");
         b.start();
         let reads = "print((h5py.File('x', 'r')['a'][:] >= 1).all())";
         assert_eq!(here.run("old", config, reads), "True\n", "{config:?}");

@@ -1,6 +1,6 @@
 //! A folder of partitions, the plug-in for HDF5, and Pythons with real HDF5 in them.
 
-use crate::linked::{library, said, source};
+use crate::linked::{library, output_of, source};
 use crate::nodes::Node;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -41,18 +41,18 @@ with h5py.File('x', 'r') as file:
 ";
 
 /// Asserts that an output reports a full partition and an undamaged file.
-pub(crate) fn is_full_and_whole(told: &str) {
-    let lines: Vec<_> = told.lines().collect();
+pub(crate) fn is_full_and_whole(output: &str) {
+    let lines: Vec<_> = output.lines().collect();
     let [much, whole] = &lines[..] else {
-        panic!("{told}")
+        panic!("{output}")
     };
     assert!(
         much.starts_with("much: ") && much.contains("tarn: cannot make space"),
-        "{told}"
+        "{output}"
     );
     assert!(
         whole.contains("'first', 'last', 'late'") && whole.ends_with("999 7.0 9"),
-        "{told}"
+        "{output}"
     );
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn plugin(name: &str, flags: &str) -> PathBuf {
     std::fs::create_dir_all(&folder).unwrap();
     // As often as it is there already.
     let _ = std::os::unix::fs::symlink(library().join("libtarn.so"), folder.join("libtarn.so"));
-    said(
+    output_of(
         Command::new(source("../../scripts/hdf5.sh"))
             .arg(&folder)
             .arg(library())
@@ -155,7 +155,7 @@ impl Fixture {
 
     /// The output of `tarn h5` with these arguments, which succeeds.
     pub(crate) fn h5(&self, arguments: &[&str]) -> String {
-        said(self.command(&["h5"]).args(arguments))
+        output_of(self.command(&["h5"]).args(arguments))
     }
 
     /// The output of `tarn h5` with these arguments, which is refused.
@@ -184,7 +184,7 @@ impl Fixture {
 
     /// The output of such a program, which succeeds.
     pub(crate) fn run(&self, which: &str, config: &[&str], text: &str) -> String {
-        said(&mut self.script(which, config, text))
+        output_of(&mut self.script(which, config, text))
     }
 
     /// The output of such a program, which fails as Python does and not by a crash.

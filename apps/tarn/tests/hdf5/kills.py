@@ -14,14 +14,14 @@ random.seed(int(sys.argv[2]))
 whole, short, other, reasons = 0, 0, 0, set()
 
 
-def write(name, told):
+def write(name, pipe):
     with h5py.File(name, "a") as file:
         data, row = file["x"], 0
         while True:
             data.resize(row + 1, 0)
             data[row] = row
             file.flush()
-            os.write(told, b".")
+            os.write(pipe, b".")
             row += 1
 
 
@@ -29,20 +29,20 @@ for number in range(rounds):
     name = f"k{number}.h5"
     with h5py.File(name, "w") as file:
         file.create_dataset("x", (0, WIDTH), maxshape=(None, WIDTH), chunks=(1, WIDTH), dtype="f8")
-    hears, tells = os.pipe()
+    read_end, write_end = os.pipe()
     writer = os.fork()
     if writer == 0:
-        os.close(hears)
-        write(name, tells)
-    os.close(tells)
+        os.close(read_end)
+        write(name, write_end)
+    os.close(write_end)
     # Not before it writes, so that each round is one of a kill amid that.
-    flushed = len(os.read(hears, 1))
+    flushed = len(os.read(read_end, 1))
     time.sleep(random.uniform(0, 0.1))
     os.kill(writer, 9)
     os.waitpid(writer, 0)
-    while more := os.read(hears, 1 << 16):
+    while more := os.read(read_end, 1 << 16):
         flushed += len(more)
-    os.close(hears)
+    os.close(read_end)
     assert flushed > 0, "the writer ended by itself"
     try:
         with h5py.File(name, "r") as file:

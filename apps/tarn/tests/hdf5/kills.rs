@@ -1,7 +1,7 @@
 //! Writers that are killed: data that was flushed before is there.
 
 use crate::fixture::Fixture;
-use crate::linked::said;
+use crate::linked::output_of;
 use std::process::Command;
 
 const KILLS: &str = include_str!("kills.py");
@@ -9,14 +9,14 @@ const OWN: &str = "HDF5's own driver, on a disk";
 
 /// How many kills on each medium: `TARN_KILLS`, or what a test has time for.
 fn kills() -> u32 {
-    let asked = std::env::var("TARN_KILLS").ok();
-    asked.map_or(24, |n| n.parse().expect("TARN_KILLS is a number"))
+    let rounds = std::env::var("TARN_KILLS").ok();
+    rounds.map_or(24, |n| n.parse().expect("TARN_KILLS is a number"))
 }
 
 /// The results of the rounds: whole, shorter than the superblock says, and others.
-fn counted(what: &str, told: &str) -> [u32; 3] {
-    println!("{what}: whole, too short, otherwise lost: {told}");
-    let mut numbers = told.split_whitespace().map(|n| n.parse().unwrap());
+fn counted(what: &str, output: &str) -> [u32; 3] {
+    println!("{what}: whole, too short, otherwise lost: {output}");
+    let mut numbers = output.split_whitespace().map(|n| n.parse().unwrap());
     [(); 3].map(|()| numbers.next().unwrap())
 }
 
@@ -34,7 +34,7 @@ fn what_was_flushed_outlives_a_killed_writer() {
     std::fs::write(&script, KILLS).unwrap();
     let arguments = [script, rounds.to_string(), seed.to_string()];
     let begun = |mut command: Command| {
-        std::thread::spawn(move || said(command.env("HDF5_USE_FILE_LOCKING", "TRUE")))
+        std::thread::spawn(move || output_of(command.env("HDF5_USE_FILE_LOCKING", "TRUE")))
     };
     let driven = |folder: &std::path::Path| {
         let mut command = fixture.command(&["h5", "exec", "--folder"]);

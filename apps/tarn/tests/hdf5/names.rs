@@ -1,7 +1,7 @@
 //! The names of files, and the names that programs print for a file that cannot be had.
 
 use crate::fixture::Fixture;
-use crate::linked::said;
+use crate::linked::output_of;
 use std::fs;
 
 #[test]
@@ -54,7 +54,7 @@ print('two')
             fixture.dir.path().display()
         ),
     );
-    assert_eq!(said(elsewhere.current_dir("/")), "1\n");
+    assert_eq!(output_of(elsewhere.current_dir("/")), "1\n");
     // A file that is not kept leaves no folder.
     let gone = ["--folder", &fixture.path("gone"), "--set", "keep=no"];
     fixture.run("new", &gone, "h5py.File('a/b/x', 'w')['y'] = 1");
@@ -117,12 +117,12 @@ os.wait()
         let begin = "import h5py\n";
         sec2.args(["-c", &format!("{begin}{text}")])
             .current_dir(&plain);
-        let told = said(&mut sec2);
+        let output = output_of(&mut sec2);
         assert!(
-            told.starts_with("FileNotFoundError:2 FileNotFoundError:2 none FileExistsError:17"),
-            "{told}"
+            output.starts_with("FileNotFoundError:2 FileNotFoundError:2 none FileExistsError:17"),
+            "{output}"
         );
-        assert_eq!(fixture.run(which, &["--folder", &place], text), told);
+        assert_eq!(fixture.run(which, &["--folder", &place], text), output);
     }
 }
 
@@ -156,20 +156,20 @@ except OSError as e:
     print(e)
 ";
     for which in ["old", "new"] {
-        let told = fixture.run(which, &["folder"], text);
-        let lines: Vec<_> = told.lines().collect();
+        let output = fixture.run(which, &["folder"], text);
+        let lines: Vec<_> = output.lines().collect();
         let [one, two, whole, reader] = &lines[..] else {
-            panic!("{told}")
+            panic!("{output}")
         };
         for refused in [one, two] {
             assert!(
                 refused.contains(
                     "SWMR is not supported in partitions: close the file after each step"
                 ),
-                "{told}"
+                "{output}"
             );
         }
         assert_eq!(*whole, "['a', 'b', 'c'] 4999 K");
-        assert!(reader.contains("SWMR-compatible"), "{told}");
+        assert!(reader.contains("SWMR-compatible"), "{output}");
     }
 }

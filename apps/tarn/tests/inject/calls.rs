@@ -1,7 +1,7 @@
 //! The injector, and the choice of the call that it hits.
 
 use crate::common::Ran;
-use crate::linked::said;
+use crate::linked::output_of;
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ pub(crate) fn injector() -> Option<&'static Path> {
             "-O1",
             "-o",
         ]);
-        said(cc.arg(&part).arg(source));
+        output_of(cc.arg(&part).arg(source));
         let program = folder.join("inject");
         std::fs::rename(part, &program).unwrap();
         let mut probe = Command::new(&program);
@@ -98,8 +98,8 @@ fn run(
         };
     }
     let ran = Ran::of(injected.output().unwrap());
-    let told = std::fs::read_to_string(count.path()).unwrap();
-    let lines: Vec<_> = told.lines().collect();
+    let text = std::fs::read_to_string(count.path()).unwrap();
+    let lines: Vec<_> = text.lines().collect();
     let calls = lines.last().and_then(|line| line.parse().ok());
     let hit = (lines.len() > 1).then(|| lines[0].to_owned());
     (
@@ -171,7 +171,7 @@ pub(crate) fn sweep<W>(
         let what = format!("{name}: {how:?} at call {number}, {hit}");
         let hit = Hit { how, what, ran };
         assert_ne!(hit.ran.code, Some(97), "{}: {}", hit.what, hit.ran.err);
-        check(&world, &is_told(hit));
+        check(&world, &assert_explained(hit));
         calls
     };
     let calls = once(0, How::Eio);
@@ -201,7 +201,7 @@ pub(crate) fn count((folder, command): (PathBuf, Command)) -> Option<(Ran, u64)>
 }
 
 /// Asserts that nobody panics, and that a command that fails says why.
-fn is_told(hit: Hit) -> Hit {
+fn assert_explained(hit: Hit) -> Hit {
     let Ran { code, err, .. } = &hit.ran;
     assert!(!err.contains("panicked"), "{}: {err}", hit.what);
     let crashed = matches!(code, None | Some(70 | 101 | 132 | 134 | 135 | 136 | 139));

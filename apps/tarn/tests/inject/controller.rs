@@ -62,11 +62,11 @@ fn answer(mut peer: UnixStream) -> Option<()> {
     peer.read_exact(&mut length).ok()?;
     let mut body = vec![0; u32::from_le_bytes(length) as usize];
     peer.read_exact(&mut body).ok()?;
-    let frame = encode(&said(&decode(&body).ok()?)).unwrap();
+    let frame = encode(&reply_to(&decode(&body).ok()?)).unwrap();
     peer.write_all(&frame).ok()
 }
 
-fn said(ask: &ControllerRequest) -> ControllerReply {
+fn reply_to(ask: &ControllerRequest) -> ControllerReply {
     match ask {
         ControllerRequest::Stage(staging) if matches!(staging.stage, Stage::Setup(_)) => {
             ControllerReply::Advice(PlacementAdvice::default())

@@ -43,7 +43,7 @@ pub(crate) fn data_pin() {
         assert!(is_pinned(site), "{}", hit.what);
         site.tarn(&["data", "verify", "kept"]).exits(0);
         // A run leaves it where it is.
-        well(hit, "run", site.run()).says("1 unchanged");
+        well(hit, "run", site.run()).prints("1 unchanged");
         assert!(is_pinned(site), "{}", hit.what);
         assert_eq!(got(site), whole(), "{}", hit.what);
     });

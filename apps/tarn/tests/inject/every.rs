@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 
 const READS: &str = "reads only, and changes locks at most: `what_only_reads_changes_nothing`";
-const ASKS: &str = "writes nothing at all: `what_only_asks_writes_nothing`";
+const WRITES_NOTHING: &str = "writes nothing at all: `what_only_asks_writes_nothing`";
 const BENCH: &str = "writes to folders of its own only, which it removes";
 const IN_A_STEP: &str = "writes nothing at all: `commands_in_a_step_write_nothing`";
 
@@ -21,10 +21,10 @@ const WITHOUT: &[(&str, &str)] = &[
     ("status", READS),
     ("why", READS),
     ("data ls", READS),
-    ("data show", ASKS),
-    ("data grant", ASKS),
-    ("data revoke", ASKS),
-    ("data keep", ASKS),
+    ("data show", WRITES_NOTHING),
+    ("data grant", WRITES_NOTHING),
+    ("data revoke", WRITES_NOTHING),
+    ("data keep", WRITES_NOTHING),
     ("data where", READS),
     ("data verify", READS),
     ("data objects", READS),
@@ -32,27 +32,27 @@ const WITHOUT: &[(&str, &str)] = &[
     ("ckpt ls", READS),
     ("ckpt show", READS),
     ("ckpt verify", READS),
-    ("ckpt model", ASKS),
+    ("ckpt model", WRITES_NOTHING),
     ("h5 ls", READS),
     ("h5 wait", READS),
     ("partition ls", READS),
-    ("verbs exec", ASKS),
-    ("verbs serve", ASKS),
-    ("mode show", ASKS),
-    ("mode plan", ASKS),
-    ("usage", ASKS),
+    ("verbs exec", WRITES_NOTHING),
+    ("verbs serve", WRITES_NOTHING),
+    ("mode show", WRITES_NOTHING),
+    ("mode plan", WRITES_NOTHING),
+    ("usage", WRITES_NOTHING),
     ("slurm check", READS),
-    ("slurm setup", ASKS),
-    ("slurm data-in", ASKS),
-    ("slurm pre-run", ASKS),
-    ("slurm post-run", ASKS),
-    ("slurm data-out", ASKS),
-    ("slurm teardown", ASKS),
-    ("slurm whole", ASKS),
-    ("slurm end", ASKS),
-    ("slurm rotate-key", ASKS),
-    ("slurm status", ASKS),
-    ("slurm why", ASKS),
+    ("slurm setup", WRITES_NOTHING),
+    ("slurm data-in", WRITES_NOTHING),
+    ("slurm pre-run", WRITES_NOTHING),
+    ("slurm post-run", WRITES_NOTHING),
+    ("slurm data-out", WRITES_NOTHING),
+    ("slurm teardown", WRITES_NOTHING),
+    ("slurm whole", WRITES_NOTHING),
+    ("slurm end", WRITES_NOTHING),
+    ("slurm rotate-key", WRITES_NOTHING),
+    ("slurm status", WRITES_NOTHING),
+    ("slurm why", WRITES_NOTHING),
     ("nodes", READS),
     ("doctor", READS),
     ("bench stage", BENCH),
@@ -164,7 +164,7 @@ fn what_only_reads_changes_nothing() {
             "./tier/file",
             "--newer-than",
             "0",
-            "--patience",
+            "--timeout",
             "1ms",
         ],
         vec!["partition", "ls", "./tier"],
@@ -181,8 +181,8 @@ fn what_only_reads_changes_nothing() {
             return;
         };
         let other = NOT_0.iter().find(|(of, ..)| *of == verb);
-        let (code, says) = other.map_or((0, ""), |(_, code, says)| (*code, *says));
-        let is_expected = ran.code == Some(code) && ran.err.contains(says);
+        let (code, expected) = other.map_or((0, ""), |(_, code, expected)| (*code, *expected));
+        let is_expected = ran.code == Some(code) && ran.err.contains(expected);
         assert!(
             is_expected,
             "{words:?}: {:?}: {}{}",
@@ -263,7 +263,7 @@ fn what_only_asks_writes_nothing() {
         "slurm why 1",
     ];
     let lines = lines.map(|line| line.split(' ').collect::<Vec<_>>());
-    are_all(ASKS, &lines);
+    are_all(WRITES_NOTHING, &lines);
     for words in &lines {
         let (_, mut command) = of(&site, words);
         with_slurm(&site, &mut command);
@@ -280,9 +280,9 @@ fn what_only_asks_writes_nothing() {
     let seen = count(("/".into(), create.1)).map(|(_, calls)| calls > 0);
     assert_eq!(seen, Some(true));
     // Their questions came to somebody.
-    let asked = site.read("calls");
+    let call_log = site.read("calls");
     for called in ["squeue", "scontrol", "sinfo", "ipmctl", "ndctl"] {
-        assert!(asked.contains(called), "{called}: {asked}");
+        assert!(call_log.contains(called), "{called}: {call_log}");
     }
     assert!(site.read("slurm/jobs/1").starts_with("released\n"));
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # hit.sh: stands in $HIT_FOLDER/bin before a program of $HIT_FOLDER/real, by the name that it is called by. Call number $HIT_CALL of all
 # such calls is hit: it fails and does nothing (fails), fails after it has done its work (late), or whoever made it is killed before it
-# does anything (before) or after it has done its work (after), or gets SIGTERM (told) or SIGHUP (hup) before it does it.
+# does anything (before) or after it has done its work (after), or gets SIGTERM (term) or SIGHUP (hup) before it does it.
 set -euo pipefail
 program=${0##*/}
 real=$HIT_FOLDER/real/$program
@@ -14,7 +14,7 @@ exec 9>&-
 case $HIT_HOW in
     fails) ;;
     late) "$real" "$@" > /dev/null ;;
-    told)
+    term)
         kill -TERM "$PPID"
         exec "$real" "$@"
         ;;

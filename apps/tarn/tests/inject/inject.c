@@ -162,9 +162,9 @@ static void copied(pid_t process, uint64_t address, char *text) {
 }
 
 /* The file that a call is about. */
-static void file_of(const struct call *call, const struct seccomp_notif *told, char *file) {
-    const __u64 *arguments = told->data.args;
-    pid_t process = (pid_t)told->pid;
+static void file_of(const struct call *call, const struct seccomp_notif *notif, char *file) {
+    const __u64 *arguments = notif->data.args;
+    pid_t process = (pid_t)notif->pid;
     if (call->file != NONE) {
         leads_open(process, (int)arguments[call->file], file);
         return;
@@ -206,30 +206,30 @@ static const struct call *call_of(int number) {
 }
 
 /* Whether an openat2 makes a file, or empties one: its flags are in memory. */
-static bool is_changing(const struct seccomp_notif *told) {
+static bool is_changing(const struct seccomp_notif *notif) {
     uint64_t flags = 0;
     struct iovec here = {&flags, sizeof flags};
-    struct iovec there = {(void *)told->data.args[2], sizeof flags};
-    process_vm_readv((pid_t)told->pid, &here, 1, &there, 1, 0);
+    struct iovec there = {(void *)notif->data.args[2], sizeof flags};
+    process_vm_readv((pid_t)notif->pid, &here, 1, &there, 1, 0);
     return flags & CHANGING;
 }
 
 /* The error that a call gets; 0 if none. */
-static int fate(const struct seccomp_notif *told) {
+static int fate(const struct seccomp_notif *notif) {
     char program[LONGEST], file[2 * LONGEST];
-    const struct call *call = call_of(told->data.nr);
-    if (told->data.nr == SYS_openat2 && !is_changing(told))
+    const struct call *call = call_of(notif->data.nr);
+    if (notif->data.nr == SYS_openat2 && !is_changing(notif))
         return 0;
-    leads((pid_t)told->pid, "exe", program);
+    leads((pid_t)notif->pid, "exe", program);
     const char *name = strrchr(program, '/');
     if (!is_one_of(name ? name + 1 : program, plan.names))
         return 0;
-    file_of(call, told, file);
+    file_of(call, notif, file);
     if (strncmp(file, plan.folder, strlen(plan.folder)) != 0 || ++plan.calls != plan.wanted)
         return 0;
     fprintf(plan.count, "%s %s\n", call->name, file);
     if (plan.error == 0)
-        kill((pid_t)told->pid, SIGKILL);
+        kill((pid_t)notif->pid, SIGKILL);
     return plan.error;
 }
 
@@ -237,13 +237,13 @@ static void serve(int listener, pid_t command, int *status) {
     bool ended = false;
     time_t until = 0;
     while (!ended || time(NULL) < until) {
-        struct pollfd told = {.fd = listener, .events = POLLIN};
-        int ready = poll(&told, 1, 50);
+        struct pollfd polled = {.fd = listener, .events = POLLIN};
+        int ready = poll(&polled, 1, 50);
         if (!ended && waitpid(command, status, WNOHANG) == command) {
             ended = true;
             until = time(NULL) + GRACE;
         }
-        if (ready > 0 && told.revents & POLLHUP && !(told.revents & POLLIN)) {
+        if (ready > 0 && polled.revents & POLLHUP && !(polled.revents & POLLIN)) {
             if (!ended)
                 waitpid(command, status, 0);
             return;

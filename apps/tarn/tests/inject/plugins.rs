@@ -53,8 +53,8 @@ pub(crate) fn h5_exec() {
         }
         let again = crate::common::Ran::of(command(site).1.output().unwrap());
         well(hit, "exec", again);
-        let said = site.read("said");
-        assert!(said.contains("tier/new"), "{}: {said}", hit.what);
+        let output = site.read("said");
+        assert!(output.contains("tier/new"), "{}: {output}", hit.what);
         assert!(site.path("tier/new").is_dir(), "{}", hit.what);
         assert_eq!(fs::read_dir(site.path("tier")).unwrap().count(), 1);
     });

@@ -19,7 +19,7 @@ enum CallHow {
     /// `tarn` ends after it has done its work.
     After,
     /// It does its work, and `tarn` gets a signal to end meanwhile.
-    Told,
+    Term,
 }
 
 const WAYS: [CallHow; 5] = [
@@ -27,7 +27,7 @@ const WAYS: [CallHow; 5] = [
     CallHow::Late,
     CallHow::Before,
     CallHow::After,
-    CallHow::Told,
+    CallHow::Term,
 ];
 
 /// The result of a command of which a call of a program was hit.
@@ -101,10 +101,14 @@ pub(crate) fn sweep_programs<W>(
         let crashed = hit.ran.err.contains("panicked") || hit.ran.code == Some(70);
         assert!(!crashed, "{}: {}", hit.what, hit.ran.err);
         let is_silent = hit.ran.err.trim().is_empty() && hit.ran.out.trim().is_empty();
-        let may_be_killed = matches!(how, CallHow::Before | CallHow::After | CallHow::Told);
+        let may_be_killed = matches!(how, CallHow::Before | CallHow::After | CallHow::Term);
         assert!(!hit.is_killed() || may_be_killed, "{}", hit.what);
-        let is_told = hit.done() || hit.is_killed() || !is_silent;
-        assert!(is_told, "{}: {:?} without a word", hit.what, hit.ran.code);
+        let is_explained = hit.done() || hit.is_killed() || !is_silent;
+        assert!(
+            is_explained,
+            "{}: {:?} without a word",
+            hit.what, hit.ran.code
+        );
         check(&world, &hit);
         lines.len() as u64
     };

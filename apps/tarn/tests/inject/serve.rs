@@ -86,9 +86,9 @@ pub(crate) fn block_serve() {
                 let file = fs::read(fixture.file("disk")).unwrap();
                 assert!(file.ends_with(&content()), "{}", hit.what);
                 // A folder that cannot be removed is named.
-                let is_told = hit.ran.err.contains("cannot remove");
+                let is_named = hit.ran.err.contains("cannot remove");
                 let left = names(fixture.path("run"));
-                let may = hit.how == How::Kill || is_told;
+                let may = hit.how == How::Kill || is_named;
                 assert!(left.is_empty() || may, "{}: {left:?}", hit.what);
                 let mut there = names(fixture.path(""));
                 there.retain(|name| !(may && name.starts_with("tarn-block-")));

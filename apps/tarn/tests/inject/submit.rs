@@ -102,9 +102,9 @@ fn is_whole(cluster: &Cluster, files: &[&str], hit: &CallHit) {
     for (job, state) in cluster.jobs() {
         match left.contains_key(&job) {
             true => {
-                let is_told = names(&again.err, job);
+                let is_named = names(&again.err, job);
                 let what = &hit.what;
-                assert!(is_told, "{what}: job {job}, {state}: {}", again.err);
+                assert!(is_named, "{what}: job {job}, {state}: {}", again.err);
             }
             false => assert_eq!(state, "released", "{}", hit.what),
         }

@@ -27,8 +27,8 @@ fn checkpoints() {
             (dir.path().to_owned(), command)
         };
         sweep("phx", "inject_phx", prepare, command, |dir, hit: &Hit| {
-            let told = |step: &u32| hit.ran.out.contains(&format!("committed {step}\n"));
-            let last = (1..=4).filter(told).max().unwrap_or(2);
+            let is_reported = |step: &u32| hit.ran.out.contains(&format!("committed {step}\n"));
+            let last = (1..=4).filter(is_reported).max().unwrap_or(2);
             let whole = hit.ran.out.contains("committed 4\n");
             assert!(!hit.done() || whole, "{}: {}", hit.what, hit.ran.out);
             assert!(
@@ -83,8 +83,8 @@ fn partitions() {
                 "{}",
                 hit.what
             );
-            let told = hit.how == How::Kill || hit.done() || hit.ran.err.contains("dsa:");
-            assert!(told, "{}: {}", hit.what, hit.ran.err);
+            let is_explained = hit.how == How::Kill || hit.done() || hit.ran.err.contains("dsa:");
+            assert!(is_explained, "{}: {}", hit.what, hit.ran.err);
             let flushed = if hit.ran.out.contains("flushed\n") {
                 "new"
             } else {

@@ -20,20 +20,20 @@ pub(crate) fn went_on(hit: &Hit, end: &str) {
 /// `make`, then `change` with a call hit, then `look`.
 fn changed(name: &str, folder: &str) {
     let program = compiled(name);
-    let asked = |dir: &Path, what: &str| {
+    let command_for = |dir: &Path, what: &str| {
         let mut command = Command::new(&program);
         command.arg(dir).arg(what);
         command
     };
     let prepare = || {
         let dir = tempfile::tempdir_in(folder).unwrap();
-        assert_eq!(ran(&mut asked(dir.path(), "make")), "made\n");
+        assert_eq!(ran(&mut command_for(dir.path(), "make")), "made\n");
         dir
     };
-    let command = |dir: &TempDir| (dir.path().to_owned(), asked(dir.path(), "change"));
+    let command = |dir: &TempDir| (dir.path().to_owned(), command_for(dir.path(), "change"));
     sweep(name, name, prepare, command, |dir, hit| {
         went_on(hit, "changed\n");
-        let look = ran(asked(dir.path(), "look").arg(&hit.ran.out));
+        let look = ran(command_for(dir.path(), "look").arg(&hit.ran.out));
         let Hit { what, ran, .. } = hit;
         assert!(
             look.ends_with("whole\n"),

@@ -72,13 +72,13 @@ impl World {
             assert!(Instant::now() < until, "tarnd does not serve");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let made = ran(&mut world.asked(program, &["make"]));
+        let made = ran(&mut world.command(program, &["make"]));
         assert!(made.contains("made\n"), "{made}");
         world
     }
 
     /// The program with its arguments, under a new tarnd of node `a`.
-    fn asked(&self, program: &Path, what: &[&str]) -> Command {
+    fn command(&self, program: &Path, what: &[&str]) -> Command {
         let mut command = tarnd(self.dir.path(), "a");
         let own = self.dir.path().join("a");
         command.env("TARN_SOCKET", own.join("socket"));
@@ -93,7 +93,7 @@ fn tasks() {
     for folder in ["/dev/shm", env!("CARGO_TARGET_TMPDIR")] {
         let prepare = || World::new(folder, &program);
         let command = |world: &World| {
-            let command = world.asked(&program, &["change"]);
+            let command = world.command(&program, &["change"]);
             (world.dir.path().join("a"), command)
         };
         let names = "tarnd,inject_tasks";
@@ -102,7 +102,7 @@ fn tasks() {
             let ended = ran_out.contains("changed\n");
             assert!(!hit.done() || ended, "{what}: {ran_out}{err}");
             assert!(hit.how == How::Kill || ended || !err.is_empty(), "{what}");
-            let look = ran(&mut world.asked(&program, &["look", ran_out]));
+            let look = ran(&mut world.command(&program, &["look", ran_out]));
             assert!(
                 look.contains("whole\n"),
                 "{what} ({folder}): {ran_out}{err}; then {look}"

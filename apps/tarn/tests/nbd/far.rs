@@ -1,6 +1,6 @@
 //! Devices that are partitions in dataspaces of tarnd, of this node and of another one.
 
-use crate::nbd::{Client, Fixture, SIZE, Served, said};
+use crate::nbd::{Client, Fixture, SIZE, Served, output_of};
 use crate::nodes::{Node, pair, pairs};
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn content() -> Vec<u8> {
 
 /// By several connections.
 fn copy(from: &str, to: &str) {
-    said(Command::new("nbdcopy").args(["--connections=4", "--flush", from, to]));
+    output_of(Command::new("nbdcopy").args(["--connections=4", "--flush", from, to]));
 }
 
 fn in_and_out(fixture: &Fixture, served: &Served, image: &Path) {
@@ -74,8 +74,8 @@ fn come_out(fixture: &Fixture, nodes: &[Node; 2], image: &Path) {
             "write -P 0x33 1M 5",
         ]);
         served.io(&["read -P 0x33 1M 5"]);
-        let told = nodes[0].fails(&["partition", "rm", name]);
-        assert!(told.contains("is open"), "{told}");
+        let message = nodes[0].fails(&["partition", "rm", name]);
+        assert!(message.contains("is open"), "{message}");
         drop((served, other));
         nodes[0].tarn(&["partition", "rm", name]);
     }
@@ -137,21 +137,21 @@ fn a_lost_node_is_an_error_of_the_client_and_no_end_of_the_server() {
         b.kill();
         let since = Instant::now();
         // By threads that have a stream already, and by others.
-        let told =
+        let output =
             client.rest("read 0 4k\nwrite 8M 4k\nwrite -f 9M 3\nwrite -z 3M 64k\nread 12M 1M\n");
         let shut = "transport endpoint shutdown";
-        assert_eq!(told.matches(shut).count(), 5, "{told}");
+        assert_eq!(output.matches(shut).count(), 5, "{output}");
         assert!(served.is_there());
         // Nor does a node that is back serve earlier clients: it may have lost data that was not flushed.
         b.start();
         crate::nbd::fails(Command::new("nbdinfo").args(["--size", &served.uri]));
         b.kill();
-        served.tell_to_end();
+        served.terminate();
         let (status, _) = served.ended();
         assert_eq!(status, Some(0));
         assert!(since.elapsed() < Duration::from_secs(60));
-        let told = here.refused(&[name]);
-        assert!(told.contains("cannot be reached"), "{told}");
+        let message = here.refused(&[name]);
+        assert!(message.contains("cannot be reached"), "{message}");
         // It is back, and so is what was written.
         b.start();
         let served = here.serve(&[name]);

@@ -43,7 +43,7 @@ impl Raw {
     }
 
     /// The error that a request gets; none when the connection has been ended instead.
-    fn asks(&mut self, what: u16, offset: u64, length: u32) -> Option<u32> {
+    fn error_of_request(&mut self, what: u16, offset: u64, length: u32) -> Option<u32> {
         self.0.write_all(&Self::head(what, offset, length)).ok()?;
         let mut reply = [0; 16];
         self.0
@@ -84,14 +84,14 @@ fn attack_a_client_that_keeps_to_nothing_harms_no_other() {
         (0x7fff, 0, 4096),
     ];
     for (what, offset, length) in beyond {
-        let said = Raw::new(&served.uri).asks(what, offset, length);
-        assert_ne!(said, Some(0), "{what} of {length} at {offset:#x}");
+        let error = Raw::new(&served.uri).error_of_request(what, offset, length);
+        assert_ne!(error, Some(0), "{what} of {length} at {offset:#x}");
     }
     // Many of one client: as many as this test's pipe takes messages about.
     let mut raw = Raw::new(&served.uri);
     for _ in 0..100 {
-        assert_ne!(raw.asks(READ, SIZE, 4096), Some(0));
-        assert_ne!(raw.asks(READ, SIZE - 1, 2), Some(0));
+        assert_ne!(raw.error_of_request(READ, SIZE, 4096), Some(0));
+        assert_ne!(raw.error_of_request(READ, SIZE - 1, 2), Some(0));
     }
     // Writes with content: beyond the end, of more than anybody has, and of which only a half comes.
     for (offset, length) in [

@@ -1,6 +1,6 @@
 //! A partition as a block device of the kernel's own: nbdfuse shows it as a file, and a loop device is above that.
 
-use crate::nbd::{Fixture, said};
+use crate::nbd::{Fixture, output_of};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -81,7 +81,7 @@ fn the_kernel_reads_and_writes_it_and_mounts_a_file_system_on_it() {
     };
     let partition = fixture.partition("disk");
     let served = fixture.serve(&[&partition]);
-    said(&mut attached(
+    output_of(&mut attached(
         &fixture,
         &served.uri,
         r#"
@@ -125,15 +125,15 @@ fn a_database_on_it_has_what_was_committed_after_the_server_was_killed() {
             served.kill();
         }
     }
-    let mut told = String::new();
+    let mut stderr = String::new();
     writer
         .stderr
         .take()
         .unwrap()
-        .read_to_string(&mut told)
+        .read_to_string(&mut stderr)
         .unwrap();
-    assert!(!writer.wait().unwrap().success(), "{told}");
-    assert!(last >= 100, "{last}: {told}");
+    assert!(!writer.wait().unwrap().success(), "{stderr}");
+    assert!(last >= 100, "{last}: {stderr}");
     drop(served);
 
     let served = fixture.serve(&[&partition]);
@@ -141,7 +141,7 @@ fn a_database_on_it_has_what_was_committed_after_the_server_was_killed() {
         mount "$device" "$mount"
         /usr/bin/python3 -c "$READER" "$mount/field.db"
     "#;
-    let found = said(&mut attached(&fixture, &served.uri, reads));
+    let found = output_of(&mut attached(&fixture, &served.uri, reads));
     let [sound, whole, rows] = found.split_whitespace().collect::<Vec<_>>()[..] else {
         panic!("{found}");
     };

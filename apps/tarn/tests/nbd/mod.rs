@@ -33,7 +33,7 @@ pub(crate) fn program(path: &Path) -> Command {
 }
 
 /// The output of a command that succeeds.
-pub(crate) fn said(command: &mut Command) -> String {
+pub(crate) fn output_of(command: &mut Command) -> String {
     let out = command.stdin(Stdio::null()).output().unwrap();
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{command:?}: {error}");
@@ -191,7 +191,7 @@ impl Fixture {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let library = self.library();
         let folder = library.parent().unwrap();
-        said(
+        output_of(
             Command::new("cc")
                 .args(["-std=c11", "-g", "-fPIC", "-shared"])
                 .args(flags)
@@ -212,7 +212,7 @@ impl Fixture {
         let folder = self.path(name);
         fs::create_dir(&folder).unwrap();
         let run = |arguments: &[&str]| {
-            said(
+            output_of(
                 Command::new("certtool")
                     .args(arguments)
                     .current_dir(&folder),
@@ -260,7 +260,7 @@ impl Served {
         for command in commands {
             io.args(["-c", command]);
         }
-        let text = said(io.arg(&self.uri));
+        let text = output_of(io.arg(&self.uri));
         assert!(!text.contains("verification failed"), "{text}");
     }
 
@@ -278,7 +278,7 @@ impl Served {
                 format!("--uri={}", self.uri),
             ])
             .current_dir(folder.path());
-        let text = said(&mut fio);
+        let text = output_of(&mut fio);
         assert_eq!(text.matches("\"error\" : 0").count(), 4, "{text}");
     }
 
@@ -298,7 +298,7 @@ impl Served {
         self.signal(self.nbdkit(), Signal::KILL);
     }
 
-    pub(crate) fn tell_to_end(&self) {
+    pub(crate) fn terminate(&self) {
         self.signal(self.tarn.id(), Signal::TERM);
     }
 
@@ -321,17 +321,17 @@ impl Served {
 
     /// Its exit code and its messages, once it has ended.
     pub(crate) fn ended(&mut self) -> (Option<i32>, String) {
-        let mut told = String::new();
+        let mut messages = String::new();
         let mut error = self.tarn.stderr.take().unwrap();
-        error.read_to_string(&mut told).unwrap();
-        (self.tarn.wait().unwrap().code(), told)
+        error.read_to_string(&mut messages).unwrap();
+        (self.tarn.wait().unwrap().code(), messages)
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
         if let Ok(None) = self.tarn.try_wait() {
-            self.tell_to_end();
+            self.terminate();
             let _ = self.tarn.wait();
         }
     }

@@ -15,7 +15,7 @@ use tarn_client::Client;
 use tempfile::TempDir;
 
 /// The capacity of the dataspaces.
-const ROOM: &str = "96MiB";
+const SPACE: &str = "96MiB";
 
 pub(crate) struct Node {
     name: &'static str,
@@ -66,7 +66,7 @@ impl Node {
             tarnd.display()
         );
         let at = |name: &str| self.memory.path().join(name);
-        let space = |name: &str, root: PathBuf| format!("{name}={}:{ROOM}", root.display());
+        let space = |name: &str, root: PathBuf| format!("{name}={}:{SPACE}", root.display());
         let tarnd = Command::new(tarnd)
             .args(["--node-name", self.name, "--socket"])
             .arg(self.socket())
@@ -98,19 +98,19 @@ impl Node {
 
     /// The output of `tarn` there, when it succeeds.
     pub(crate) fn tarn(&self, arguments: &[&str]) -> String {
-        let (good, text) = self.asked(arguments);
+        let (good, text) = self.run_tarn(arguments);
         assert!(good, "{arguments:?}: {text}");
         text
     }
 
     /// The output of `tarn` there, when it fails.
     pub(crate) fn fails(&self, arguments: &[&str]) -> String {
-        let (good, text) = self.asked(arguments);
+        let (good, text) = self.run_tarn(arguments);
         assert!(!good, "{arguments:?}: {text}");
         text
     }
 
-    fn asked(&self, arguments: &[&str]) -> (bool, String) {
+    fn run_tarn(&self, arguments: &[&str]) -> (bool, String) {
         let Output {
             status,
             stdout,

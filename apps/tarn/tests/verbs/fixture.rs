@@ -1,6 +1,6 @@
 //! A folder of devices, the plug-in, and pairs of programs.
 
-use crate::linked::{library, said, source};
+use crate::linked::{library, output_of, source};
 use crate::nodes::ports::free_port;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -94,7 +94,7 @@ impl Fixture {
     pub(crate) fn program(&self, name: &str, flags: &str) -> String {
         let path = self.path(name);
         let folder = if name == "example" { "" } else { "tests/" };
-        said(
+        output_of(
             Command::new("cc")
                 .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-O1"])
                 .args(["-D_GNU_SOURCE", "-o", &path])
@@ -127,7 +127,7 @@ impl Fixture {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
-        let client = said(&mut command(&["localhost"]));
+        let client = output_of(&mut command(&["localhost"]));
         let output = server.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(output.status.success(), "{program} {options:?}: {text}");
@@ -171,7 +171,7 @@ impl Talks {
         line
     }
 
-    pub(crate) fn say(&mut self, text: &str) {
+    pub(crate) fn message(&mut self, text: &str) {
         let to = self.child.stdin.as_mut().unwrap();
         to.write_all(text.as_bytes()).unwrap();
         to.flush().unwrap();

@@ -1,7 +1,7 @@
 //! Storage memory, by the device: partitions that programs map themselves, and those of the storage peer.
 
 use crate::fixture::{Fixture, Talks, failed};
-use crate::linked::said;
+use crate::linked::output_of;
 use crate::nodes::pairs;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const DATA: u64 = 2 << 20;
 
 fn make(fixture: &Fixture, name: &str, more: &[&str]) {
-    said(
+    output_of(
         fixture
             .tarn(&["partition", "create", name, "2 MiB"])
             .args(more),
@@ -41,11 +41,11 @@ fn an_unmodified_benchmark_writes_to_a_partition() {
     );
     let file = fixture.path("field.partition");
     let server = ["--mmap", &file, "--mmap-offset", "2097152"];
-    let told = fixture.both("ib_write_bw", &["-n", "50", "-s", "65536"], &server);
-    assert!(told[1].contains("65536"), "{}", told[1]);
+    let outputs = fixture.both("ib_write_bw", &["-n", "50", "-s", "65536"], &server);
+    assert!(outputs[1].contains("65536"), "{}", outputs[1]);
     let written = content(&fixture, "field", 1 << 17);
     assert!(written.iter().filter(|&&byte| byte != 0).count() > 1 << 15);
-    assert!(said(&mut fixture.tarn(&["partition", "ls", "."])).contains("field"));
+    assert!(output_of(&mut fixture.tarn(&["partition", "ls", "."])).contains("field"));
 }
 
 /// The example of the guide, on memory and on a disk, in all ways that the peer serves.
@@ -63,8 +63,8 @@ fn a_program_of_libibverbs_alone_uses_a_partition() {
         command
     };
     for name in ["field", "units"] {
-        let told = said(&mut run(&[], &format!("./{name}")));
-        assert_eq!(told, "2097152 bytes: written, read, counted\n");
+        let output = output_of(&mut run(&[], &format!("./{name}")));
+        assert_eq!(output, "2097152 bytes: written, read, counted\n");
         let words: Vec<_> = content(&fixture, name, 4096)
             .chunks(8)
             .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
@@ -72,16 +72,20 @@ fn a_program_of_libibverbs_alone_uses_a_partition() {
         assert_eq!((words[0], words[1], words[511]), (42, 1, 511 * 511));
     }
     // Memory is not persistent, and no flush makes it so, unless that is taken.
-    let told = failed(run(&[], "./field").env("FLUSH", "1"));
-    assert!(told.contains("remote operation error"), "{told}");
-    let told = failed(&mut run(&["--level", "persistent"], "./field"));
-    assert!(told.contains("does not outlive a loss of power"), "{told}");
-    let told = said(run(&["--level", "persistent", "--volatile"], "./field").env("FLUSH", "1"));
-    assert!(told.ends_with("counted, flushed\n"), "{told}");
-    let told = failed(&mut run(&["--read-only"], "./field"));
-    assert!(told.contains("remote access error"), "{told}");
-    let told = failed(&mut run(&[], "./none"));
-    assert!(told.contains("./none"), "{told}");
+    let output = failed(run(&[], "./field").env("FLUSH", "1"));
+    assert!(output.contains("remote operation error"), "{output}");
+    let output = failed(&mut run(&["--level", "persistent"], "./field"));
+    assert!(
+        output.contains("does not outlive a loss of power"),
+        "{output}"
+    );
+    let output =
+        output_of(run(&["--level", "persistent", "--volatile"], "./field").env("FLUSH", "1"));
+    assert!(output.ends_with("counted, flushed\n"), "{output}");
+    let output = failed(&mut run(&["--read-only"], "./field"));
+    assert!(output.contains("remote access error"), "{output}");
+    let output = failed(&mut run(&[], "./none"));
+    assert!(output.contains("./none"), "{output}");
     // The program's own end is the command's.
     let mut command = fixture.tarn(&["verbs", "exec", "--partition", "./field", "--"]);
     let status = command.args(["sh", "-c", "exit 7"]).status().unwrap();
@@ -97,8 +101,8 @@ fn partitions_are_served_and_given_back() {
     };
     make(&fixture, "./field", &[]);
     let storage = fixture.program("storage", "");
-    let told = said(&mut fixture.exec(&[&storage, "own", &fixture.path("field")]));
-    assert_eq!(told, "ok\n");
+    let output = output_of(&mut fixture.exec(&[&storage, "own", &fixture.path("field")]));
+    assert_eq!(output, "ok\n");
     assert!(fixture.is_tidy());
 }
 
@@ -113,8 +117,8 @@ fn the_peer_replaces_no_file() {
     std::fs::write(&file, "results").unwrap();
     std::os::unix::fs::symlink(&file, fixture.path("link")).unwrap();
     for name in ["results.dat", "link"] {
-        let told = failed(&mut fixture.tarn(&["verbs", "serve", "--socket", name, "./field"]));
-        assert!(told.contains("is no socket"), "{told}");
+        let output = failed(&mut fixture.tarn(&["verbs", "serve", "--socket", name, "./field"]));
+        assert!(output.contains("is no socket"), "{output}");
     }
     assert_eq!(
         std::fs::read_to_string(fixture.path("link")).unwrap(),
@@ -146,15 +150,15 @@ fn a_partition_on_a_disk_is_used_in_units() {
             &name,
             "--",
         ];
-        let told = said(
+        let output = output_of(
             fixture
                 .tarn(&options)
                 .args([&example, &name])
                 .env("FLUSH", "1"),
         );
-        assert!(told.ends_with("flushed\n"), "{told}");
+        assert!(output.ends_with("flushed\n"), "{output}");
         assert_eq!(
-            said(fixture.tarn(&options).args([&storage, "check", &name])),
+            output_of(fixture.tarn(&options).args([&storage, "check", &name])),
             "ok\n"
         );
     }
@@ -172,8 +176,8 @@ fn partitions_of_this_node_and_of_another_come_out_as_they_went_in() {
             nodes[0].tarn(&["partition", "create", name, "2 MiB"]);
             let mut command = fixture.tarn(&["verbs", "exec", "--partition", name, "--"]);
             command.args([&storage, "check", name]);
-            let told = said(command.env("TARN_SOCKET", nodes[0].socket()));
-            assert_eq!(told, "ok\n", "{name}");
+            let output = output_of(command.env("TARN_SOCKET", nodes[0].socket()));
+            assert_eq!(output, "ok\n", "{name}");
         }
     }
 }
@@ -207,14 +211,14 @@ fn the_peer_or_a_program_is_killed_in_the_middle() {
         command
     };
     let mut served = serve(&fixture, &socket, &["./field", "./other"]);
-    let told = failed(fixture.tarn(&["partition", "rm", "./field"]).env("X", ""));
-    assert!(told.contains("open"), "{told}");
+    let output = failed(fixture.tarn(&["partition", "rm", "./field"]).env("X", ""));
+    assert!(output.contains("open"), "{output}");
     // A program dies, several times.
     for _ in 0..3 {
         let mut writes = Talks::begin(client("write", "./field"));
         assert_eq!(writes.line(), "writes\n");
         writes.kill();
-        assert_eq!(said(&mut client("check", "./other")), "ok\n");
+        assert_eq!(output_of(&mut client("check", "./other")), "ok\n");
     }
     // The peer dies: its clients get an error at once, and another may serve at the same place.
     let mut writes = Talks::begin(client("write", "./field"));
@@ -229,7 +233,7 @@ fn the_peer_or_a_program_is_killed_in_the_middle() {
             .any(|&byte| byte != 0)
     );
     let served = serve(&fixture, &socket, &["./field"]);
-    assert_eq!(said(&mut client("check", "./field")), "ok\n");
+    assert_eq!(output_of(&mut client("check", "./field")), "ok\n");
     let pid = Pid::from_raw(served.child.id() as i32).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     served.end();

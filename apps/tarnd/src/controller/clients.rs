@@ -253,7 +253,7 @@ fn converse(
     stream.set_read_timeout(Some(Duration::from_millis(1)))?;
     let is_gone = || matches!((&*stream).read(&mut [0]), Ok(0));
     match answer(listener, asker, ask, is_gone) {
-        Some(said) => send_reply(stream, &said),
+        Some(reply) => send_reply(stream, &reply),
         None => Ok(()),
     }
 }
@@ -284,7 +284,7 @@ fn converse_far(
         ),
     };
     match answer(listener, asker, ask, is_gone) {
-        Some(said) => writer.send(&said),
+        Some(reply) => writer.send(&reply),
         None => Ok(()),
     }
 }
@@ -297,17 +297,17 @@ fn answer(
     mut is_gone: impl FnMut() -> bool,
 ) -> Option<ControllerReply> {
     let (reply, answer) = sync_channel(1);
-    let asked = ControllerInput::Asked {
+    let input = ControllerInput::Request {
         user: asker.user,
         groups: asker.groups,
         trusted: asker.trusted,
         ask,
         reply,
     };
-    listener.inputs.send(asked).ok()?;
+    listener.inputs.send(input).ok()?;
     loop {
         match answer.recv_timeout(LOOK) {
-            Ok(said) => return Some(said),
+            Ok(reply) => return Some(reply),
             // Another client asks about the same job now, or the controller ends.
             Err(RecvTimeoutError::Disconnected) => {
                 let text = "somebody else waits for this job's stage now, or the controller ends: ask again";
@@ -337,7 +337,7 @@ fn receive_request(mut stream: &UnixStream) -> io::Result<Result<ControllerReque
     Ok(decode(&body).map_err(|e| RequestError::new(Code::Invalid, e.to_string())))
 }
 
-fn send_reply(mut stream: &UnixStream, said: &ControllerReply) -> io::Result<()> {
-    let frame = encode(said).map_err(io::Error::other)?;
+fn send_reply(mut stream: &UnixStream, reply: &ControllerReply) -> io::Result<()> {
+    let frame = encode(reply).map_err(io::Error::other)?;
     stream.write_all(&frame)
 }

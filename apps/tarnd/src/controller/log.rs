@@ -206,7 +206,7 @@ mod tests {
         });
         let submitted = serde_json::from_value(submitted).unwrap();
         let stage = Stage::Setup(Box::new(submitted));
-        let event = SiteServiceEvent::Asked(tarn_site::SiteRequest {
+        let event = SiteServiceEvent::Requested(tarn_site::SiteRequest {
             token: 1,
             user: 0,
             groups: vec![0],

@@ -164,19 +164,19 @@ impl NodeSessionContext {
     /// Reaches a node again and again.
     fn keep(&self, node: &str) {
         let mut failed = 0;
-        let mut said = String::new();
+        let mut reported = String::new();
         for session in 0.. {
             match self.session(node, session) {
                 Ok(()) => {
                     failed = 0;
-                    said.clear();
+                    reported.clear();
                 }
                 Err(why) => {
                     let why = format!("{why:#}");
                     // A node that is down is reported once.
-                    if why != said {
+                    if why != reported {
                         tracing::warn!(node, "cannot be reached: {why}");
-                        said = why;
+                        reported = why;
                     }
                     failed += 1;
                 }
@@ -307,8 +307,8 @@ impl<'a> OpenNodeSession<'a> {
     /// Tells the controller. `None` when it has ended.
     fn begin(inputs: &'a Sender<ControllerInput>, opened: OpenedNode) -> Option<Self> {
         let open = (opened.node.clone(), opened.session);
-        let told = inputs.send(ControllerInput::Opened(Box::new(opened)));
-        told.ok().map(|()| Self {
+        let sent = inputs.send(ControllerInput::Opened(Box::new(opened)));
+        sent.ok().map(|()| Self {
             inputs,
             node: open.0,
             session: open.1,
@@ -416,14 +416,14 @@ mod tests {
             [|open| drop(open), |_open| panic!("while it reads")];
         for (end, session) in ends.into_iter().zip(3..) {
             let open = OpenNodeSession::begin(&inputs, opened(session)).unwrap();
-            let heard = received.try_recv();
-            assert!(matches!(heard, Ok(ControllerInput::Opened(o)) if o.session == session));
+            let input = received.try_recv();
+            assert!(matches!(input, Ok(ControllerInput::Opened(o)) if o.session == session));
             assert!(received.try_recv().is_err());
             let ended = std::panic::AssertUnwindSafe(|| end(open));
             let _ = std::panic::catch_unwind(ended);
-            let heard = received.try_recv();
+            let input = received.try_recv();
             assert!(
-                matches!(heard, Ok(ControllerInput::Closed { session: s, ref node }) if s == session && node == "n1")
+                matches!(input, Ok(ControllerInput::Closed { session: s, ref node }) if s == session && node == "n1")
             );
         }
         drop(received);

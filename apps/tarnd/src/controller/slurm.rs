@@ -54,16 +54,16 @@ pub(super) fn ask_what_is_drawn(inputs: Sender<ControllerInput>) {
 
 /// The nodes that Slurm knows.
 pub(super) fn nodes() -> Vec<String> {
-    let said = std::process::Command::new("sinfo")
+    let output = std::process::Command::new("sinfo")
         .args(["-h", "-N", "-o", "%N"])
         .output();
-    match said {
-        Ok(said) if said.status.success() => {
-            let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    match output {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
             text.split_whitespace().map(str::to_owned).collect()
         }
-        Ok(said) => {
-            let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        Ok(output) => {
+            let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             tracing::warn!(
                 "Slurm's nodes are not known (sinfo: {why}); each is, when a job has it"
             );
@@ -92,10 +92,10 @@ impl<T: Send + 'static> SlurmNotifier<T> {
         Self { to, last }
     }
 
-    fn start(name: &str, tell: impl FnOnce(&Receiver<T>) + Send + 'static) -> Self {
-        let (to, news) = sync_channel(1);
+    fn start(name: &str, run: impl FnOnce(&Receiver<T>) + Send + 'static) -> Self {
+        let (to, updates) = sync_channel(1);
         let thread = std::thread::Builder::new().name(name.into());
-        match thread.spawn(move || tell(&news)) {
+        match thread.spawn(move || run(&updates)) {
             Ok(_) => Self {
                 to: Some(to),
                 last: None,
@@ -125,7 +125,7 @@ impl<T: Send + 'static> SlurmNotifier<T> {
 }
 
 /// Has `sinfo` show the free space of nodes, if that is `wanted`.
-pub(super) fn rooms(wanted: bool) -> SlurmNotifier<Vec<NodeInfo>> {
+pub(super) fn spaces(wanted: bool) -> SlurmNotifier<Vec<NodeInfo>> {
     match wanted {
         true => SlurmNotifier::start("room", show_all),
         false => SlurmNotifier::silent(),
@@ -149,16 +149,18 @@ pub(super) struct Sleep {
 /// Has Slurm put nodes to sleep, where that is wanted, of those that tarn has nothing on.
 pub(super) fn sleepers(sleep: Option<Sleep>) -> SlurmNotifier<Vec<String>> {
     match sleep {
-        Some(sleep) => SlurmNotifier::start("sleep", move |news| put_all_to_sleep(news, sleep)),
+        Some(sleep) => {
+            SlurmNotifier::start("sleep", move |updates| put_all_to_sleep(updates, sleep))
+        }
         None => SlurmNotifier::silent(),
     }
 }
 
-fn put_all_to_sleep(news: &Receiver<Vec<String>>, sleep: Sleep) {
+fn put_all_to_sleep(updates: &Receiver<Vec<String>>, sleep: Sleep) {
     // Since when Slurm has had no job for those that tarn has nothing on.
     let mut since: BTreeMap<String, Instant> = BTreeMap::new();
     let mut failed = false;
-    for spare in news {
+    for spare in updates {
         let now = Instant::now();
         let idle = match idle() {
             Ok(idle) => idle,
@@ -269,16 +271,16 @@ impl Preferences {
     }
 }
 
-fn exclude_all(news: &Receiver<Vec<WaitingJob>>) {
+fn exclude_all(updates: &Receiver<Vec<WaitingJob>>) {
     let mut preferences = Preferences::default();
-    let mut told: BTreeMap<SlurmJobId, Excluded> = BTreeMap::new();
+    let mut applied: BTreeMap<SlurmJobId, Excluded> = BTreeMap::new();
     // Of an earlier controller, or of when jobs were taken in.
     let mut unknown = excluding().unwrap_or_default();
     let mut began = Instant::now();
     let mut failed = false;
     // Jobs whose change Slurm has refused: the others come first, so that no job holds up those of others.
     let mut refused: BTreeSet<SlurmJobId> = BTreeSet::new();
-    for mut jobs in news {
+    for mut jobs in updates {
         refused.retain(|job| jobs.iter().any(|(of, ..)| of == job));
         jobs.sort_by_key(|(job, ..)| refused.contains(job));
         preferences.restore(&jobs.iter().map(|(job, ..)| *job).collect());
@@ -291,7 +293,7 @@ fn exclude_all(news: &Receiver<Vec<WaitingJob>>) {
         let mut now = BTreeMap::new();
         for (job, excluded, full) in jobs {
             let own = excluded.own.clone();
-            let before = told.remove(&job).unwrap_or(Excluded { own, full });
+            let before = applied.remove(&job).unwrap_or(Excluded { own, full });
             if before == excluded && !unknown.contains(&job) {
                 now.insert(job, excluded);
                 continue;
@@ -319,15 +321,15 @@ fn exclude_all(news: &Receiver<Vec<WaitingJob>>) {
                 }
             }
         }
-        told = now;
+        applied = now;
     }
 }
 
-fn show_all(news: &Receiver<Vec<NodeInfo>>) {
+fn show_all(updates: &Receiver<Vec<NodeInfo>>) {
     let mut shown: BTreeMap<String, String> = BTreeMap::new();
     let mut began = Instant::now();
     let mut failed = false;
-    for nodes in news {
+    for nodes in updates {
         if began.elapsed() >= AGAIN {
             began = Instant::now();
             shown.clear();
@@ -356,17 +358,17 @@ fn show_all(news: &Receiver<Vec<NodeInfo>>) {
 
 /// The text about a node; rounded, so that it changes seldom.
 fn text(node: &NodeInfo) -> String {
-    let room = |capacity: u64, taken: u64| {
+    let space = |capacity: u64, taken: u64| {
         let free = Bytes(capacity.saturating_sub(taken));
         format!("{free} of {}", Bytes(capacity))
     };
     let store = |store: &StoreInfo| match store.is_away {
         true => format!("{} not mounted", store.name),
-        false => format!("{} {}", store.name, room(store.capacity, store.taken)),
+        false => format!("{} {}", store.name, space(store.capacity, store.taken)),
     };
     match (node.up, &node.stores[..]) {
         (false, _) => "tarn does not answer".to_owned(),
-        (true, []) => format!("tarn {} free", room(node.capacity, node.taken)),
+        (true, []) => format!("tarn {} free", space(node.capacity, node.taken)),
         (true, stores) => {
             let stores: Vec<String> = stores.iter().map(store).collect();
             format!("tarn {} free", stores.join(", "))

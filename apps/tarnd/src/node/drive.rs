@@ -32,7 +32,7 @@ const BUG: &str =
 
 /// Something for the thread.
 enum DriverInput {
-    Told(NodeCommand),
+    Command(NodeCommand),
     Call(NodeRequest, SyncSender<NodeReply>),
     /// A message of another node about an attempt.
     Step(NodeId, AttemptId, Vec<u8>),
@@ -75,9 +75,12 @@ impl Give {
 type PreservedFolders = Arc<Mutex<BTreeSet<PathBuf>>>;
 
 /// Sends a notification; false if nobody receives it any more.
-pub(super) fn send_notification(news: &NotificationSender, what: proto::NodeNotification) -> bool {
+pub(super) fn send_notification(
+    notifications: &NotificationSender,
+    what: proto::NodeNotification,
+) -> bool {
     match encode(what) {
-        Ok(bytes) => news.send(bytes),
+        Ok(bytes) => notifications.send(bytes),
         Err(e) => {
             tracing::error!("news are not sent: {e}");
             true
@@ -92,7 +95,7 @@ impl Driver {
     /// Why there is none.
     pub(super) fn start(
         config: Config,
-        news: NotificationSender,
+        notifications: NotificationSender,
         replicas: Arc<Replicas>,
         step_sender: Arc<StepSender>,
         remote_tiers: Arc<RemoteTiers>,
@@ -128,12 +131,12 @@ impl Driver {
                 waiting,
                 ends: its_end,
                 keeps,
-                news,
+                notifications,
                 replicas,
                 inbox,
                 step_sender,
                 remote_tiers,
-                told_of: false,
+                is_progress_reported: false,
                 looked: Instant::now(),
             };
             driving.run();
@@ -152,8 +155,8 @@ impl Driver {
     }
 
     /// Passes commands on; waits while there are many.
-    pub(super) fn enqueue_command(&self, told: NodeCommand) {
-        self.give.give(DriverInput::Told(told));
+    pub(super) fn enqueue_command(&self, command: NodeCommand) {
+        self.give.give(DriverInput::Command(command));
     }
 
     /// Ends the world, though the session continues.
@@ -202,14 +205,14 @@ struct Driving {
     world: Option<Box<Local>>,
     waiting: Receiver<DriverInput>,
     ends: Arc<AtomicBool>,
-    news: NotificationSender,
+    notifications: NotificationSender,
     replicas: Arc<Replicas>,
     inbox: OpenInbox,
     step_sender: Arc<StepSender>,
     remote_tiers: Arc<RemoteTiers>,
     progress: Progress,
     /// Progress was reported, and not yet that there is none.
-    told_of: bool,
+    is_progress_reported: bool,
     looked: Instant,
 }
 
@@ -230,7 +233,10 @@ impl Driving {
         // Its steps end first: nobody gets their events any more.
         let world = self.world.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(world)));
-        send_notification(&self.news, proto::NodeNotification::Broken(why.clone()));
+        send_notification(
+            &self.notifications,
+            proto::NodeNotification::Broken(why.clone()),
+        );
         while !self.ended()
             && let Ok(work) = self.waiting.recv()
         {
@@ -276,11 +282,13 @@ impl Driving {
                 {
                     self.step_sender.ended((*instance, *attempt));
                 }
-                let heard = match what {
+                let is_received = match what {
                     Event::Timer => true,
-                    what => send_notification(&self.news, proto::NodeNotification::Event(what)),
+                    what => {
+                        send_notification(&self.notifications, proto::NodeNotification::Event(what))
+                    }
                 };
-                if !heard {
+                if !is_received {
                     return Ok(());
                 }
                 event = world.poll();
@@ -301,18 +309,18 @@ impl Driving {
         let (transfers, steps) = (self.progress.transfers(), self.progress.steps());
         let goes_on = !transfers.is_empty() || !steps.is_empty();
         // Once more when there is none: the progress reported before is over.
-        let tell = goes_on || self.told_of;
-        self.told_of = goes_on;
-        !tell
+        let is_due = goes_on || self.is_progress_reported;
+        self.is_progress_reported = goes_on;
+        !is_due
             || send_notification(
-                &self.news,
+                &self.notifications,
                 proto::NodeNotification::Progress { transfers, steps },
             )
     }
 
     fn take(&mut self, work: DriverInput) -> Result<(), WorldError> {
         match work {
-            DriverInput::Told(told) => self.handle_command(told),
+            DriverInput::Command(command) => self.handle_command(command),
             DriverInput::Call(call, answer) => {
                 let given = self.answer(call)?;
                 // The caller may have given up.
@@ -332,7 +340,7 @@ impl Driving {
                     step,
                     why: why.clone(),
                 };
-                send_notification(&self.news, undelivered);
+                send_notification(&self.notifications, undelivered);
                 if let Some(world) = &mut self.world {
                     world.undelivered(to, step, &why);
                 }
@@ -343,8 +351,8 @@ impl Driving {
         }
     }
 
-    fn handle_command(&mut self, told: NodeCommand) -> Result<(), WorldError> {
-        match &told {
+    fn handle_command(&mut self, command: NodeCommand) -> Result<(), WorldError> {
+        match &command {
             NodeCommand::NodeLost(node) => self.replicas.lost(*node),
             NodeCommand::NodeBack(node, address) => self.replicas.back(*node, address.clone()),
             NodeCommand::Mark(mark) => self.inbox.mark(*mark),
@@ -354,7 +362,7 @@ impl Driving {
         let Some(world) = &mut self.world else {
             return Ok(());
         };
-        match told {
+        match command {
             NodeCommand::Do(action) => world.perform(&action),
             NodeCommand::Know(parts) => world.know(parts),
             NodeCommand::Pace { own, all } => {
@@ -405,9 +413,9 @@ impl Driving {
             | NodeRequest::Link { .. }
             | NodeRequest::Sweep { .. }
             | NodeRequest::Borrowers { .. }
-            | NodeRequest::Lend { .. }
+            | NodeRequest::Export { .. }
             | NodeRequest::Borrow { .. }
-            | NodeRequest::Room(_)
+            | NodeRequest::TierUsage(_)
             | NodeRequest::Open(_)
             | NodeRequest::Close => NodeReply::Failed("that is not asked of a world".into()),
         })

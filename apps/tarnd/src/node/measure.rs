@@ -46,7 +46,7 @@ pub(super) fn measure(
         // Space of it that is still taken counts.
         tarn_node::exported::settle_idle(&tier.root);
     }
-    let asked = tiers.clone();
+    let requested = tiers.clone();
     for instead in machine::stand_in(&mut tiers, &remembered.0) {
         let (tier, wanted, root) = (&instead.tier, &instead.wanted, &instead.root);
         tracing::warn!(
@@ -76,10 +76,10 @@ pub(super) fn measure(
     cluster.hosts.iter_mut().for_each(|h| h.draw = draw);
     for n in &mut cluster.nodes {
         node.clone_into(&mut n.name);
-        let sizes = asked.iter().map(|t| t.size);
-        for (tier, asked) in n.tiers.iter_mut().zip(sizes) {
+        let sizes = requested.iter().map(|t| t.size);
+        for (tier, size) in n.tiers.iter_mut().zip(sizes) {
             // A size that does not fit is refused of a tier, not of its stand-in.
-            tier.capacity = tier.capacity.min(asked.unwrap_or(u64::MAX));
+            tier.capacity = tier.capacity.min(size.unwrap_or(u64::MAX));
         }
     }
     Ok(cluster)

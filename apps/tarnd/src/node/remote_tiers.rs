@@ -60,7 +60,7 @@ impl RemoteTiers {
             password,
         } = exported.provider_address().clone();
         self.state().exported.insert(key, Arc::new(exported));
-        Ok(NodeReply::Lent(Brick {
+        Ok(NodeReply::Exported(Brick {
             host,
             port,
             user,

@@ -20,7 +20,7 @@ use tarn_proto::local::{
 };
 use tarn_proto::node::{Address, NodeConfig};
 use tarn_sys::beneath::Root;
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::id::{NodeId, TierId, TierRef, TransferId};
 use tarn_types::layout::TierDir;
 use tarn_types::nodes::OwnedNodes;
@@ -45,7 +45,7 @@ pub(super) struct Replicas {
     /// Large pieces are read by it where the peer has it too.
     way: ContentTransport,
     known: Mutex<ReplicaContext>,
-    lent: ExportedPieces,
+    exported: ExportedPieces,
 }
 
 #[derive(Debug, Default)]
@@ -104,7 +104,7 @@ impl Replicas {
             inbox: Arc::default(),
             key: Key(key),
             known: Mutex::default(),
-            lent: ExportedPieces::default(),
+            exported: ExportedPieces::default(),
         }))
     }
 
@@ -192,7 +192,7 @@ impl Replicas {
         to: NodeId,
         timeouts: DataClientTimeouts,
     ) -> Result<Arc<DataClient>, MoverError> {
-        let failed = |why: String| MoverError::new(FailureKind::Io, why);
+        let failed = |why: String| MoverError::new(RunErrorKind::Io, why);
         let found = self.known().nodes.get(&to).cloned();
         let (name, address) =
             found.ok_or_else(|| failed(format!("node {to} is no node of this run")))?;
@@ -353,7 +353,7 @@ impl Registry for Replicas {
 
     fn call(&self, run: &RunId, body: &[u8], control: &Control) -> Result<Called, RegistryError> {
         if !self.is_for_messages(run) {
-            return self.lent.called(body);
+            return self.exported.called(body);
         }
         let taken = match unpack(body)? {
             PeerTarndRequest::Step(message) => self.receive(message, control),
@@ -363,8 +363,8 @@ impl Registry for Replicas {
                 Err(NotOpened::new(Code::Unsupported, text))
             }
         };
-        let said = taken.map_or_else(PeerTarndReply::Refused, |()| PeerTarndReply::Done);
-        Ok(Called::Reply(pack(&said)?))
+        let reply = taken.map_or_else(PeerTarndReply::Refused, |()| PeerTarndReply::Done);
+        Ok(Called::Reply(pack(&reply)?))
     }
 }
 
@@ -376,33 +376,33 @@ pub(super) struct WorldReplicas {
 }
 
 impl Peers for WorldReplicas {
-    fn tree(&self, spot: TierRef, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure> {
-        let failed = |kind, message: String| Failure { kind, message };
+    fn tree(&self, tier_ref: TierRef, key: &StoreKey) -> Result<Arc<dyn PeerTree>, RunError> {
+        let failed = |kind, message: String| RunError { kind, message };
         let known = self.replicas.known();
-        let (name, address) = known.nodes.get(&spot.node).cloned().ok_or_else(|| {
-            let why = format!("nothing is known of the files of node {}", spot.node);
-            failed(FailureKind::Io, why)
+        let (name, address) = known.nodes.get(&tier_ref.node).cloned().ok_or_else(|| {
+            let why = format!("nothing is known of the files of node {}", tier_ref.node);
+            failed(RunErrorKind::Io, why)
         })?;
-        if known.lost.contains(&spot.node) {
+        if known.lost.contains(&tier_ref.node) {
             let why = format!("node {name} is lost, and its data with it");
-            return Err(failed(FailureKind::NodeLost, why));
+            return Err(failed(RunErrorKind::NodeLost, why));
         }
         let limiter = known.limiter.clone();
         drop(known);
         let client = self
             .replicas
             .client(&name, &address, DataClientTimeouts::default());
-        let client = client.map_err(|why| failed(FailureKind::Io, why.to_string()))?;
-        let tree = client.tree(tree_of(spot.tier, key));
+        let client = client.map_err(|why| failed(RunErrorKind::Io, why.to_string()))?;
+        let tree = client.tree(tree_of(tier_ref.tier, key));
         Ok(match limiter {
             Some(limiter) => Arc::new(Paced { tree, limiter }),
             None => Arc::new(tree),
         })
     }
 
-    fn arriving(&self, spot: TierRef, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
+    fn arriving(&self, tier_ref: TierRef, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
         let arriving = Arc::new(Arriving::new());
-        let name = (spot.tier, key.clone());
+        let name = (tier_ref.tier, key.clone());
         let arrival = Arrival {
             replicas: Arc::clone(&self.replicas),
             name: name.clone(),
@@ -416,19 +416,19 @@ impl Peers for WorldReplicas {
         (self.begun)(id);
     }
 
-    fn export_pieces(&self, pieces: Pieces) -> Result<Box<dyn Send>, Failure> {
+    fn export_pieces(&self, pieces: Pieces) -> Result<Box<dyn Send>, RunError> {
         let (instance, attempt) = pieces.step;
         let name = format!("@{instance}.{attempt}");
-        let lent = &self.replicas.lent;
-        match lent.export_pieces(
+        let exported = &self.replicas.exported;
+        match exported.export_pieces(
             name,
             pieces.folders,
             Arc::clone(&self.replicas) as _,
             &pieces.socket,
         ) {
             Ok(lending) => Ok(Box::new(lending)),
-            Err(e) => Err(Failure {
-                kind: FailureKind::Launch,
+            Err(e) => Err(RunError {
+                kind: RunErrorKind::Launch,
                 message: format!(
                     "the socket for its partitions ({}) cannot be made: {e}",
                     pieces.socket.display()
@@ -570,16 +570,16 @@ mod tests {
             replicas: Arc::clone(&replicas),
             begun: Box::new(|_| {}),
         };
-        let (spot, key) = (
+        let (tier_ref, key) = (
             TierRef {
                 node: NodeId(0),
                 tier: TierId(0),
             },
             StoreKey("k.0".into()),
         );
-        let arrival = others.arriving(spot, &key).unwrap();
+        let arrival = others.arriving(tier_ref, &key).unwrap();
         assert!(matches!(tree(b"0/k.0"), Ok(Served::Arriving(_))));
-        let again = others.arriving(spot, &key).unwrap();
+        let again = others.arriving(tier_ref, &key).unwrap();
         arrival.ended(false);
         assert!(
             matches!(tree(b"0/k.0"), Ok(Served::Arriving(_))),

@@ -102,13 +102,13 @@ impl NodeRun {
         let sessions: Vec<NotificationSender> = self.state().sessions.values().cloned().collect();
         let somebody = !sessions.is_empty();
         // A client that is slow to receive it holds nobody up.
-        let tell = move || {
-            sessions
-                .iter()
-                .all(|news| send_notification(news, proto::NodeNotification::Ending))
+        let notify = move || {
+            sessions.iter().all(|notifications| {
+                send_notification(notifications, proto::NodeNotification::Ending)
+            })
         };
         let thread = std::thread::Builder::new().name("tarn-farewell".into());
-        somebody && thread.spawn(tell).is_ok()
+        somebody && thread.spawn(notify).is_ok()
     }
 
     /// Ends the world. False if it does not end in time.
@@ -240,7 +240,7 @@ impl NodeRun {
     fn open(
         &self,
         session: u64,
-        news: &NotificationSender,
+        notifications: &NotificationSender,
         node_config: NodeConfig,
     ) -> anyhow::Result<NodeReply> {
         ensure!(self.world().is_none(), "the run was opened already");
@@ -253,10 +253,10 @@ impl NodeRun {
         let step_sender = StepSender::new(Arc::clone(&self.replicas), node_config.node);
         let step_sender = Arc::new(step_sender?);
         let begun = {
-            let news = news.clone();
+            let notifications = notifications.clone();
             move |id| {
                 // A client that does not receive it any more waits for nothing.
-                send_notification(&news, proto::NodeNotification::Begun(id));
+                send_notification(&notifications, proto::NodeNotification::Begun(id));
             }
         };
         let peers = WorldReplicas {
@@ -266,7 +266,8 @@ impl NodeRun {
         let followers = Arc::clone(&step_sender);
         let config = self.config(node_config, Some(Arc::new(peers)), Some(followers))?;
         let (replicas, tiers) = (Arc::clone(&self.replicas), Arc::clone(&self.remote_tiers));
-        let (world, able) = Driver::start(config, news.clone(), replicas, step_sender, tiers)?;
+        let (world, able) =
+            Driver::start(config, notifications.clone(), replicas, step_sender, tiers)?;
         let mut state = self.state();
         if state.ends {
             drop(state);
@@ -365,7 +366,7 @@ impl NodeRun {
     fn answer(
         self: &Arc<Self>,
         session: u64,
-        news: &NotificationSender,
+        notifications: &NotificationSender,
         call: NodeRequest,
     ) -> anyhow::Result<NodeReply> {
         match call {
@@ -381,12 +382,12 @@ impl NodeRun {
                 measure::link(&self.about.node, &from, &at, &state, &self.replicas)
                     .map(NodeReply::Rate)
             }
-            NodeRequest::Open(node_config) => self.open(session, news, *node_config),
+            NodeRequest::Open(node_config) => self.open(session, notifications, *node_config),
             NodeRequest::Borrowers { roots, workspace } => {
                 let all = roots.iter().map(|r| exported::borrowers(r, &workspace));
                 Ok(NodeReply::Borrowers(all.collect()))
             }
-            NodeRequest::Lend {
+            NodeRequest::Export {
                 tier,
                 root,
                 borrower,
@@ -408,7 +409,9 @@ impl NodeRun {
                 bytes,
                 state,
             } => self.attach_tier((tier, lender), brick, bytes, &state),
-            NodeRequest::Room(roots) => Ok(NodeReply::Room(tarn_node::machine::held_space(&roots))),
+            NodeRequest::TierUsage(roots) => {
+                Ok(NodeReply::TierUsage(tarn_node::machine::held_space(&roots)))
+            }
             NodeRequest::Sweep {
                 workspace,
                 state,
@@ -451,7 +454,7 @@ impl SessionHandler for Sessions {
         &self,
         run: &str,
         _: &str,
-        news: NotificationSender,
+        notifications: NotificationSender,
     ) -> Result<(Vec<u8>, Box<dyn Talk>), SessionOpenError> {
         let host = &self.0;
         if run != host.run {
@@ -468,14 +471,14 @@ impl SessionHandler for Sessions {
         }
         state.next += 1;
         let number = state.next;
-        state.sessions.insert(number, news.clone());
+        state.sessions.insert(number, notifications.clone());
         // Sent under the lock, like the notice that it outdates.
         let _ = host.notify.send(Notice::Session);
         drop(state);
         let talking = NodeRunSession {
             host: Arc::clone(host),
             number,
-            news,
+            notifications,
         };
         Ok((about, Box::new(talking)))
     }
@@ -485,13 +488,13 @@ impl SessionHandler for Sessions {
 struct NodeRunSession {
     host: Arc<NodeRun>,
     number: u64,
-    news: NotificationSender,
+    notifications: NotificationSender,
 }
 
 impl Talk for NodeRunSession {
     fn call(&self, request: Vec<u8>) -> Vec<u8> {
         let call = proto::decode(&request).map_err(anyhow::Error::from);
-        let answer = call.and_then(|call| self.host.answer(self.number, &self.news, call));
+        let answer = call.and_then(|call| self.host.answer(self.number, &self.notifications, call));
         let answer = answer.unwrap_or_else(|why| NodeReply::Failed(why.to_string()));
         let answer = match answer {
             // That is why.
@@ -504,9 +507,9 @@ impl Talk for NodeRunSession {
         })
     }
 
-    fn handle_command(&self, said: Vec<u8>) {
+    fn handle_command(&self, bytes: Vec<u8>) {
         let world = self.host.world();
-        match (proto::decode::<NodeCommand>(&said), world) {
+        match (proto::decode::<NodeCommand>(&bytes), world) {
             (Ok(command), Some(world)) => world.enqueue_command(command),
             (Err(why), _) => self.report_broken(why.to_string()),
             (Ok(_), None) => self.report_broken(NOT_OPENED.to_owned()),
@@ -518,7 +521,7 @@ impl NodeRunSession {
     /// A command cannot be done: nobody may wait for it.
     fn report_broken(&self, why: String) {
         if let Ok(bytes) = proto::encode(proto::NodeNotification::Broken(why)) {
-            self.news.send(bytes);
+            self.notifications.send(bytes);
         }
     }
 }

@@ -45,18 +45,18 @@ struct Inside {
     /// It is at its end when the listener is to close.
     closing: PipeReader,
     control: Control,
-    asked: Arc<PieceHandler>,
+    handler: Arc<PieceHandler>,
 }
 
 impl PieceListener {
     /// Listens at a path in a folder that is there and only this user's.
-    pub(super) fn open(at: &Path, asked: Arc<PieceHandler>) -> io::Result<Self> {
+    pub(super) fn open(at: &Path, handler: Arc<PieceHandler>) -> io::Result<Self> {
         let (closing, wake) = io::pipe()?;
         let inside = Arc::new(Inside {
             listener: listen_at(at)?,
             closing,
             control: Control::default(),
-            asked,
+            handler,
         });
         let mut piece_listener = Self {
             wake: Some(wake),
@@ -165,7 +165,8 @@ impl Inside {
                 write,
             } if *greeted => {
                 let name = (space.as_str(), &*path.0);
-                self.asked.open(node.as_deref(), name, write, &self.control)
+                self.handler
+                    .open(node.as_deref(), name, write, &self.control)
             }
             _ => {
                 let text = "partitions of steps and jobs are opened here, which are as large as was asked for, and nothing else is done for programs";
@@ -180,7 +181,7 @@ impl Inside {
             Some(version) => Reply::Welcome {
                 version,
                 user: rustix::process::geteuid().as_raw(),
-                node: self.asked.node(),
+                node: self.handler.node(),
             },
             None => {
                 let text = "no version of the messages in common: use the same release of tarn";

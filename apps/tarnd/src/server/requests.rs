@@ -234,7 +234,7 @@ impl TarndServer {
                 if let Some(connection) = self.connections.get_mut(&key) {
                     connection.begin_partition_request();
                 }
-                self.workers.give(FileJob::Lend(PartitionRequest {
+                self.workers.give(FileJob::Export(PartitionRequest {
                     to: (key, number),
                     node,
                     space: (space, root),

@@ -65,9 +65,9 @@ impl JobAdmission {
     ) -> Result<String, RequestError> {
         let is_clear = mounts.iter().any(|mount| mount.in_memory);
         let roots = self.roots(mounts)?;
-        let is_lent = mounts.iter().any(|mount| mount.partition);
+        let is_exported = mounts.iter().any(|mount| mount.partition);
         let is_spread = mounts.iter().any(|mount| mount.spread.is_some());
-        let version = match (is_lent, roots.len(), is_clear) {
+        let version = match (is_exported, roots.len(), is_clear) {
             _ if is_spread => 5,
             (true, ..) => 4,
             (_, 2.., _) => 3,

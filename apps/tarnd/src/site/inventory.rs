@@ -79,24 +79,24 @@ impl SiteNodeService {
     pub(super) fn inventory(&self) -> StoreInventory {
         let mut all = StoreInventory::default();
         let mut projects = project::all(&self.stores);
-        let mut asked: BTreeMap<Uid, Vec<Gid>> = BTreeMap::new();
+        let mut projects_of: BTreeMap<Uid, Vec<Gid>> = BTreeMap::new();
         for user in self.pool.users() {
             // A project's data is reported by one of its members who have something here.
             let groups = project::standing(user, self.group_of(user));
             let groups = groups.map(|(_, groups)| groups).unwrap_or_default();
             let (own, others) = projects.into_iter().partition(|gid| groups.contains(gid));
             projects = others;
-            asked.insert(user, own);
+            projects_of.insert(user, own);
         }
-        let works = asked
+        let works = projects_of
             .iter()
             .map(|(user, own)| (*user, Work::Inventory(own.clone())))
             .collect();
-        let mut said = self.answers(works);
-        for (user, own) in asked {
+        let mut answers = self.answers(works);
+        for (user, own) in projects_of {
             let mut whose = vec![Owner::User(user)];
             whose.extend(own.into_iter().map(Owner::Project));
-            let unknown = match said.remove(&user) {
+            let unknown = match answers.remove(&user) {
                 Some(Ok(WorkResult::Inventory { holds, partial })) => {
                     all.holds
                         .extend(holds.into_iter().map(|holding| (user, holding)));
@@ -111,7 +111,7 @@ impl SiteNodeService {
                 other => {
                     let why = match other {
                         Some(Err(why)) => why.text,
-                        Some(Ok(said)) => format!("it replied {said:?}"),
+                        Some(Ok(answer)) => format!("it replied {answer:?}"),
                         None => "their worker does not answer".into(),
                     };
                     let text = format!("this user's data here is not known: {why}");
@@ -150,9 +150,9 @@ impl SiteNodeService {
             .iter()
             .map(|(maker, parts)| (*maker, Work::WrapAnew(parts.iter().cloned().collect())))
             .collect();
-        let said = self.answers(works);
+        let answers = self.answers(works);
         for (maker, parts) in makers {
-            match said.get(&maker) {
+            match answers.get(&maker) {
                 Some(Ok(_)) => {
                     let is_done = |holding: &Holding| {
                         holding.held.part().is_some_and(|part| parts.contains(part))
@@ -175,7 +175,7 @@ impl SiteNodeService {
     fn answers(&self, works: Vec<(Uid, Work)>) -> BTreeMap<Uid, Result<WorkResult, RequestError>> {
         // No order of a controller has such a number.
         let number = |user: Uid| u64::MAX - u64::from(user);
-        let (reports, said) = channel();
+        let (reports, received) = channel();
         let mut left = works.len();
         for (user, work) in works {
             let task = WorkerTask {
@@ -191,7 +191,7 @@ impl SiteNodeService {
         let mut answers = BTreeMap::new();
         while left > 0 {
             let timeout = until.saturating_duration_since(Instant::now());
-            let Ok(report) = said.recv_timeout(timeout) else {
+            let Ok(report) = received.recv_timeout(timeout) else {
                 break;
             };
             if let Report::Worked { number, what } = report {

@@ -1,17 +1,16 @@
 //! The workers: one a user, begun when there is something to do. They end by themselves when they are idle.
 //!
-//! The sender of an order waits for no worker: each user has a queue ([`post`]), with a thread that starts the user's worker, writes to
-//! it and gives it up when it does not answer. So a worker that its user stops or locks out holds up that user alone.
+//! The sender of an order waits for no worker: each user has a queue ([`worker_queue`]), with a thread that starts the user's worker,
+//! writes to it and gives it up when it does not answer. So a worker that its user stops or locks out holds up that user alone.
 
-mod post;
 mod spawn;
 mod worker;
+mod worker_queue;
 
 use super::audit::Audit;
 use super::keys::Secrets;
 use super::stores::NodeStores;
 use super::talk::WorkerConfig;
-use post::{Post, WorkerQueueItem};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -19,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Gid, Report, Uid, Work, WorkResult};
 use tarn_types::line::plain;
+use worker_queue::{WorkerQueue, WorkerQueueItem};
 
 /// Users that have a worker, or wait for one, at a time.
 const MAX_WORKERS: usize = 4096;
@@ -34,14 +34,14 @@ pub(super) struct WorkerPool {
     pub(super) min_uid: Uid,
     pub(super) worker_config: WorkerConfig,
     pub(super) audit: Arc<Audit>,
-    pub(super) posts: Posts,
+    pub(super) queues: WorkerQueues,
     /// Of the session that began last.
     pub(super) secrets: Mutex<Option<Secrets>>,
 }
 
 /// The queues of users.
 #[derive(Default)]
-pub(super) struct Posts(Mutex<BTreeMap<Uid, Arc<Post>>>);
+pub(super) struct WorkerQueues(Mutex<BTreeMap<Uid, Arc<WorkerQueue>>>);
 
 /// A task of a user's worker, and the receiver of its result.
 pub(super) struct WorkerTask {
@@ -99,16 +99,16 @@ impl WorkerPool {
 
     /// Gives a task to a user's worker. Nothing is waited for: its result is reported.
     pub(super) fn give(self: &Arc<Self>, user: Uid, group: Gid, task: WorkerTask) {
-        let post = match self.post(user) {
-            Ok(post) => post,
+        let queue = match self.queue(user) {
+            Ok(queue) => queue,
             Err(why) => return task.refuse(user, &self.audit, why),
         };
-        if let Err((task, why)) = post.add(WorkerQueueItem::Task(group, task), self) {
+        if let Err((task, why)) = queue.add(WorkerQueueItem::Task(group, task), self) {
             task.refuse(user, &self.audit, why);
         }
     }
 
-    fn post(&self, user: Uid) -> Result<Arc<Post>, RequestError> {
+    fn queue(&self, user: Uid) -> Result<Arc<WorkerQueue>, RequestError> {
         if user < self.min_uid {
             let text = format!(
                 "user {user} cannot have data here: users below {} cannot (`--min-uid`)",
@@ -116,28 +116,28 @@ impl WorkerPool {
             );
             return Err(RequestError::new(Code::Denied, text));
         }
-        let mut posts = lock(&self.posts.0);
-        if posts.len() >= MAX_WORKERS && !posts.contains_key(&user) {
-            posts.retain(|_, post| !post.is_idle());
+        let mut queues = lock(&self.queues.0);
+        if queues.len() >= MAX_WORKERS && !queues.contains_key(&user) {
+            worker_queue::forget_idle(&mut queues);
         }
-        if posts.len() >= MAX_WORKERS && !posts.contains_key(&user) {
+        if queues.len() >= MAX_WORKERS && !queues.contains_key(&user) {
             let text = format!("{MAX_WORKERS} users have something done here at a time");
             return Err(RequestError::new(Code::Busy, text));
         }
-        let post = posts
+        let queue = queues
             .entry(user)
-            .or_insert_with(|| Arc::new(Post::new(user)));
-        Ok(Arc::clone(post))
+            .or_insert_with(|| Arc::new(WorkerQueue::new(user)));
+        Ok(Arc::clone(queue))
     }
 
-    fn all(&self) -> Vec<Arc<Post>> {
-        lock(&self.posts.0).values().cloned().collect()
+    fn all(&self) -> Vec<Arc<WorkerQueue>> {
+        lock(&self.queues.0).values().cloned().collect()
     }
 
     /// Stops it, in any worker.
     pub(super) fn stop(self: &Arc<Self>, number: u64) {
-        for post in self.all() {
-            post.stop(number, self);
+        for queue in self.all() {
+            queue.stop(number, self);
         }
     }
 
@@ -145,8 +145,8 @@ impl WorkerPool {
     pub(super) fn rekey(self: &Arc<Self>, secrets: &Secrets) {
         *lock(&self.secrets) = Some(secrets.clone());
         // Workers that begin now get these; running ones are notified.
-        for post in self.all() {
-            post.notify_worker(WorkerQueueItem::Keys, self);
+        for queue in self.all() {
+            queue.notify_worker(WorkerQueueItem::Keys, self);
         }
     }
 }

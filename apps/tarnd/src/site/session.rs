@@ -357,7 +357,7 @@ impl SiteNodeService {
             Work::Send { parts, .. } => parts.iter().map(|(part, _, _)| part).collect(),
             Work::Remove(things) => things.iter().filter_map(StoreContent::part).collect(),
             Work::WrapAnew(parts) => parts.iter().collect(),
-            Work::Lend { .. }
+            Work::Export { .. }
             | Work::Share { .. }
             | Work::Join { .. }
             | Work::CheckDest { .. }

@@ -19,7 +19,7 @@ pub(super) struct SiteRegistry {
     key: Key,
     user: u32,
     /// Pieces of partitions that are spread over the nodes of jobs.
-    lent: ExportedPieces,
+    exported: ExportedPieces,
 }
 
 /// The name and key of a user's data plane.
@@ -39,7 +39,7 @@ pub(super) fn user_key(secret: &SecretBytes, user: u32) -> [u8; KEY_BYTES] {
 }
 
 impl SiteRegistry {
-    pub(super) fn new(roots: Vec<PathBuf>, key: [u8; KEY_BYTES], lent: ExportedPieces) -> Self {
+    pub(super) fn new(roots: Vec<PathBuf>, key: [u8; KEY_BYTES], exported: ExportedPieces) -> Self {
         let user = rustix::process::geteuid().as_raw();
         let (run, key) = credentials(&key, user);
         Self {
@@ -47,7 +47,7 @@ impl SiteRegistry {
             run,
             key,
             user,
-            lent,
+            exported,
         }
     }
 }
@@ -88,6 +88,6 @@ impl Registry for SiteRegistry {
     }
 
     fn call(&self, _: &RunId, body: &[u8], _: &Control) -> Result<Called, RegistryError> {
-        self.lent.called(body)
+        self.exported.called(body)
     }
 }

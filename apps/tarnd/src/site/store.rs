@@ -2,9 +2,9 @@
 //! has its name when it is whole.
 
 mod dest;
+mod exported;
 mod fetch;
 mod holds;
-mod lent;
 mod moves;
 mod outside;
 mod places;
@@ -81,7 +81,7 @@ pub(super) struct UserStore {
     within: Option<Arc<Limiter>>,
     server: DataServer,
     /// Pieces of partitions that are spread over the nodes of jobs, and by which job.
-    lent: ExportedPieces,
+    exported: ExportedPieces,
     shared: Mutex<BTreeMap<SlurmJobId, JobPieceExports>>,
     /// The claims of works: one work at a time has each, as an order may be repeated while its first one is in progress.
     busy: Mutex<BTreeSet<String>>,
@@ -112,8 +112,8 @@ impl UserStore {
             false => ContentTransport::Clear,
         };
         let roots = places.iter().map(|(_, root)| root.clone());
-        let lent = ExportedPieces::default();
-        let site_registry = Arc::new(SiteRegistry::new(roots.collect(), key, lent.clone()));
+        let exported = ExportedPieces::default();
+        let site_registry = Arc::new(SiteRegistry::new(roots.collect(), key, exported.clone()));
         let limits = Limits {
             storages: STREAMS_TO_PIECES,
             ..Limits::default()
@@ -141,7 +141,7 @@ impl UserStore {
             between: worker_config.peer_rate.map(|rate| Limiter::new(rate, 0)),
             within: worker_config.move_rate.map(|rate| Limiter::new(rate, 0)),
             server,
-            lent,
+            exported,
             shared: Mutex::default(),
         };
         store.sweep();
@@ -208,7 +208,7 @@ impl UserStore {
                 let (parts, is_in) = (Published::all(parts, hashes)?, (&*store, memory.is_some()));
                 self.view((job, &dataset), &parts, is_in, control)
             }
-            Work::Lend {
+            Work::Export {
                 job,
                 partition,
                 size,
@@ -516,7 +516,7 @@ impl UserStore {
     }
 
     /// The manifest of a tree as it is stored, sealed or not.
-    fn as_it_lies(
+    fn stored_manifest(
         &self,
         held: &ConfinedPath,
         tree: &Path,
@@ -640,7 +640,7 @@ fn claim_name(work: &Work) -> Option<String> {
         }
         Work::Prepare { job, dataset, .. } => Some(format!("{job} writes {dataset}")),
         Work::View { job, dataset, .. } => Some(format!("{job} reads {dataset}")),
-        Work::Lend { job, partition, .. } => Some(format!("{job} has {partition}")),
+        Work::Export { job, partition, .. } => Some(format!("{job} has {partition}")),
         Work::Share { job, .. } | Work::Join { job, .. } => Some(export_claim_name(*job)),
         Work::Send { dest, .. } => Some(dest.display().to_string()),
         Work::CheckDest { .. }

@@ -126,10 +126,12 @@ impl NodeStores {
         let known: BTreeSet<String> = known.cloned().collect();
         let mut all: Vec<One> = Vec::new();
         for (mut store, mark) in wanted.into_iter().zip(&marks) {
-            let said = mark.as_ref().and_then(|mark| mark.name.as_ref());
-            if let Some(said) = said.filter(|said| **said != store.name && !store.name.is_empty()) {
+            let marked = mark.as_ref().and_then(|mark| mark.name.as_ref());
+            if let Some(marked) =
+                marked.filter(|marked| **marked != store.name && !store.name.is_empty())
+            {
                 bail!(
-                    "the store at {} is `{said}`, not `{}`: are file systems mounted in each other's places? If it is to be called so from now on, remove the line `store {said}` from {MARK} in it",
+                    "the store at {} is `{marked}`, not `{}`: are file systems mounted in each other's places? If it is to be called so from now on, remove the line `store {marked}` from {MARK} in it",
                     store.root.display(),
                     store.name
                 );
@@ -144,13 +146,13 @@ impl NodeStores {
                 ),
                 false => store.root = prepare(&store.root)?,
             }
-            let lies_in = |other: &&One| {
+            let overlaps = |other: &&One| {
                 !is_away
                     && !other.is_away
                     && (store.root.starts_with(&other.wanted.root)
                         || other.wanted.root.starts_with(&store.root))
             };
-            if let Some(other) = all.iter().find(lies_in) {
+            if let Some(other) = all.iter().find(overlaps) {
                 bail!(
                     "store `{}` is inside store `{}`, or contains it: give each a separate folder",
                     store.name,
@@ -430,14 +432,14 @@ mod tests {
         let stores = |all: &[&str]| all.iter().map(|s| wanted(s).unwrap()).collect::<Vec<_>>();
         assert!(check(stores(&["/a:1GiB"]), true).unwrap()[0].is_volatile);
         assert!(check(stores(&["a=/a:1GiB", "b=/b:1GiB"]), false).is_ok());
-        for (all, volatile, says) in [
+        for (all, volatile, expected) in [
             (vec!["a=/a:1GiB", "b=/b:1GiB"], true, "add it to each"),
             (vec!["a=/a:1GiB", "/b:1GiB"], false, "each has a name"),
             (vec!["a=/a:1GiB", "a=/b:1GiB"], false, "two stores"),
             (vec!["a=/a:1GiB"; 9], false, "at most 8"),
         ] {
             let why = check(stores(&all), volatile).unwrap_err().to_string();
-            assert!(why.contains(says), "{why}");
+            assert!(why.contains(expected), "{why}");
         }
     }
 

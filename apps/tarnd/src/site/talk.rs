@@ -83,7 +83,7 @@ pub(super) fn send_message<T: Serialize>(mut to: &UnixStream, what: &T) -> io::R
 }
 
 /// Hears something; `None` when the other side has ended.
-pub(super) fn hear<T: DeserializeOwned>(mut from: &UnixStream) -> io::Result<Option<T>> {
+pub(super) fn receive_message<T: DeserializeOwned>(mut from: &UnixStream) -> io::Result<Option<T>> {
     let mut length = [0; 4];
     match from.read_exact(&mut length) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),

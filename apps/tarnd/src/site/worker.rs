@@ -1,7 +1,7 @@
 //! `tarnd --worker`: work with a user's rights on a node. It is started as that user, by the node's tarnd.
 
 use super::store::UserStore;
-use super::talk::{WorkerCommand, WorkerNotification, hear, send_message};
+use super::talk::{WorkerCommand, WorkerNotification, receive_message, send_message};
 use crate::TarndError;
 use anyhow::Context;
 use rustix::fd::{AsFd, OwnedFd};
@@ -48,9 +48,9 @@ impl StoreWorkQueue {
             let mut waiting = self.waiting.iter();
             waiting.position(|(_, work, _)| may(SlowWork::of(work)))
         };
-        let has_room =
+        let has_space =
             |slow: Option<SlowWork>| slow.is_some_and(|s| self.slow[s as usize] < MAX_SLOW);
-        let at = find(&|slow| slow.is_none()).or_else(|| find(&has_room))?;
+        let at = find(&|slow| slow.is_none()).or_else(|| find(&has_space))?;
         let next = self.waiting.remove(at)?;
         if let Some(slow) = SlowWork::of(&next.1) {
             self.slow[slow as usize] += 1;
@@ -94,7 +94,7 @@ pub(crate) fn run() -> Result<(), TarndError> {
 }
 
 fn serve(socket: UnixStream) -> anyhow::Result<()> {
-    let Some(first) = hear(&socket)
+    let Some(first) = receive_message(&socket)
         .context("standard input is no socket of a tarnd: workers are started by `tarnd --site`")?
     else {
         return Ok(());
@@ -127,8 +127,8 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
     let idle = Arc::clone(&shared);
     let thread = std::thread::Builder::new().name("idle".into());
     thread.spawn(move || idle.end_when_idle())?;
-    while let Some(told) = hear(&socket)? {
-        match told {
+    while let Some(command) = receive_message(&socket)? {
+        match command {
             WorkerCommand::Begin { .. } => {}
             WorkerCommand::Work { number, work } => shared.begin(number, *work)?,
             WorkerCommand::Keys(keys) => shared.store.rekey(keys.wrapping()),
@@ -142,9 +142,9 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn speak(socket: &Mutex<UnixStream>, said: &WorkerNotification) -> std::io::Result<()> {
+fn speak(socket: &Mutex<UnixStream>, notification: &WorkerNotification) -> std::io::Result<()> {
     let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
-    send_message(&socket, said)
+    send_message(&socket, notification)
 }
 
 /// Gives signs that this process is there, until nobody receives them.

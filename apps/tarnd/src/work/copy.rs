@@ -35,7 +35,7 @@ pub(super) fn measure(
     let list = list(shared, &from, control)?;
     let mut size = TaskSize {
         bytes: list.bytes(),
-        room: space_needed(&list),
+        space: space_needed(&list),
     };
     if let (TaskVerb::Move, Some(to)) = (plan.verb, &plan.to)
         && let (
@@ -53,7 +53,7 @@ pub(super) fn measure(
         let there = rustix::fs::fstat(to.folder()).map_err(|e| to.failed("examine", e))?;
         if a == b && there.st_dev == stat.st_dev {
             // Only its name changes.
-            size.room = 0;
+            size.space = 0;
         }
     }
     Ok(size)
@@ -156,7 +156,7 @@ pub(super) fn copy(
         return Ok(done);
     }
     let list = list(shared, &from, control)?;
-    if into_space && space_needed(&list) > plan.room {
+    if into_space && space_needed(&list) > plan.space {
         return Err(grown(from.place()));
     }
     let copied = TreeSource {

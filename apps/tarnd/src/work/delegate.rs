@@ -49,8 +49,8 @@ pub(super) fn hand_over(
         plan.verb == TaskVerb::Move && spec.verify == CopyVerification::Readback && is_copy(spec);
     let known = lock(&shared.taken).get(&plan.id).and_then(|t| t.source);
     let source = match &plan.from {
-        spot @ TaskEndpoint::Path { space: Some(_), .. } if moves => {
-            let held = ConfinedPath::open(spot, false)?;
+        tier_ref @ TaskEndpoint::Path { space: Some(_), .. } if moves => {
+            let held = ConfinedPath::open(tier_ref, false)?;
             let Some(stat) = held.stat()? else {
                 return match plan.resumed {
                     // An earlier tarnd has come to the end.
@@ -67,8 +67,8 @@ pub(super) fn hand_over(
             };
             Some((Ok(held), print))
         }
-        spot @ TaskEndpoint::Far { .. } if moves => {
-            let place = far(spot)?;
+        tier_ref @ TaskEndpoint::Far { .. } if moves => {
+            let place = far(tier_ref)?;
             match peers.list(place, false, control) {
                 Err(why) if why.code == Code::NotFound && plan.resumed => {
                     return Ok(Finish::nothing());
@@ -161,14 +161,14 @@ fn is_there(
     peers: &Asking<'_>,
     control: &Control,
 ) -> Result<bool, RequestError> {
-    let hash = |spot: &TaskEndpoint| match spot {
+    let hash = |tier_ref: &TaskEndpoint| match tier_ref {
         TaskEndpoint::Far { .. } => {
-            let found = peers.list(far(spot)?, true, control)?;
+            let found = peers.list(far(tier_ref)?, true, control)?;
             Ok(normal(found.list, found.single).hash())
         }
         TaskEndpoint::Object(at) => object::content(shared, at, control),
         _ => {
-            let held = ConfinedPath::open(spot, false)?;
+            let held = ConfinedPath::open(tier_ref, false)?;
             let stat = held.stat()?.ok_or_else(|| held.missing())?;
             let single = kind_of(&stat) != FileType::Directory;
             let list = copy::list_of(&shared.mover, &held, held.name(), true, control)?;
@@ -190,7 +190,7 @@ fn await_end(
     control: &Control,
 ) -> Result<TaskOutcome, (RequestError, bool)> {
     let mut pause = ASK_AFTER.0;
-    let mut heard = Instant::now();
+    let mut last_reply = Instant::now();
     loop {
         let until = Instant::now() + pause;
         while Instant::now() < until {
@@ -203,7 +203,7 @@ fn await_end(
         pause = (pause * 2).min(ASK_AFTER.1);
         match peers.ask(node, &PeerTarndRequest::Look(id), control) {
             Ok(PeerTarndReply::Stands(status, outcome)) => {
-                heard = Instant::now();
+                last_reply = Instant::now();
                 control.done.store(status.done, Ordering::Relaxed);
                 if let Some(outcome) = outcome {
                     return Ok(outcome);
@@ -218,7 +218,7 @@ fn await_end(
             }
             Ok(_) => return Err((unexpected(node), true)),
             Err(why) if why.code == Code::Cancelled => return Err((why, true)),
-            Err(why) if heard.elapsed() >= SILENCE => {
+            Err(why) if last_reply.elapsed() >= SILENCE => {
                 let text = format!("{}; the request may still be carried out there", why.text);
                 return Err((RequestError::new(Code::Lost, text), true));
             }

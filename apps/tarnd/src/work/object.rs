@@ -19,7 +19,7 @@ use tarn_ports::{
 };
 use tarn_proto::local::{Checksum, Code, CopyVerification, RequestError};
 use tarn_tasks::{Finish, TaskSize};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
 use tarn_types::object::ObjectUrl;
@@ -55,7 +55,7 @@ pub(super) fn measure(
     let list = list(shared, at, control)?;
     Ok(TaskSize {
         bytes: list.bytes(),
-        room: copy::space_needed(&list),
+        space: copy::space_needed(&list),
     })
 }
 
@@ -90,7 +90,7 @@ pub(super) fn fetch(
     }
     let replaced = if there { copy::stored(shared, &to)? } else { 0 };
     let list = list(shared, at, control)?;
-    if into_space && copy::space_needed(&list) > plan.room {
+    if into_space && copy::space_needed(&list) > plan.space {
         return Err(copy::grown(&at.to_string()));
     }
     let source = TreeSource {
@@ -493,18 +493,18 @@ impl PeerStream for MemoryStream<'_> {
         while got < buffer.len() {
             let Some((start, len)) = self.wanted.front_mut() else {
                 let text = "more was read of the memory than was asked for";
-                return Err(MoverError::new(FailureKind::Io, text));
+                return Err(MoverError::new(RunErrorKind::Io, text));
             };
             let now = usize::try_from(*len)
                 .unwrap_or(usize::MAX)
                 .min(buffer.len() - got);
             let read = pread(side.fd, &mut buffer[got..got + now], side.offset + *start);
             let read = read.map_err(|e| {
-                MoverError::new(FailureKind::Io, memory::refuse(&side, "read", e).text)
+                MoverError::new(RunErrorKind::Io, memory::refuse(&side, "read", e).text)
             })?;
             if read == 0 {
                 let text = memory::shorter(&side).text;
-                return Err(MoverError::new(FailureKind::SourceChanged, text));
+                return Err(MoverError::new(RunErrorKind::SourceChanged, text));
             }
             got += read;
             *start += read as u64;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tarn_partitions::{HEAD, MAX_UNIT, PAGE, PartitionDetails, PartitionFolder, SUFFIX, Serving};
 use tarn_ports::Control;
 use tarn_proto::local::{
-    Allocation, Code, FarPartition, PartitionInfo, PeerTarndReply, PeerTarndRequest, Reply,
+    Allocation, Code, PartitionInfo, PeerTarndReply, PeerTarndRequest, RemotePartition, Reply,
     RequestError, UserId,
 };
 use tarn_tasks::{Finish, TaskSize};
@@ -25,8 +25,8 @@ const CLOSING: Duration = Duration::from_millis(300);
 const BETWEEN: Duration = Duration::from_millis(5);
 
 /// The folder of a partition's file, and its name in it.
-fn place(spot: &TaskEndpoint, make: bool) -> Result<(PartitionFolder, String), RequestError> {
-    let held = ConfinedPath::open(spot, make)?;
+fn place(tier_ref: &TaskEndpoint, make: bool) -> Result<(PartitionFolder, String), RequestError> {
+    let held = ConfinedPath::open(tier_ref, make)?;
     let name = std::str::from_utf8(held.name()).ok();
     let name = name.and_then(|name| name.strip_suffix(SUFFIX));
     let name = name.ok_or_else(|| {
@@ -79,7 +79,7 @@ pub(super) fn measure(
     bytes: u64,
     how: &Allocation,
 ) -> Result<TaskSize, RequestError> {
-    let room = match how {
+    let space = match how {
         // One that is no unit is refused when it is made.
         Allocation::Make { unit, .. } => file(bytes, unit.unwrap_or(0).min(MAX_UNIT)),
         Allocation::MakeWith { .. } => file(bytes, MAX_UNIT),
@@ -89,7 +89,7 @@ pub(super) fn measure(
             file(bytes, info.unit).saturating_sub(takes(&info))
         }
     };
-    Ok(TaskSize { bytes: 0, room })
+    Ok(TaskSize { bytes: 0, space })
 }
 
 /// Makes one, or gives it another size.
@@ -152,11 +152,11 @@ pub(crate) fn serve(
     write: bool,
 ) -> Result<Serving, RequestError> {
     let shown = PathBuf::from(format!("{}/{}", space.0, String::from_utf8_lossy(path)));
-    let spot = TaskEndpoint::Path {
+    let tier_ref = TaskEndpoint::Path {
         space: Some(space),
         path: path.to_vec(),
     };
-    let (folder, name) = place(&spot, false)?;
+    let (folder, name) = place(&tier_ref, false)?;
     let (file, _) = folder.export_file(&name, write)?;
     Serving::new(file, &shown, write)
 }
@@ -172,18 +172,18 @@ pub(crate) fn list(
         b"" => SUFFIX.as_bytes().to_vec(),
         path => [path, b"/", SUFFIX.as_bytes()].concat(),
     };
-    let spot = TaskEndpoint::Path {
+    let tier_ref = TaskEndpoint::Path {
         space: Some(space),
         path: inside,
     };
-    let folder = folder_of(&ConfinedPath::open(&spot, false)?)?;
-    let mut room = MAX_LISTED;
+    let folder = folder_of(&ConfinedPath::open(&tier_ref, false)?)?;
+    let mut space = MAX_LISTED;
     let all = folder.list()?.into_iter();
     let wanted = all.filter(|info| *info.name > *after && admits(info));
     let some = wanted.map_while(|info| {
         let text = info.damaged.as_ref().map_or(0, String::len);
         let takes = LISTED + info.name.len() + text + 8 * info.grants.len();
-        room = room.checked_sub(takes)?;
+        space = space.checked_sub(takes)?;
         Some(PartitionInfo::from(info))
     });
     Ok(some.collect())
@@ -262,18 +262,18 @@ impl PartitionRequest {
             );
             RequestError::new(Code::Denied, text)
         };
-        let spot = TaskEndpoint::Path {
+        let tier_ref = TaskEndpoint::Path {
             space: Some(self.space.clone()),
             path: self.path.clone(),
         };
-        let (folder, name) = match (place(&spot, false), &self.guest) {
+        let (folder, name) = match (place(&tier_ref, false), &self.guest) {
             (Err(_), Some(_)) => return Err(denied()),
             (found, _) => found?,
         };
         match (folder.export_file(&name, write), &self.guest) {
             (Ok((file, info)), _) if self.admits(&info, write) => Ok(file),
             (Ok(_) | Err(_), Some(_)) => Err(denied()),
-            (lent, None) => lent.map(|(file, _)| file),
+            (exported, None) => exported.map(|(file, _)| file),
         }
     }
 
@@ -282,8 +282,8 @@ impl PartitionRequest {
         &self,
         shared: &FilePoolState,
         write: bool,
-    ) -> Result<(FarPartition, OwnedFd), RequestError> {
-        let ask = PeerTarndRequest::Lend {
+    ) -> Result<(RemotePartition, OwnedFd), RequestError> {
+        let ask = PeerTarndRequest::Export {
             space: self.space.0.clone(),
             path: self.path.as_slice().into(),
             write,

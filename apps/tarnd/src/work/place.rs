@@ -84,8 +84,8 @@ fn beneath(root: &OwnedFd, folder: &[u8]) -> Result<OwnedFd, Errno> {
 
 impl ConfinedPath {
     /// Opens the folder that holds a place; with `make`, folders that are missing are made.
-    pub(crate) fn open(spot: &TaskEndpoint, make: bool) -> Result<Self, RequestError> {
-        let TaskEndpoint::Path { space, path } = spot else {
+    pub(crate) fn open(tier_ref: &TaskEndpoint, make: bool) -> Result<Self, RequestError> {
+        let TaskEndpoint::Path { space, path } = tier_ref else {
             let text = "that is no path of this node";
             return Err(RequestError::new(Code::Internal, text));
         };

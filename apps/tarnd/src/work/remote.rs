@@ -14,7 +14,7 @@ use tarn_proto::local::{
     Code, CopyVerification, PeerTarndReply, PeerTarndRequest, RequestError, TaskId,
 };
 use tarn_tasks::{Finish, TaskSize};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{EntryKind, Manifest};
 
@@ -25,8 +25,8 @@ const AHEAD: u64 = 4;
 /// Node, dataspace and path.
 pub(super) type PeerPath<'a> = (&'a str, &'a str, &'a [u8]);
 
-pub(super) fn far(spot: &TaskEndpoint) -> Result<PeerPath<'_>, RequestError> {
-    match spot {
+pub(super) fn far(tier_ref: &TaskEndpoint) -> Result<PeerPath<'_>, RequestError> {
+    match tier_ref {
         TaskEndpoint::Far { node, space, path } => Ok((node, space, path)),
         _ => Err(RequestError::new(
             Code::Internal,
@@ -67,7 +67,7 @@ pub(super) fn noted(tree: RemoteTree, plan: &TaskPlan) -> Arc<dyn PeerTree> {
 fn note<T>(failed: &AtomicBool, result: Result<T, MoverError>) -> Result<T, MoverError> {
     if result
         .as_ref()
-        .is_err_and(|e| e.failure.kind == FailureKind::Io)
+        .is_err_and(|e| e.failure.kind == RunErrorKind::Io)
     {
         failed.store(true, Ordering::Relaxed);
     }
@@ -152,7 +152,7 @@ pub(super) fn measure(
     match Asking::of(shared, plan)?.list(far(&plan.from)?, false, control) {
         Ok(found) => Ok(TaskSize {
             bytes: found.list.bytes(),
-            room: copy::space_needed(&found.list),
+            space: copy::space_needed(&found.list),
         }),
         Err(why) if plan.resumed && plan.verb == TaskVerb::Move && why.code == Code::NotFound => {
             Ok(TaskSize::default())
@@ -201,7 +201,7 @@ pub(super) fn fetch(
         return end(shared, plan, (peers, place), (&list, print), &to, 0);
     }
     let replaced = if there { copy::stored(shared, &to)? } else { 0 };
-    if into_space && copy::space_needed(&list) > plan.room {
+    if into_space && copy::space_needed(&list) > plan.space {
         return Err(copy::grown(&show(place)));
     }
     let name = list.entries.first().map(|e| e.path.clone());
@@ -348,16 +348,16 @@ pub(super) fn pour(
     let all = size.div_ceil(PIECE);
     let mut buffer = vec![0; usize::try_from(PIECE.min(size)).unwrap_or(0)];
     let mut hasher = ContentHasher::default();
-    let mut asked = 0;
+    let mut requested = 0;
     for at in 0..all {
         if control.cancelled() {
             return Err(RequestError::new(Code::Cancelled, "cancelled"));
         }
-        while asked < all.min(at + AHEAD) {
+        while requested < all.min(at + AHEAD) {
             stream
-                .ask(&[piece(asked)])
+                .ask(&[piece(requested)])
                 .map_err(|e| to_request_error(&e, &[]))?;
-            asked += 1;
+            requested += 1;
         }
         let part = &mut buffer[..usize::try_from(piece(at).len).unwrap_or(0)];
         if let Some(limiter) = &limiter {

@@ -58,7 +58,7 @@ impl std::ops::Deref for Made {
     }
 }
 
-pub(crate) fn spot(node: u32) -> TierRef {
+pub(crate) fn tier_ref(node: u32) -> TierRef {
     TierRef {
         node: NodeId(node),
         tier: TierId(0),
@@ -309,14 +309,17 @@ impl Bed {
             lost: Duration::from_millis(timeout.1),
             connect: LONG,
         };
-        let (said, news) = channel();
+        let (sender, notifications) = channel();
         let session = NodeSession::open(at, &self.keys, timeout, RUN, &started.node, move |n| {
-            let _ = said.send(n);
+            let _ = sender.send(n);
         });
         let session = session.unwrap();
         let about: NodeStartReport = serde_json::from_slice(session.about()).unwrap();
         assert_eq!(about, *started);
-        Client { session, news }
+        Client {
+            session,
+            notifications,
+        }
     }
 
     pub(crate) fn measure(&self, node: &str) -> NodeRequest {
@@ -455,7 +458,7 @@ impl Drop for Node {
 /// The client of a node, in the place of `tarn run`.
 pub(crate) struct Client {
     pub(crate) session: NodeSession,
-    pub(crate) news: Receiver<Option<Vec<u8>>>,
+    pub(crate) notifications: Receiver<Option<Vec<u8>>>,
 }
 
 impl Client {
@@ -485,24 +488,24 @@ impl Client {
         assert!(matches!(cleaned, NodeReply::Cleaned(_)), "{cleaned:?}");
     }
 
-    pub(crate) fn tell(&self, told: NodeCommand) {
-        self.session.send_command(encode(told).unwrap()).unwrap();
+    pub(crate) fn send_command(&self, command: NodeCommand) {
+        self.session.send_command(encode(command).unwrap()).unwrap();
     }
 
     pub(crate) fn order(&self, what: Do) {
         let why = Reason::Needed;
-        self.tell(NodeCommand::Do(Action { what, why }));
+        self.send_command(NodeCommand::Do(Action { what, why }));
     }
 
     /// Its next notification; none when the session is over.
-    pub(crate) fn heard(&self) -> Option<NodeNotification> {
-        let said = self.news.recv_timeout(LONG).unwrap();
-        said.map(|bytes| decode(&bytes).unwrap())
+    pub(crate) fn next_notification(&self) -> Option<NodeNotification> {
+        let bytes = self.notifications.recv_timeout(LONG).unwrap();
+        bytes.map(|bytes| decode(&bytes).unwrap())
     }
 
     pub(crate) fn event(&self) -> Event {
         loop {
-            match self.heard() {
+            match self.next_notification() {
                 Some(
                     NodeNotification::Event(Event::Capacity { .. })
                     | NodeNotification::Progress { .. }
@@ -536,7 +539,7 @@ impl Client {
             },
             attempt,
             item: None,
-            nodes: nodes.iter().map(|n| spot(*n)).collect(),
+            nodes: nodes.iter().map(|n| tier_ref(*n)).collect(),
             views: vec![vec![]],
             identity: Hash::default(),
             store: format!("{RUN}.s{step}.a{attempt}"),
@@ -555,10 +558,10 @@ impl Client {
             } => outputs,
             other => panic!("{other:?}"),
         };
-        let [(info, spots)] = &outputs[0].parts[..] else {
+        let [(info, tier_refs)] = &outputs[0].parts[..] else {
             panic!("{outputs:?}");
         };
-        assert_eq!(spots, &[spot(node)]);
+        assert_eq!(tier_refs, &[tier_ref(node)]);
         info.clone()
     }
 }

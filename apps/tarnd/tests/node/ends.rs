@@ -83,7 +83,7 @@ fn a_client_is_killed() {
     // tarnd is still there for the run, and so is its data.
     let client = bed.connect(&node.started);
     client.open(bed.node_config(&[(&node, &client)], 0));
-    let at = Place::Node(spot(0));
+    let at = Place::Node(tier_ref(0));
     let key = tarn_types::part::StoreKey(format!("{RUN}.s0.a1.0"));
     let wanted = vec![(part(MAKES), key.clone(), at.clone())];
     let found = client.call(NodeRequest::Inventory(wanted));
@@ -174,8 +174,8 @@ fn steps_end_with_tarnd() {
         assert!(node.ended().success());
         bed.wait_for_silence();
         let mut last = None;
-        while let Some(heard) = client.heard() {
-            last = Some(heard);
+        while let Some(notification) = client.next_notification() {
+            last = Some(notification);
         }
         // A signal is reported, so that the run knows that nobody was lost by accident.
         assert_eq!(last == Some(NodeNotification::Ending), !closes, "{last:?}");

@@ -12,7 +12,7 @@ use tarn_data_plane::{ContentTransport, DataClient as Peer, DataClientTimeouts, 
 use tarn_ports::Control;
 use tarn_proto::local::{Code, PeerTarndReply, PeerTarndRequest, StepMessage, pack, unpack};
 use tarn_proto::node::{Address, NodeCommand, NodeConfig, NodeReply, NodeRequest};
-use tarn_types::event::{AttemptOutcome, FailureKind, Output};
+use tarn_types::event::{AttemptOutcome, Output, RunErrorKind};
 use tarn_types::id::{InstanceId, NodeId, StepId};
 use tarn_types::nodes::{AttemptId, Staying};
 
@@ -114,14 +114,14 @@ fn a_message_waits_for_its_mark() {
     let Some(two) = two(&bed, |_| ()) else { return };
     let [first, second] = &two.clients;
     let step = attempt(PAIR, 1);
-    first.tell(NodeCommand::Lead { step, mark: 5 });
+    first.send_command(NodeCommand::Lead { step, mark: 5 });
     first.begin_on(PAIR, 1, &[0, 1]);
     // It is led, and nothing of it is seen on the other node, although that has had a mark.
     let work = |node| bed.tier(node).work().join(format!("s{PAIR}.0.1"));
-    second.tell(NodeCommand::Mark(4));
+    second.send_command(NodeCommand::Mark(4));
     std::thread::sleep(Duration::from_millis(500));
     assert!(!work("n2").exists());
-    second.tell(NodeCommand::Mark(5));
+    second.send_command(NodeCommand::Mark(5));
     two.committed();
 }
 
@@ -254,7 +254,7 @@ fn who_cannot_be_reached_fails_the_attempt_by_name() {
         match two.ended() {
             AttemptOutcome::Failed { failure, .. } => {
                 // It counts as a try, as one of a lost node would not.
-                assert_eq!(failure.kind, FailureKind::Io, "{}", failure.message);
+                assert_eq!(failure.kind, RunErrorKind::Io, "{}", failure.message);
                 let names = format!("node n{} could not give node n{}", from.0 + 1, to.0 + 1);
                 assert!(failure.message.contains(&names), "{}", failure.message);
                 let why = failure.message.contains("cannot be reached");
@@ -314,37 +314,40 @@ fn only_a_node_of_the_run_is_heard_and_no_lost_one() {
             piece: b"{}".to_vec(),
         })
     };
-    let said = |run, key, ask: &PeerTarndRequest| -> Option<PeerTarndReply> {
+    let reply_to = |run, key, ask: &PeerTarndRequest| -> Option<PeerTarndReply> {
         let peer = two.peer(run, key);
         let reply = peer.call(&pack(ask).unwrap(), &Control::default());
         unpack(&reply.ok()?).ok()
     };
-    let refused = |said| match said {
+    let refused = |reply| match reply {
         Some(PeerTarndReply::Refused(why)) => Some(why.code),
         _ => None,
     };
     // With the run's own key; with another; of no other node of the run; on a stream for content; and bytes that are no message.
-    assert_eq!(said(run, Key(bed.data.1), &message(0)), None);
-    assert_eq!(said(run, Key([9; 32]), &message(0)), None);
+    assert_eq!(reply_to(run, Key(bed.data.1), &message(0)), None);
+    assert_eq!(reply_to(run, Key([9; 32]), &message(0)), None);
     let key = || derive("key");
     for stranger in [1, 2, 77] {
-        let said = said(run, key(), &message(stranger));
-        assert_eq!(refused(said), Some(Code::Denied));
+        let reply = reply_to(run, key(), &message(stranger));
+        assert_eq!(refused(reply), Some(Code::Denied));
     }
-    let on_another = said(bulk_run, Key(bed.data.1), &message(0));
+    let on_another = reply_to(bulk_run, Key(bed.data.1), &message(0));
     assert_eq!(refused(on_another), Some(Code::Unsupported));
-    let no_message = said(run, key(), &PeerTarndRequest::Look(7));
+    let no_message = reply_to(run, key(), &PeerTarndRequest::Look(7));
     assert_eq!(refused(no_message), Some(Code::Unsupported));
-    assert_eq!(said(run, key(), &message(0)), Some(PeerTarndReply::Done));
+    assert_eq!(
+        reply_to(run, key(), &message(0)),
+        Some(PeerTarndReply::Done)
+    );
     // A lost node's messages are refused until it is back.
-    second.tell(NodeCommand::NodeLost(NodeId(0)));
+    second.send_command(NodeCommand::NodeLost(NodeId(0)));
     until("it is lost", || {
-        refused(said(run, key(), &message(0))) == Some(Code::Lost)
+        refused(reply_to(run, key(), &message(0))) == Some(Code::Lost)
     });
     first.begin_on(PAIR, 1, &[0, 1]);
     std::thread::sleep(Duration::from_millis(500));
     assert!(!bed.tier("n2").work().join(format!("s{PAIR}.0.1")).exists());
     let back = NodeCommand::NodeBack(NodeId(0), local(two.nodes[0].started.data));
-    second.tell(back);
+    second.send_command(back);
     two.committed();
 }

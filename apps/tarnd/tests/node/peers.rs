@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest, decode};
 use tarn_stream::hello::{CLEAR, Hello, NO_VERSION, SEALED, Welcome};
 use tarn_types::action::Do;
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind};
+use tarn_types::event::{AttemptOutcome, Event, RunError, RunErrorKind};
 use tarn_types::id::{DataId, NodeId, TransferId};
 use tarn_types::nodes::Staying;
 use tarn_types::part::{PartMove, Place, Transfer, TransferKind, Verify};
@@ -82,7 +82,7 @@ fn moved(bed: &Bed, one: &Node, two: &Node) -> (Client, Client) {
     first.clean(Staying::default());
     second.clean(Staying::default());
     let large = first.run(LARGE, 0);
-    second.tell(NodeCommand::Know(vec![(part(LARGE), large.clone())]));
+    second.send_command(NodeCommand::Know(vec![(part(LARGE), large.clone())]));
     second.order(transfer(1));
     match second.event() {
         Event::TransferDone { hashes, .. } => assert_eq!(hashes, [large.hash.unwrap()]),
@@ -172,13 +172,14 @@ pub(crate) fn until_ended(
     loop {
         more(began.elapsed());
         for (from, client) in (0u32..).map(NodeId).zip(both) {
-            let Ok(Some(said)) = client.news.recv_timeout(Duration::from_millis(5)) else {
+            let Ok(Some(bytes)) = client.notifications.recv_timeout(Duration::from_millis(5))
+            else {
                 assert!(began.elapsed() < LONG, "the step does not end");
                 continue;
             };
-            match decode(&said).unwrap() {
+            match decode(&bytes).unwrap() {
                 NodeNotification::Undelivered { to, step, why } => {
-                    both[to.at()].tell(NodeCommand::Undelivered { from, step, why });
+                    both[to.at()].send_command(NodeCommand::Undelivered { from, step, why });
                 }
                 NodeNotification::Event(Event::Ended { ended, .. }) => return ended,
                 NodeNotification::Event(Event::Capacity { .. })
@@ -222,12 +223,12 @@ fn a_step_runs_on_two_nodes() {
     let lose = |after: Duration| {
         if after.as_secs() >= 1 && !std::mem::replace(&mut killed, true) {
             two.kill();
-            first.tell(NodeCommand::NodeLost(NodeId(1)));
+            first.send_command(NodeCommand::NodeLost(NodeId(1)));
         }
     };
     match until_ended(&first, &second, lose) {
         AttemptOutcome::Failed { failure, .. } => {
-            assert_eq!(failure.kind, FailureKind::NodeLost, "{}", failure.message);
+            assert_eq!(failure.kind, RunErrorKind::NodeLost, "{}", failure.message);
         }
         other => panic!("{other:?}"),
     }
@@ -241,9 +242,9 @@ pub(crate) fn transfer(id: u64) -> Do {
         version: 1,
         parts: vec![PartMove {
             part: part(LARGE),
-            from: Place::Node(spot(0)),
+            from: Place::Node(tier_ref(0)),
         }],
-        to: Place::Node(spot(1)),
+        to: Place::Node(tier_ref(1)),
         kind: TransferKind::Peer,
         verify: Verify::Copy,
         priority: 1,
@@ -268,7 +269,7 @@ pub(crate) fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-fn failed(event: Event) -> Failure {
+fn failed(event: Event) -> RunError {
     match event {
         Event::TransferFailed { failure, .. } => failure,
         other => panic!("{other:?}"),
@@ -288,7 +289,7 @@ fn a_replica_is_pulled() {
     first.clean(Staying::default());
     second.clean(Staying::default());
     let large = first.run(LARGE, 0);
-    second.tell(NodeCommand::Know(vec![(part(LARGE), large.clone())]));
+    second.send_command(NodeCommand::Know(vec![(part(LARGE), large.clone())]));
     second.order(transfer(1));
     match second.event() {
         Event::TransferDone { bytes, hashes, .. } => {
@@ -301,7 +302,7 @@ fn a_replica_is_pulled() {
     assert_eq!(from.len(), 9);
     assert!(from == to);
     // Evicted data is not served any more.
-    let at = Place::Node(spot(0));
+    let at = Place::Node(tier_ref(0));
     let (gone, key) = (part(LARGE), large.key.clone());
     first.order(Do::Evict {
         part: gone,
@@ -312,11 +313,11 @@ fn a_replica_is_pulled() {
     second.order(transfer(2));
     let failure = failed(second.event());
     assert!(
-        failure.kind == FailureKind::Corrupt && failure.message.contains("n1"),
+        failure.kind == RunErrorKind::Corrupt && failure.message.contains("n1"),
         "what is gone behind a run's back is as good as damaged: {failure:?}"
     );
-    second.tell(NodeCommand::NodeLost(NodeId(0)));
+    second.send_command(NodeCommand::NodeLost(NodeId(0)));
     second.order(transfer(3));
     let failure = failed(second.event());
-    assert_eq!(failure.kind, FailureKind::NodeLost, "{failure:?}");
+    assert_eq!(failure.kind, RunErrorKind::NodeLost, "{failure:?}");
 }

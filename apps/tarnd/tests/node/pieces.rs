@@ -85,13 +85,13 @@ impl Two {
     fn run(&self, bed: &Bed, attempt: u32, meanwhile: impl FnOnce()) {
         std::fs::write(bed.path("wait"), "").unwrap();
         let [first, second] = &self.clients;
-        let lent = PartitionAssignment {
+        let exported = PartitionAssignment {
             partition: PartitionId(0),
             key: StoreKey("field.s3.0.1".into()),
-            spots: vec![spot(0), spot(1)],
+            tier_refs: vec![tier_ref(0), tier_ref(1)],
             filled: false,
         };
-        first.begin_with(PAIR, attempt, &[0, 1], vec![lent]);
+        first.begin_with(PAIR, attempt, &[0, 1], vec![exported]);
         let mut meanwhile = Some(meanwhile);
         let ended = until_ended(first, second, |after| {
             let there = ["n1", "n2"]
@@ -121,7 +121,7 @@ impl Two {
     }
 
     /// The reply of a node's data server to a client with this key.
-    fn asked(
+    fn call_data_server(
         &self,
         bed: &Bed,
         key: [u8; 32],
@@ -150,8 +150,8 @@ fn socket(bed: &Bed, node: &str, attempt: u32) -> PathBuf {
     work.join(format!("s{PAIR}.0.{attempt}")).join("door/tarnd")
 }
 
-fn lend(space: &str, file: &[u8]) -> PeerTarndRequest {
-    PeerTarndRequest::Lend {
+fn export(space: &str, file: &[u8]) -> PeerTarndRequest {
+    PeerTarndRequest::Export {
         space: space.into(),
         path: file.into(),
         write: true,
@@ -235,11 +235,11 @@ fn a_step_has_those_of_both_nodes() {
         );
         // A client without the run's key learns nothing, a client with it only the exported pieces.
         let right = bed.data.1;
-        let none = two.asked(&bed, [9; 32], &lend("@s3.0.1", FILE));
+        let none = two.call_data_server(&bed, [9; 32], &export("@s3.0.1", FILE));
         assert!(none.is_err(), "{none:?}");
         assert!(matches!(
-            two.asked(&bed, right, &lend("@s3.0.1", FILE)),
-            Ok(PeerTarndReply::Lent(_))
+            two.call_data_server(&bed, right, &export("@s3.0.1", FILE)),
+            Ok(PeerTarndReply::Exported(_))
         ));
         for (space, file) in [
             ("@s3.0.2", FILE),
@@ -247,18 +247,20 @@ fn a_step_has_those_of_both_nodes() {
             ("@s3.0.1", b"/etc/passwd.partition"),
             ("@s3.0.1", b".partition"),
         ] {
-            let said = two.asked(&bed, right, &lend(space, file));
+            let reply = two.call_data_server(&bed, right, &export(space, file));
             let gone =
-                matches!(&said, Ok(PeerTarndReply::Refused(why)) if why.code == Code::NotFound);
-            assert!(gone, "{said:?}");
+                matches!(&reply, Ok(PeerTarndReply::Refused(why)) if why.code == Code::NotFound);
+            assert!(gone, "{reply:?}");
         }
         let list = PeerTarndRequest::Partitions {
             space: "@s3.0.1".into(),
             path: b"".into(),
             after: String::new(),
         };
-        let said = two.asked(&bed, right, &list);
-        assert!(matches!(&said, Ok(PeerTarndReply::Refused(why)) if why.code == Code::Unsupported));
+        let reply = two.call_data_server(&bed, right, &list);
+        assert!(
+            matches!(&reply, Ok(PeerTarndReply::Refused(why)) if why.code == Code::Unsupported)
+        );
         cut = Some(stream);
     });
     // A stream that outlives the step is cut, and the piece gone when the step has ended.
@@ -272,8 +274,8 @@ fn a_step_has_those_of_both_nodes() {
         let work = std::fs::read_dir(bed.tier(node).work());
         assert_eq!(work.into_iter().flatten().count(), 0, "on {node}");
     }
-    let said = two.asked(&bed, bed.data.1, &lend("@s3.0.1", FILE));
-    assert!(matches!(said, Ok(PeerTarndReply::Refused(_))), "{said:?}");
+    let reply = two.call_data_server(&bed, bed.data.1, &export("@s3.0.1", FILE));
+    assert!(matches!(reply, Ok(PeerTarndReply::Refused(_))), "{reply:?}");
     // Another attempt has its own.
     two.run(&bed, 2, || {
         let program = Program::connect(&socket(&bed, "n2", 2), None).unwrap();

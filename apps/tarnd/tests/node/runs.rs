@@ -4,7 +4,7 @@ use crate::Test;
 use crate::bed::*;
 use rustix::process::Resource;
 use tarn_proto::node::{NodeCommand, NodeNotification, NodeReply, NodeRequest, VERSION};
-use tarn_types::event::{AttemptOutcome, Event, FailureKind};
+use tarn_types::event::{AttemptOutcome, Event, RunErrorKind};
 use tarn_types::nodes::{PathAppearance, Phase, Staying};
 use tarn_types::part::Place;
 
@@ -12,7 +12,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("runs::a_run_of_one_node", a_run_of_one_node),
     (
         "runs::progress_is_told_while_something_goes_on",
-        progress_is_told,
+        progress_is_reported,
     ),
     (
         "runs::a_step_that_does_not_listen_is_killed",
@@ -61,7 +61,7 @@ fn a_run_of_one_node() {
     assert!(bed.state().manifest(WORKSPACE, &made.key).is_file());
     let there = NodeRequest::Exist(vec![replica.clone(), bed.path("none")]);
     assert_eq!(client.call(there), NodeReply::There(vec![true, false]));
-    let at = Place::Node(spot(0));
+    let at = Place::Node(tier_ref(0));
     let wanted = NodeRequest::Inventory(vec![(part(MAKES), made.key.clone(), at.clone())]);
     assert_eq!(
         client.call(wanted),
@@ -76,13 +76,13 @@ fn a_run_of_one_node() {
     assert!(node.ended().success());
 }
 
-fn progress_is_told() {
+fn progress_is_reported() {
     let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let client = bed.opened(&node);
     client.begin(BEATS, 1, 0);
     let steps = loop {
-        match client.heard() {
+        match client.next_notification() {
             Some(NodeNotification::Progress { steps, .. }) if !steps.is_empty() => break steps,
             Some(
                 NodeNotification::Progress { .. } | NodeNotification::Event(Event::Capacity { .. }),
@@ -92,11 +92,11 @@ fn progress_is_told() {
     };
     assert_eq!((steps[0].instance.step.0, steps[0].attempt), (BEATS, 1));
     assert!(matches!(steps[0].phase, Phase::Preparing | Phase::Running));
-    client.tell(NodeCommand::KillAll);
+    client.send_command(NodeCommand::KillAll);
     assert!(matches!(client.event(), Event::Ended { .. }));
     // Once more, because nothing is in progress.
     loop {
-        match client.heard() {
+        match client.next_notification() {
             Some(NodeNotification::Progress { transfers, steps }) if steps.is_empty() => {
                 assert!(transfers.is_empty());
                 return;
@@ -116,12 +116,12 @@ fn a_step_is_killed() {
     client.begin(BEATS, 1, 0);
     bed.wait_for_beats();
     let began = std::time::Instant::now();
-    client.tell(NodeCommand::KillAll);
+    client.send_command(NodeCommand::KillAll);
     match client.event() {
         Event::Ended {
             ended: AttemptOutcome::Failed { failure, .. },
             ..
-        } => assert_eq!(failure.kind, FailureKind::Cancelled, "{}", failure.message),
+        } => assert_eq!(failure.kind, RunErrorKind::Cancelled, "{}", failure.message),
         other => panic!("{other:?}"),
     }
     assert!(began.elapsed() < tarn_node::GRACE, "it was not asked first");
@@ -129,13 +129,13 @@ fn a_step_is_killed() {
 }
 
 /// Version, how the state folder looks, and tiers.
-type Asked<'a> = (&'a mut u32, &'a mut PathAppearance, &'a mut Vec<String>);
+type RequestFields<'a> = (&'a mut u32, &'a mut PathAppearance, &'a mut Vec<String>);
 
 fn what_cannot_work_is_said_first() {
     let bed = Bed::make();
     let node = bed.start("n1", &[]);
     let client = bed.connect(&node.started);
-    let with = |change: &dyn Fn(Asked<'_>)| {
+    let with = |change: &dyn Fn(RequestFields<'_>)| {
         let mut call = bed.measure("n1");
         if let NodeRequest::Measure {
             version,
@@ -201,7 +201,7 @@ fn a_broken_world_says_so() {
     let before = limit(3).unwrap();
     client.begin(MAKES, 1, 0);
     let why = loop {
-        match client.heard() {
+        match client.next_notification() {
             Some(NodeNotification::Broken(why)) => break why,
             Some(
                 NodeNotification::Progress { .. } | NodeNotification::Event(Event::Capacity { .. }),

@@ -5,7 +5,7 @@ use crate::Test;
 use crate::bed::*;
 use crate::peers::{transfer, tree, until_ended};
 use tarn_proto::node::{NodeCommand, NodeConfig, NodeReply, NodeRequest, WorkspaceKeys};
-use tarn_types::event::{AttemptOutcome, Event, FailureKind};
+use tarn_types::event::{AttemptOutcome, Event, RunErrorKind};
 use tarn_types::nodes::Staying;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -64,7 +64,7 @@ fn what_is_encrypted_goes_as_it_lies_by_keys_that_the_run_hands_out() {
         return;
     };
     let large = first.run(LARGE, 0);
-    second.tell(NodeCommand::Know(vec![(part(LARGE), large.clone())]));
+    second.send_command(NodeCommand::Know(vec![(part(LARGE), large.clone())]));
     second.order(transfer(1));
     match second.event() {
         Event::TransferDone { hashes, .. } => assert_eq!(hashes, [large.hash.unwrap()]),
@@ -116,11 +116,11 @@ fn a_node_without_the_run_s_keys_is_refused_and_one_with_others_opens_nothing() 
         return;
     };
     let large = first.run(LARGE, 0);
-    second.tell(NodeCommand::Know(vec![(part(LARGE), large)]));
+    second.send_command(NodeCommand::Know(vec![(part(LARGE), large)]));
     second.order(transfer(1));
     match second.event() {
         Event::TransferFailed { failure, .. } => {
-            assert_eq!(failure.kind, FailureKind::Corrupt, "{}", failure.message);
+            assert_eq!(failure.kind, RunErrorKind::Corrupt, "{}", failure.message);
         }
         other => panic!("{other:?}"),
     }

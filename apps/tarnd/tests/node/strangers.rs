@@ -63,7 +63,7 @@ fn what_is_no_message() {
             other => panic!("{other:?}"),
         }
         client.session.send_command(garbage.to_vec()).unwrap();
-        match client.heard() {
+        match client.next_notification() {
             Some(NodeNotification::Broken(why)) => assert!(why.contains("no message"), "{why}"),
             other => panic!("{other:?}"),
         }
@@ -122,10 +122,10 @@ fn a_start_that_is_none() {
         std::thread::sleep(Duration::from_millis(1));
         let out = tarnd.wait_with_output().unwrap();
         assert_eq!(out.status.code(), Some(2), "{line}");
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(
-            said.contains("no start of a run") && out.stdout.is_empty(),
-            "{said}"
+            stderr.contains("no start of a run") && out.stdout.is_empty(),
+            "{stderr}"
         );
     }
 }

@@ -19,7 +19,7 @@ fn attack_a_controller_of_an_earlier_term_acts_on_nothing() {
     // The old controller is cut off, and cannot come back, not even after the node was restarted.
     let number = 1;
     let order = NodeOrder::Look;
-    let _ = old.try_say(order, number);
+    let _ = old.try_send_order(order, number);
     assert!(old.reader.receive::<Report>(SOON).is_err());
     assert!(matches!(
         new.order(NodeOrder::Look),
@@ -273,9 +273,9 @@ fn attack_another_users_worker_serves_nothing_to_whoever_lacks_its_key() {
         b"GET /u20002/d/w/x/1/0/tree/a HTTP/1.0\r\n\r\n",
     )
     .unwrap();
-    let mut said = Vec::new();
-    let _ = stranger.read_to_end(&mut said);
-    assert!(!String::from_utf8_lossy(&said).contains("right"));
+    let mut received = Vec::new();
+    let _ = stranger.read_to_end(&mut received);
+    assert!(!String::from_utf8_lossy(&received).contains("right"));
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub(crate) fn send(session: &mut Session, user: u32, work: Work) -> u64 {
         group: user,
         work,
     };
-    session.say(order, number);
+    session.send_order(order, number);
     number
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn next(session: &mut Session) -> (u64, WorkResult) {
 }
 
 /// The result of an order; results of others before it are skipped.
-fn heard(session: &mut Session, wanted: u64) -> WorkResult {
+fn result_of(session: &mut Session, wanted: u64) -> WorkResult {
     loop {
         let (number, what) = next(session);
         if number == wanted {
@@ -74,7 +74,7 @@ fn alice_is_served_again(session: &mut Session, job: SlurmJobId) {
     let until = Instant::now() + GIVEN_UP;
     loop {
         let number = send(session, ALICE, prepare(job, "x"));
-        match heard(session, number) {
+        match result_of(session, number) {
             WorkResult::Done => return,
             what => assert!(Instant::now() < until, "{what:?}"),
         }
@@ -152,7 +152,7 @@ fn a_worker_that_its_user_stops_holds_up_that_user_alone(daemon: &Daemon) -> Res
         .map(|n| send(&mut session, ALICE, prepare(n + 100, &"y".repeat(60))))
         .collect();
     quiet.bob_is_served(&mut session)?;
-    let WorkResult::Failed(why) = heard(&mut session, many[0]) else {
+    let WorkResult::Failed(why) = result_of(&mut session, many[0]) else {
         panic!("a stopped worker has done something");
     };
     assert!(why.text.contains("does not answer"), "{why:?}");
@@ -321,9 +321,9 @@ fn silent_strangers_do_not_keep_the_controller_out(daemon: &Daemon) -> Result<()
     // The rest are closed soon: all that they have received is the node's name, and a number.
     for mut stranger in strangers {
         stranger.set_read_timeout(Some(SOON)).unwrap();
-        let mut said = Vec::new();
-        let _ = stranger.read_to_end(&mut said);
-        assert!(said.len() <= 40, "{}", said.len());
+        let mut received = Vec::new();
+        let _ = stranger.read_to_end(&mut received);
+        assert!(received.len() <= 40, "{}", received.len());
     }
     // A crowd's lines do not fill the log.
     let audit = fs::read_to_string(node.path("audit")).unwrap();
@@ -359,7 +359,7 @@ fn very_deep_folders_go_and_hold_up_nobody(daemon: &Daemon) -> Result<(), Miss> 
     dig(&store, 20_000);
     session.number += 1;
     let dismissed = session.number;
-    session.say(NodeOrder::Dismiss(17), dismissed);
+    session.send_order(NodeOrder::Dismiss(17), dismissed);
     let removed = send(
         &mut session,
         ALICE,
@@ -415,9 +415,9 @@ fn attack_what_was_refused_is_not_logged_as_done() {
     assert_eq!(of("x").len(), 1);
     assert!(of("x")[0] != "done", "{:?}", of("x"));
     // A file's name forges no line, and turns none round.
-    for said in [audit, node.log(), text] {
-        assert!(!said.contains('\u{202e}'), "{said}");
-        assert!(!said.contains("\nuser 20002"), "{said}");
+    for output in [audit, node.log(), text] {
+        assert!(!output.contains('\u{202e}'), "{output}");
+        assert!(!output.contains("\nuser 20002"), "{output}");
     }
     let _ = chown(&secret, Some(ALICE), Some(ALICE));
 }

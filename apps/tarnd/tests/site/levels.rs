@@ -130,7 +130,7 @@ fn check(session: &mut Session, dataset: &str, store: &str) {
 }
 
 /// The stores in which a node reports a dataset.
-fn told(session: &Session, dataset: &str) -> Vec<String> {
+fn reported_stores(session: &Session, dataset: &str) -> Vec<String> {
     let held = StoreContent::Part(part(ALICE, dataset, 0));
     let own = session.holds.iter().filter(|(_, h)| h.held == held);
     own.map(|(_, h)| h.store.clone()).collect()
@@ -184,7 +184,7 @@ fn a_part_goes_from_one_file_system_to_another_and_back() {
     check(&mut session, "x", "fast");
     drop(session);
     let mut session = two.node.begin(&daemon);
-    assert_eq!(told(&session, "x"), ["fast", "slow"]);
+    assert_eq!(reported_stores(&session, "x"), ["fast", "slow"]);
     // One of both goes; then the other.
     let copy =
         |store: &str| Work::Remove(vec![StoreContent::Copy(part(ALICE, "x", 0), store.into())]);
@@ -342,7 +342,7 @@ fn a_move_that_is_killed_in_the_middle_has_lost_nothing_and_is_ended() {
             group: ALICE,
             work: Box::new(down()),
         };
-        session.say(order, session.number);
+        session.send_order(order, session.number);
     };
     for how in ["tarnd", "worker"] {
         order(&mut session);
@@ -368,7 +368,7 @@ fn a_move_that_is_killed_in_the_middle_has_lost_nothing_and_is_ended() {
             two.node.restart_killed();
         }
         session = two.node.begin(&daemon);
-        assert_eq!(told(&session, "x"), ["fast"], "{how}");
+        assert_eq!(reported_stores(&session, "x"), ["fast"], "{how}");
         assert_eq!(
             two.hidden("slow"),
             Vec::<PathBuf>::new(),
@@ -541,7 +541,10 @@ fn a_node_is_started_with_other_stores_than_the_last_time() {
     let session = begin(&mut two, &[both[1].clone(), both[0].clone()]);
     assert_eq!(session.stores[0].name, "slow");
     assert_eq!(
-        (told(&session, "low"), told(&session, "up")),
+        (
+            reported_stores(&session, "low"),
+            reported_stores(&session, "up")
+        ),
         (vec!["slow".into()], vec!["fast".into()])
     );
     // One that is not mounted: its folder is there, and empty.
@@ -556,7 +559,10 @@ fn a_node_is_started_with_other_stores_than_the_last_time() {
         .collect();
     assert_eq!(away, [("fast", false), ("slow", true)]);
     assert_eq!(
-        (told(&session, "low"), told(&session, "up").len()),
+        (
+            reported_stores(&session, "low"),
+            reported_stores(&session, "up").len()
+        ),
         (Vec::<String>::new(), 1)
     );
     assert!(two.node.log().contains("this store is not mounted"));
@@ -581,7 +587,7 @@ fn a_node_is_started_with_other_stores_than_the_last_time() {
     fs::remove_dir(&slow).unwrap();
     fs::rename(&aside, &slow).unwrap();
     let session = begin(&mut two, &both);
-    assert_eq!(told(&session, "low"), ["slow"]);
+    assert_eq!(reported_stores(&session, "low"), ["slow"]);
     assert!(!session.stores[1].is_away);
     drop(session);
     // A third one is new; without the second, and with an empty one in its place, that is new too.
@@ -597,7 +603,7 @@ fn a_node_is_started_with_other_stores_than_the_last_time() {
     fs::rename(&slow, &aside).unwrap();
     let session = begin(&mut two, &more);
     assert!(session.stores.iter().all(|store| !store.is_away));
-    assert_eq!(told(&session, "low"), Vec::<String>::new());
+    assert_eq!(reported_stores(&session, "low"), Vec::<String>::new());
     drop(session);
     // In each other's places they do not serve.
     let swapped = [
@@ -615,7 +621,7 @@ fn a_node_is_started_with_other_stores_than_the_last_time() {
         .to_owned();
     let session = begin_after(&mut two, &[lone], &daemon);
     assert_eq!(
-        (session.stores.len(), told(&session, "up")),
+        (session.stores.len(), reported_stores(&session, "up")),
         (0, vec![String::new()])
     );
 }
@@ -705,7 +711,7 @@ fn what_is_a_projects_or_sealed_moves_as_it_is() {
     drop(session);
     let session = two.node.begin_with(&[9, 11], &daemon);
     assert!(!session.is_behind, "in both stores");
-    assert_eq!(told(&session, "secret"), ["fast", "slow"]);
+    assert_eq!(reported_stores(&session, "secret"), ["fast", "slow"]);
 }
 
 #[test]

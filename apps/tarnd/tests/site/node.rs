@@ -167,11 +167,11 @@ impl Node {
     pub(crate) fn audited(&self, what: &str) {
         let until = Instant::now() + SOON;
         loop {
-            let said = fs::read_to_string(self.folder.path().join("audit")).unwrap_or_default();
-            if said.contains(what) {
+            let audit = fs::read_to_string(self.folder.path().join("audit")).unwrap_or_default();
+            if audit.contains(what) {
                 return;
             }
-            assert!(Instant::now() < until, "{what} is not in {said}");
+            assert!(Instant::now() < until, "{what} is not in {audit}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -354,19 +354,23 @@ impl Drop for Node {
 
 impl Session {
     /// Orders something.
-    pub(crate) fn say(&mut self, order: NodeOrder, number: u64) {
-        self.try_say(order, number).unwrap();
+    pub(crate) fn send_order(&mut self, order: NodeOrder, number: u64) {
+        self.try_send_order(order, number).unwrap();
     }
 
     /// The same with a node that may have ended the session.
-    pub(crate) fn try_say(&mut self, order: NodeOrder, number: u64) -> Result<(), SessionError> {
+    pub(crate) fn try_send_order(
+        &mut self,
+        order: NodeOrder,
+        number: u64,
+    ) -> Result<(), SessionError> {
         send(&self.writer.0, &NumberedOrder { number, order })
     }
 
     pub(crate) fn order(&mut self, order: NodeOrder) -> Report {
         self.number += 1;
         let number = self.number;
-        self.say(order, number);
+        self.send_order(order, number);
         loop {
             match self.reader.receive(SOON).unwrap() {
                 Report::Alive => {}

@@ -83,8 +83,8 @@ fn members_make_versions_beside_each_others_and_the_group_reads_them() {
             assert_eq!(is, (user, PROJECT, mode), "{path}");
         }
         // It is the published part, with the modes that it has.
-        let said = order(&mut session, 0, 0, Work::Check(shared(version)));
-        assert!(matches!(said, WorkResult::Proven { .. }), "{said:?}");
+        let result = order(&mut session, 0, 0, Work::Check(shared(version)));
+        assert!(matches!(result, WorkResult::Proven { .. }), "{result:?}");
     }
     // The node knows whose worker is to remove each part, and that it is gone already.
     for version in [1, 2, 3] {
@@ -144,8 +144,8 @@ fn a_source_that_becomes_a_projects_is_read_by_the_group_and_goes_from_node_to_n
         (about.uid(), about.gid(), about.mode() & 0o777),
         (BOB, PROJECT, 0o640)
     );
-    let said = order(&mut second, 0, 0, Work::Check(shared(0)));
-    assert!(matches!(said, WorkResult::Proven { .. }), "{said:?}");
+    let result = order(&mut second, 0, 0, Work::Check(shared(0)));
+    assert!(matches!(result, WorkResult::Proven { .. }), "{result:?}");
 }
 
 const MEMORY: Option<u64> = Some(16 << 20);
@@ -321,8 +321,8 @@ fn attack_who_is_not_in_the_group_has_nothing_to_do_with_what_is_its() {
     ];
     for work in works {
         let what = format!("{work:?}");
-        let said = order(&mut session, BOB, BOB, work);
-        assert_eq!(refused(said), Code::Denied, "{what}");
+        let result = order(&mut session, BOB, BOB, work);
+        assert_eq!(refused(result), Code::Denied, "{what}");
     }
     for script in [
         format!("! ls store/p{PROJECT}"),
@@ -336,8 +336,8 @@ fn attack_who_is_not_in_the_group_has_nothing_to_do_with_what_is_its() {
         owner: Owner::Project(0),
         ..shared(1)
     };
-    let said = order(&mut session, BOB, 0, Work::Check(zero));
-    assert_eq!(refused(said), Code::Denied);
+    let result = order(&mut session, BOB, 0, Work::Check(zero));
+    assert_eq!(refused(result), Code::Denied);
     assert!(!node.path("store/p0").exists());
     // Nobody is chosen for a user's own part.
     let alices = Work::Remove(vec![StoreContent::Part(part(ALICE, "x", 1))]);
@@ -453,6 +453,6 @@ fn attack_a_worker_has_no_group_that_its_user_is_not_in() {
     assert_eq!(made, WorkResult::Done);
     let about = fs::metadata(node.path(&format!("store/u{user}/j/5/w/x"))).unwrap();
     assert_eq!((about.uid(), about.gid()), (user, own));
-    let said = order(&mut session, user, PROJECT, Work::Check(shared(1)));
-    assert_eq!(refused(said), Code::Denied);
+    let result = order(&mut session, user, PROJECT, Work::Check(shared(1)));
+    assert_eq!(refused(result), Code::Denied);
 }

@@ -52,7 +52,7 @@ fn a_worker_that_is_killed_while_it_publishes_loses_and_repeats_nothing() {
             group: ALICE,
             work: Box::new(publish(ALICE, 5, "x", 1)),
         };
-        session.say(order, number);
+        session.send_order(order, number);
         std::thread::sleep(Duration::from_millis(7 * round));
         match round % 3 {
             2 => {

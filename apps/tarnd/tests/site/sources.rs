@@ -78,8 +78,8 @@ fn links_of_a_source_count_as_in_a_run() {
     assert!(text.contains("a link that leads nowhere"), "{text}");
     symlink(annex.join("gone"), samples.join("lost")).unwrap();
     let (_, text) = session.refused(ALICE, fetch(ALICE, "x", &samples));
-    let said = ["samples/lost", "leads nowhere"];
-    assert!(said.iter().all(|s| text.contains(s)), "{text}");
+    let expected = ["samples/lost", "leads nowhere"];
+    assert!(expected.iter().all(|s| text.contains(s)), "{text}");
     fs::remove_file(samples.join("lost")).unwrap();
     symlink("..", samples.join("above")).unwrap();
     let (_, text) = session.refused(ALICE, fetch(ALICE, "x", &samples));
@@ -172,12 +172,12 @@ fn attack_links_of_other_users_lead_nowhere() {
             for source in sources {
                 let (code, text) = session.refused(ALICE, fetch(ALICE, "x", source));
                 assert_eq!(code, Code::Denied, "{text}");
-                let said = [
+                let expected = [
                     place.to_str().unwrap(),
                     &format!("belongs to user {BOB}"),
                     "copy what it leads to",
                 ];
-                assert!(said.iter().all(|s| text.contains(s)), "{text}");
+                assert!(expected.iter().all(|s| text.contains(s)), "{text}");
             }
             fs::remove_file(place).unwrap();
         }

@@ -94,7 +94,7 @@ fn what_is_ordered_twice_at_the_same_time_is_done_once() {
             work,
         };
         let number = session.number;
-        session.say(order, number);
+        session.send_order(order, number);
     }
     let mut moved = Vec::new();
     while moved.len() < 8 {
@@ -416,8 +416,8 @@ fn a_job_is_let_in_by_a_file_of_roots_and_forgotten() {
             path: path.into(),
             ..mount.clone()
         };
-        let said = format!("{:?}", session.order(admit(vec![bad])));
-        assert!(said.contains("Invalid"), "{said}");
+        let report = format!("{:?}", session.order(admit(vec![bad])));
+        assert!(report.contains("Invalid"), "{report}");
     }
     assert_eq!(fs::read_to_string(&path).unwrap(), expected);
     for _ in 0..2 {
@@ -510,15 +510,15 @@ fn a_jobs_partitions_are_its_users_own_and_go_with_its_folders() {
     let Some(daemon) = munge() else { return };
     let node = Node::start("n1", &daemon);
     let mut session = node.begin(&daemon);
-    let lend = |partition: &str, size, unit| Work::Lend {
+    let export = |partition: &str, size, unit| Work::Export {
         job: 5,
         partition: partition.into(),
         size,
         unit,
         store: String::new(),
     };
-    session.done(ALICE, lend("field", 1 << 20, 0));
-    session.done(ALICE, lend("log", 40_000, 8192));
+    session.done(ALICE, export("field", 1 << 20, 0));
+    session.done(ALICE, export("log", 40_000, 8192));
     let folder = node.path("store/u20001/j/5/p");
     let about = |name: &str| fs::metadata(folder.join(format!("{name}/{name}.partition"))).unwrap();
     for name in ["field", "log"] {
@@ -538,10 +538,10 @@ fn a_jobs_partitions_are_its_users_own_and_go_with_its_folders() {
     );
     // Requested once more, it stays as it is.
     let before = about("field").ino();
-    session.done(ALICE, lend("field", 1 << 20, 0));
+    session.done(ALICE, export("field", 1 << 20, 0));
     assert_eq!(about("field").ino(), before);
     for (name, size, unit) in [("../x", 1, 0), ("x", 0, 0), ("x", 1, 3000)] {
-        let (code, text) = session.refused(ALICE, lend(name, size, unit));
+        let (code, text) = session.refused(ALICE, export(name, size, unit));
         assert_eq!(code, Code::Invalid, "{text}");
     }
     assert!(!folder.join("x").exists());
@@ -557,7 +557,7 @@ fn a_jobs_partitions_are_its_users_own_and_go_with_its_folders() {
 
 /// The socket of a job's pieces answers its user alone, and goes with them; the exporting node keeps its address.
 #[test]
-fn pieces_of_a_job_are_lent_to_its_user_alone_until_it_has_left() {
+fn pieces_of_a_job_are_exported_to_its_user_alone_until_it_has_left() {
     let Some(daemon) = munge() else { return };
     let node = Node::start("n1", &daemon);
     let mut session = node.begin(&daemon);
@@ -567,14 +567,14 @@ fn pieces_of_a_job_are_lent_to_its_user_alone_until_it_has_left() {
     };
     // Before there is a piece.
     assert_eq!(session.refused(ALICE, share()).0, Code::NotFound);
-    let lend = Work::Lend {
+    let export = Work::Export {
         job: 5,
         partition: "field".into(),
         size: 1 << 20,
         unit: 0,
         store: String::new(),
     };
-    session.done(ALICE, lend);
+    session.done(ALICE, export);
     let port = session.port(ALICE);
     for _ in 0..2 {
         assert_eq!(session.work(ALICE, share()), WorkResult::Serving { port });

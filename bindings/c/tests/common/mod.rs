@@ -41,7 +41,7 @@ pub(crate) fn compiler(name: &str, flags: &[&str], files: &[&str], to: &Path) ->
 }
 
 /// The output of a command that succeeds.
-pub(crate) fn said(command: &mut Command) -> String {
+pub(crate) fn output_of(command: &mut Command) -> String {
     let Output {
         status,
         stdout,

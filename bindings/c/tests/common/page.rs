@@ -1,6 +1,6 @@
 //! Programs that pages of docs show.
 
-use super::{compiler, said, source};
+use super::{compiler, output_of, source};
 use std::path::{Path, PathBuf};
 
 /// The first program in C that a page of docs shows, compiled in a folder.
@@ -11,6 +11,6 @@ pub(crate) fn of_page(page: &str, folder: &Path) -> PathBuf {
     std::fs::write(&file, block.split_once("```").unwrap().0).unwrap();
     let program = folder.join("page");
     let file = file.to_str().unwrap();
-    said(&mut compiler("cc", &["-std=c11"], &[file], &program));
+    output_of(&mut compiler("cc", &["-std=c11"], &[file], &program));
     program
 }

@@ -1,6 +1,6 @@
 //! The proxies of examples/checkpoints, made as their users make them; the tests of tarn use this too.
 
-use super::linked::{library, said, source};
+use super::linked::{library, output_of, source};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -25,7 +25,7 @@ pub(crate) fn make(names: &[&str], to: &Path) -> bool {
     let library = library.display();
     let libs = format!("-L{library} -Wl,--disable-new-dtags,-rpath,{library} -ltarn");
     let module = source("../fortran/phx.f90");
-    said(
+    output_of(
         Command::new("make")
             .arg("-C")
             .arg(source("../../examples/checkpoints"))

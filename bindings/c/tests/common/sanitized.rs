@@ -1,6 +1,6 @@
 //! Programs that fork, and whose threads come at once, as they are and under sanitizers.
 
-use super::{compiler, said};
+use super::{compiler, output_of};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,7 +25,7 @@ pub(crate) fn each_build(file: &str, folder: &Path, mut run: impl FnMut(Command,
     for (name, extra, modes) in builds {
         let program = folder.join(name);
         let flags = [&["-std=c11", "-D_GNU_SOURCE", "-Wpedantic"], extra].concat();
-        said(&mut compiler("cc", &flags, &[file], &program));
+        output_of(&mut compiler("cc", &flags, &[file], &program));
         for mode in modes {
             let mut command = Command::new(&program);
             command.env(
@@ -42,5 +42,5 @@ pub(crate) fn each_build(file: &str, folder: &Path, mut run: impl FnMut(Command,
 }
 
 pub(crate) fn goes_well(command: &mut Command) {
-    assert_eq!(said(command), WELL, "{command:?}");
+    assert_eq!(output_of(command), WELL, "{command:?}");
 }

@@ -196,8 +196,8 @@ def _read(
 
 def fail(code: int, messages: str) -> Error:
     """The error for an exit code above 0 and what was printed on stderr."""
-    said, helps = _divide(messages)
-    text = "\n".join(said) or "tarn said nothing"
+    causes, helps = _divide(messages)
+    text = "\n".join(causes) or "tarn said nothing"
     try:
         exit_code = ExitCode(code)
     except ValueError:
@@ -208,7 +208,7 @@ def fail(code: int, messages: str) -> Error:
 
 def _divide(messages: str) -> tuple[list[str], list[str]]:
     """The lines that say what failed, and those that say what to do."""
-    said: list[str] = []
+    causes: list[str] = []
     helps: list[str] = []
     is_help = False
     for line in messages.splitlines():
@@ -221,5 +221,5 @@ def _divide(messages: str) -> tuple[list[str], list[str]]:
         else:
             is_help = False
             if words and not words.startswith(_NOT_WHY):
-                said.append(line.removeprefix("error: "))
-    return said, helps
+                causes.append(line.removeprefix("error: "))
+    return causes, helps

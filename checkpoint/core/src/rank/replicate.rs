@@ -375,19 +375,19 @@ mod tests {
     use tarn_ports::RankService;
 
     /// Nodes by rank, and the switches over each node by its name: `s1.l2/node`.
-    struct Played(Vec<String>);
+    struct EmulatedRanks(Vec<String>);
 
-    impl Played {
+    impl EmulatedRanks {
         fn on(nodes: &[&str]) -> Self {
             Self(nodes.iter().map(|node| (*node).into()).collect())
         }
     }
 
-    fn near(ranks: &Played) -> RankTopology {
+    fn near(ranks: &EmulatedRanks) -> RankTopology {
         RankTopology::of(ranks, Distance::Near)
     }
 
-    impl Ranks for Played {
+    impl Ranks for EmulatedRanks {
         fn rank(&self) -> u32 {
             0
         }
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn no_set_has_two_ranks_of_a_node_and_all_are_in_one() {
-        let nodes = Played::on(&["a", "a", "b", "b", "c", "c", "d", "e", "f", "g", "h"]);
+        let nodes = EmulatedRanks::on(&["a", "a", "b", "b", "c", "c", "d", "e", "f", "g", "h"]);
         for size in 2..9 {
             let sets = sets(&nodes, &near(&nodes), size, false);
             let mut all: Vec<u32> = sets.concat();
@@ -452,14 +452,14 @@ mod tests {
         }
         assert_eq!(sets(&nodes, &near(&nodes), 4, true).len(), 2);
         // A node with more ranks than others: a rank that is alone has no partner.
-        let nodes = Played::on(&["a", "a", "b"]);
+        let nodes = EmulatedRanks::on(&["a", "a", "b"]);
         let sets = sets(&nodes, &near(&nodes), 2, false);
         assert_eq!(sets, [vec![0, 2], vec![1]]);
     }
 
     #[test]
     fn copies_are_on_other_nodes_and_all_keep_as_many() {
-        let ranks = Played::on(&["a", "a", "b", "b", "c", "c"]);
+        let ranks = EmulatedRanks::on(&["a", "a", "b", "b", "c", "c"]);
         let nodes = near(&ranks);
         let mut kept = [0; 6];
         for of in 0..6 {
@@ -475,7 +475,7 @@ mod tests {
         // The own node comes last, and never the rank itself.
         assert_eq!(keepers(&nodes, 1, 3, true).collect::<Vec<_>>(), [3, 5, 0]);
         assert_eq!((nodes.replicas(1, false), nodes.replicas(1, true)), (2, 3));
-        let alone = near(&Played::on(&["a"]));
+        let alone = near(&EmulatedRanks::on(&["a"]));
         assert_eq!((alone.replicas(0, false), alone.replicas(0, true)), (0, 0));
     }
 
@@ -483,7 +483,7 @@ mod tests {
     #[test]
     fn each_of_16384_ranks_keeps_as_many_copies_as_others_keep_of_its_own() {
         for on_each in [1, 16] {
-            let ranks = Played((0..16_384).map(|r| (r / on_each).to_string()).collect());
+            let ranks = EmulatedRanks((0..16_384).map(|r| (r / on_each).to_string()).collect());
             let nodes = near(&ranks);
             assert_eq!(nodes.replicas(0, false), 16_384 / on_each - 1);
             for copies in 1..=3 {
@@ -496,18 +496,18 @@ mod tests {
     /// Fernando 2016, section II: a buddy is one switch away, or two.
     #[test]
     fn buddies_are_below_the_same_switch_or_below_another_one() {
-        let of = |ranks: &Played, distance| {
+        let of = |ranks: &EmulatedRanks, distance| {
             let nodes = RankTopology::of(ranks, distance);
             let first = |rank| keepers(&nodes, rank, 1, false).next().unwrap();
             (0..ranks.ranks()).map(first).collect::<Vec<_>>()
         };
         let even = ["s1/a", "s1/b", "s1/c", "s2/d", "s2/e", "s2/f"];
-        let even = Played::on(&even);
+        let even = EmulatedRanks::on(&even);
         assert_eq!(of(&even, Distance::Near), [1, 2, 0, 4, 5, 3]);
         assert_eq!(of(&even, Distance::Far), [3, 4, 5, 0, 1, 2]);
         // A rank that has no other below its switch takes the nearest; those with more below theirs share them.
         let uneven = ["r1.s1/a", "r1.s2/b", "r2.s3/c", "r2.s3/d", "r2.s4/e"];
-        let uneven = Played::on(&uneven);
+        let uneven = EmulatedRanks::on(&uneven);
         assert_eq!(of(&uneven, Distance::Near), [1, 0, 3, 2, 2]);
         assert_eq!(of(&uneven, Distance::Far), [2, 4, 0, 0, 1]);
         let nodes = RankTopology::of(&uneven, Distance::Far);
@@ -518,7 +518,7 @@ mod tests {
         let sets = sets(&even, &far, 2, false);
         assert_eq!(sets, [[0, 3], [1, 4], [2, 5]]);
         // If no switches are known, all are alike.
-        let plain = Played::on(&["a", "b", "c"]);
+        let plain = EmulatedRanks::on(&["a", "b", "c"]);
         assert_eq!(of(&plain, Distance::Near), of(&plain, Distance::Far));
     }
 }

@@ -149,8 +149,8 @@ impl Ranks for Seat {
         }
         self.hall.changed.notify_all();
         let all = self.hall.until(within, "meet", |state| {
-            let said = &state.rounds[*round];
-            (said.len() == self.hall.nodes.len()).then(|| said.values().cloned().collect())
+            let words = &state.rounds[*round];
+            (words.len() == self.hall.nodes.len()).then(|| words.values().cloned().collect())
         })?;
         *round += 1;
         Ok(all)

@@ -18,7 +18,7 @@ use tarn_media::{Device, Folder, Profile};
 use tarn_seal::SealError;
 use tarn_types::key::{DataKey, KeyId};
 
-pub(crate) type Here = Rank<Folder, Folder>;
+pub(crate) type LocalRank = Rank<Folder, Folder>;
 
 /// Bytes a second that a tier takes from all: much less than memory, also of a program that is not optimized.
 pub(crate) const SLOW: u64 = 100_000_000;
@@ -93,7 +93,7 @@ impl Cluster {
         self.folder.path().join(node).join("memory")
     }
 
-    pub(crate) fn begin(&self, hall: &Arc<Hall>, rank: u32) -> Result<Here, CheckpointError> {
+    pub(crate) fn begin(&self, hall: &Arc<Hall>, rank: u32) -> Result<LocalRank, CheckpointError> {
         let node = self.nodes[rank as usize];
         let profile = Profile {
             device: self.tier,
@@ -129,7 +129,10 @@ impl Cluster {
     }
 
     /// A start of the program: all ranks do the same, each in a thread of its own.
-    pub(crate) fn start<R: Send>(&self, each: impl Fn(u32, Here, &Hall) -> R + Sync) -> Vec<R> {
+    pub(crate) fn start<R: Send>(
+        &self,
+        each: impl Fn(u32, LocalRank, &Hall) -> R + Sync,
+    ) -> Vec<R> {
         let hall = Hall::new(&self.nodes);
         std::thread::scope(|scope| {
             let each = &each;
@@ -180,14 +183,14 @@ pub(crate) fn items(state: &[Vec<u8>]) -> Vec<CommitObject<'_>> {
         .collect()
 }
 
-pub(crate) fn commit(rank: &mut Here, of: u32, step: u64) -> VersionId {
+pub(crate) fn commit(rank: &mut LocalRank, of: u32, step: u64) -> VersionId {
     rank.commit(&items(&state(of, step))).unwrap().id
 }
 
 /// A version, and the content of each object.
 pub(crate) type Restored = (VersionId, Vec<Vec<u8>>);
 
-pub(crate) fn restart(rank: &mut Here) -> Result<Option<Restored>, CheckpointError> {
+pub(crate) fn restart(rank: &mut LocalRank) -> Result<Option<Restored>, CheckpointError> {
     let mut state: Vec<Vec<u8>> = SIZES.iter().map(|size| vec![0xaa; *size]).collect();
     let mut objects: Vec<Empty<'_>> = KEYS
         .iter()

@@ -1,7 +1,7 @@
 //! Versions on an external store that is slow, full, gone, or returns other bytes: the version that `latest` names is whole,
 //! always.
 
-use crate::cluster::{Cluster, Gate, Here, MOST, VERSIONS, damage, id, place, soon};
+use crate::cluster::{Cluster, Gate, LocalRank, MOST, VERSIONS, damage, id, place, soon};
 use crate::hall::Hall;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use tarn_media::ExternalFolder;
 use tarn_ports::{External, ExternalFileWriter, MediumError, ReadableMedium};
 
 /// A store with faults.
-struct Played {
+struct EmulatedStore {
     inner: ExternalFolder,
     does: Arc<Does>,
 }
@@ -25,7 +25,7 @@ struct Played {
 #[derive(Default)]
 pub(crate) struct Does {
     /// Bytes that can be written; none: any number.
-    room: Option<AtomicU64>,
+    space: Option<AtomicU64>,
     /// A byte of each write is stored as another.
     damages: AtomicBool,
     /// Each write takes so many milliseconds longer.
@@ -65,17 +65,17 @@ impl Does {
 fn error(kind: std::io::ErrorKind) -> MediumError {
     MediumError::Io {
         doing: "use",
-        what: "the played store".into(),
+        what: "the emulated store".into(),
         source: kind.into(),
     }
 }
 
-impl External for Played {
+impl External for EmulatedStore {
     fn create(&self, name: &str) -> Result<Box<dyn ExternalFileWriter>, MediumError> {
         self.does.fails()?;
         let inner = self.inner.create(name)?;
         let (does, name) = (Arc::clone(&self.does), name.to_owned());
-        Ok(Box::new(PlayedDraft { inner, does, name }))
+        Ok(Box::new(EmulatedFileWriter { inner, does, name }))
     }
 
     fn see(&self, name: &str) -> Result<Box<dyn ReadableMedium + Send + Sync>, MediumError> {
@@ -99,13 +99,13 @@ impl External for Played {
     }
 }
 
-struct PlayedDraft {
+struct EmulatedFileWriter {
     inner: Box<dyn ExternalFileWriter>,
     does: Arc<Does>,
     name: String,
 }
 
-impl ReadableMedium for PlayedDraft {
+impl ReadableMedium for EmulatedFileWriter {
     fn size(&self) -> u64 {
         self.inner.size()
     }
@@ -116,13 +116,13 @@ impl ReadableMedium for PlayedDraft {
     }
 }
 
-impl ExternalFileWriter for PlayedDraft {
+impl ExternalFileWriter for EmulatedFileWriter {
     fn append(&mut self, bytes: &[u8]) -> Result<(), MediumError> {
         self.does.fails()?;
         soon(|| !self.does.holds(&self.name));
         std::thread::sleep(Duration::from_millis(self.does.slow.load(SeqCst)));
-        if let Some(room) = &self.does.room
-            && room
+        if let Some(space) = &self.does.space
+            && space
                 .fetch_update(SeqCst, SeqCst, |r| r.checked_sub(bytes.len() as u64))
                 .is_err()
         {
@@ -168,7 +168,7 @@ impl Store {
 
     /// As a rank sees it.
     pub(crate) fn of(&self, cluster: &Path, rank: u32) -> Option<ExternalStore> {
-        let store = Played {
+        let store = EmulatedStore {
             inner: self.folder(cluster),
             does: Arc::clone(self.does.get(rank as usize)?),
         };
@@ -240,7 +240,7 @@ fn rows(rank: u32, ranks: u32, step: u64) -> Vec<u8> {
         .collect()
 }
 
-fn commit(rank: &mut Here, of: u32, ranks: u32, step: u64) -> VersionId {
+fn commit(rank: &mut LocalRank, of: u32, ranks: u32, step: u64) -> VersionId {
     let bytes = rows(of, ranks, step);
     let item = |key, bytes, shape| CommitObject {
         key,
@@ -257,7 +257,7 @@ fn commit(rank: &mut Here, of: u32, ranks: u32, step: u64) -> VersionId {
 }
 
 /// The restored version, which must be that step.
-fn restart(rank: &mut Here, of: u32, ranks: u32, step: u64) -> Option<VersionId> {
+fn restart(rank: &mut LocalRank, of: u32, ranks: u32, step: u64) -> Option<VersionId> {
     let mut bytes = vec![0; rows(of, ranks, 0).len()];
     let mut same = [0; 4];
     let empty = |key, bytes, shape| Empty { key, shape, bytes };
@@ -397,7 +397,7 @@ fn what_is_damaged_on_a_node_is_read_from_the_store_and_the_other_way() {
 #[test]
 fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing() {
     let full = Does {
-        room: Some(AtomicU64::new(300_000)),
+        space: Some(AtomicU64::new(300_000)),
         ..Does::default()
     };
     let damages = Does {
@@ -408,7 +408,7 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
         gone: AtomicBool::new(true),
         ..Does::default()
     };
-    for (does, code, says) in [
+    for (does, code, expected) in [
         (full, CheckpointErrorCode::NoSpace, "no storage space"),
         (
             damages,
@@ -426,18 +426,18 @@ fn a_store_that_is_full_gone_or_changes_bytes_has_no_part_and_holds_up_nothing()
             let version = commit(&mut rank, of, 2, 1);
             soon(|| rank.stats().flush_failed + rank.stats().flushed > 0);
             if of == 1 {
-                let told = rank
+                let error = rank
                     .wait(version, PersistenceLevel::Flushed, MOST)
                     .unwrap_err();
-                assert_eq!(told.code, code, "{told}");
-                assert!(told.text.contains(says) || gone, "{told}");
+                assert_eq!(error.code, code, "{error}");
+                assert!(error.text.contains(expected) || gone, "{error}");
             } else {
-                let told = rank.wait(
+                let timed_out = rank.wait(
                     version,
                     PersistenceLevel::Flushed,
                     Duration::from_millis(50),
                 );
-                assert_eq!(told.unwrap_err().code, CheckpointErrorCode::TimedOut);
+                assert_eq!(timed_out.unwrap_err().code, CheckpointErrorCode::TimedOut);
             }
             rank.end().unwrap();
         });
@@ -581,10 +581,10 @@ fn who_waits_for_a_flush_asks_a_store_again_that_failed_for_a_while() {
         let gone = &cluster.store.does[0].gone;
         gone.store(true, SeqCst);
         // Enough for a request to the store, however busy the machine is.
-        let told = rank.wait(version, PersistenceLevel::Flushed, Duration::from_secs(2));
-        let told = told.unwrap_err();
-        assert_eq!(told.code, CheckpointErrorCode::TimedOut, "{told}");
-        assert!(told.text.contains("host unreachable"), "{told}");
+        let error = rank.wait(version, PersistenceLevel::Flushed, Duration::from_secs(2));
+        let error = error.unwrap_err();
+        assert_eq!(error.code, CheckpointErrorCode::TimedOut, "{error}");
+        assert!(error.text.contains("host unreachable"), "{error}");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(50));
@@ -647,10 +647,10 @@ fn a_version_of_an_earlier_start_is_not_flushed_because_another_start_has_its_nu
         }
     });
     one.start(|of, mut rank, _| {
-        let told = rank
+        let error = rank
             .wait(id(1, 1), PersistenceLevel::Flushed, MOST)
             .unwrap_err();
-        assert_eq!(told.code, CheckpointErrorCode::NotFound, "{told}");
+        assert_eq!(error.code, CheckpointErrorCode::NotFound, "{error}");
         commit(&mut rank, of, 1, 2);
         let version = commit(&mut rank, of, 1, 3);
         rank.wait(version, PersistenceLevel::Flushed, MOST).unwrap();
@@ -687,13 +687,13 @@ fn a_version_that_the_next_start_did_not_go_on_from_is_not_flushed_with_that() {
                 .unwrap();
             rank.wait(id(1, 2), PersistenceLevel::Flushed, MOST)
                 .unwrap();
-            let told = rank
+            let error = rank
                 .wait(id(1, 3), PersistenceLevel::Flushed, MOST)
                 .unwrap_err();
             assert_eq!(
-                told.code,
+                error.code,
                 CheckpointErrorCode::NotFound,
-                "lost: {lost}: {told}"
+                "lost: {lost}: {error}"
             );
         });
     }

@@ -17,7 +17,7 @@ fn requires(replicas: usize, persistence: PersistenceLevel) -> VersionRequiremen
 }
 
 /// The version of a commit, which is not degraded.
-fn commits(rank: &mut Here, of: u32, step: u64) {
+fn commits(rank: &mut LocalRank, of: u32, step: u64) {
     let committed = rank.commit(&items(&state(of, step))).unwrap();
     assert_eq!(committed.degraded, None);
 }
@@ -183,11 +183,11 @@ fn what_no_version_of_this_start_can_have_is_refused_and_changes_nothing() {
         replicate_every: 2,
         ..plain()
     };
-    let refused = |cluster: &Cluster, requirements: VersionRequirements, code, says: &str| {
+    let refused = |cluster: &Cluster, requirements: VersionRequirements, code, expected: &str| {
         cluster.start(|of, mut rank, _| {
             let refused = rank.require(requirements).unwrap_err();
             assert_eq!(refused.code, code, "{refused}");
-            assert!(refused.text.contains(says), "{refused}");
+            assert!(refused.text.contains(expected), "{refused}");
             commits(&mut rank, of, 1);
             assert!(rank.stats().last_staged > 0 || cluster.staging == StagingShare::None);
         });

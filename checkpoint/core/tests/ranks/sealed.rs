@@ -84,12 +84,12 @@ fn committed(secret: Option<u8>) -> Cluster {
 #[test]
 fn without_its_key_a_version_is_refused_and_stays() {
     let mut cluster = committed(Some(1));
-    for (secret, says) in [(Some(2), "another key"), (None, "not asked for encryption")] {
+    for (secret, expected) in [(Some(2), "another key"), (None, "not asked for encryption")] {
         cluster.secret = secret;
         cluster.start(|_, mut rank, _| {
             let fault = restart(&mut rank).unwrap_err();
             assert_eq!(fault.code, CheckpointErrorCode::Invalid, "{fault}");
-            assert!(fault.text.contains(says), "{fault}");
+            assert!(fault.text.contains(expected), "{fault}");
         });
     }
     cluster.secret = Some(1);

@@ -144,17 +144,17 @@ pub fn pages(pages: Range<usize>) -> Range<u64> {
 }
 
 /// The granules that are reported of so many pages when some were written.
-pub fn told(tracker: &Tracker, of: usize, written: &[usize]) -> Vec<Range<u64>> {
+pub fn reported_ranges(tracker: &Tracker, of: usize, written: &[usize]) -> Vec<Range<u64>> {
     let each = tracker.granule() / page();
-    let mut told: Vec<Range<usize>> = Vec::new();
+    let mut ranges: Vec<Range<usize>> = Vec::new();
     for number in written {
         let start = number / each * each;
-        match told.last_mut() {
+        match ranges.last_mut() {
             Some(last) if start <= last.end => last.end = last.end.max((start + each).min(of)),
-            _ => told.push(start..(start + each).min(of)),
+            _ => ranges.push(start..(start + each).min(of)),
         }
     }
-    told.into_iter().map(pages).collect()
+    ranges.into_iter().map(pages).collect()
 }
 
 /// The pages that were written, of a memory that is watched whole.

@@ -254,11 +254,11 @@ impl UnitIo {
 
     /// An eventfd is notified of ends from now on.
     pub(super) fn notify(&mut self, event: OwnedFd) -> bool {
-        let is_told = self.engine.notify(rustix::fd::AsFd::as_fd(&event));
+        let engine_notifies = self.engine.notify(rustix::fd::AsFd::as_fd(&event));
         self.event = Some(event);
         // Earlier ends were not reported.
         self.notify_if(self.calls > 0 || !self.ended.is_empty());
-        is_told
+        engine_notifies
     }
 
     /// Notifies that there are ends.

@@ -129,7 +129,7 @@ pub enum Reply {
     Opened,
     /// A stream to the other node comes with this packet, given over to the partition (`crate::storage`): it is open there for as long as
     /// the stream is.
-    OpenedThere(FarPartition),
+    OpenedThere(RemotePartition),
     /// By name, as many as a packet holds; none when there are no more.
     Partitions(Vec<PartitionInfo>),
 }
@@ -153,7 +153,7 @@ pub struct PartitionInfo {
 
 /// A partition of another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FarPartition {
+pub struct RemotePartition {
     /// Its properties.
     pub info: PartitionInfo,
     /// Random, its own.

@@ -4,7 +4,8 @@
 //! A message is `u16` version, little-endian, then the message in postcard.
 
 use super::{
-    FarPartition, PartitionInfo, PathBytes, RequestError, TaskId, TaskOutcome, TaskSpec, TaskStatus,
+    PartitionInfo, PathBytes, RemotePartition, RequestError, TaskId, TaskOutcome, TaskSpec,
+    TaskStatus,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -45,8 +46,9 @@ pub enum PeerTarndRequest {
     Look(TaskId),
     /// It is not wanted any more. Answered by `Done`.
     Cancel(TaskId),
-    /// Opens a partition. Answered by `Lent`; then the stream is given over to it (`crate::storage`).
-    Lend {
+    /// Opens a partition. Answered by `Exported`; then the stream is given over to it (`crate::storage`).
+    #[serde(rename = "Lend")]
+    Export {
         /// The dataspace.
         space: String,
         /// The file, below its root.
@@ -113,7 +115,8 @@ pub enum PeerTarndReply {
     /// It is done.
     Done,
     /// It is open.
-    Lent(FarPartition),
+    #[serde(rename = "Lent")]
+    Exported(RemotePartition),
     /// By name, as many as a packet of the local socket holds; none when there are no more.
     Partitions(Vec<PartitionInfo>),
     /// It is not done, and why.

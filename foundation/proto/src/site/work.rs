@@ -157,7 +157,8 @@ pub enum Work {
         store: String,
     },
     /// Make a partition for a job, empty, of so many bytes, written by units of so many bytes, or mapped with 0.
-    Lend {
+    #[serde(rename = "Lend")]
+    Export {
         /// The job.
         job: SlurmJobId,
         /// Its name.
@@ -170,7 +171,7 @@ pub enum Work {
         #[serde(default)]
         store: String,
     },
-    /// Lend the pieces here of the job's partitions that are spread over its nodes: to its tasks, by a socket in the first one's folder, and to
+    /// Export the pieces here of the job's partitions that are spread over its nodes: to its tasks, by a socket in the first one's folder, and to
     /// the user's workers on its other nodes. Until the job's content is removed.
     Share {
         /// The job.

@@ -1,6 +1,6 @@
 //! Compares the accounts of tiers with a recount of the replicas, in debug builds.
 
-use super::{History, spot_of};
+use super::{History, tier_ref_of};
 use crate::id::TierRef;
 use std::collections::BTreeMap;
 
@@ -15,13 +15,17 @@ impl History {
         }
         let mut sums: BTreeMap<TierRef, u128> = BTreeMap::new();
         for (place, replica) in self.replicas.values().flatten() {
-            if let Some(spot) = spot_of(place) {
-                *sums.entry(spot).or_default() += u128::from(replica.stored);
+            if let Some(tier_ref) = tier_ref_of(place) {
+                *sums.entry(tier_ref).or_default() += u128::from(replica.stored);
             }
         }
-        for spot in self.fill.keys() {
-            let sum = sums.remove(spot).unwrap_or(0);
-            assert_eq!(u128::from(self.held(*spot)), sum, "bytes held on {spot:?}");
+        for tier_ref in self.fill.keys() {
+            let sum = sums.remove(tier_ref).unwrap_or(0);
+            assert_eq!(
+                u128::from(self.held(*tier_ref)),
+                sum,
+                "bytes held on {tier_ref:?}"
+            );
         }
         assert!(sums.is_empty(), "replicas on tiers without an account");
     }

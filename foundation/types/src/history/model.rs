@@ -2,7 +2,7 @@
 
 use crate::action::{Outcome, PartitionAssignment};
 use crate::checkpoint::CheckpointId;
-use crate::event::{Failure, Imaged, Output, Undeclared, Usage};
+use crate::event::{Imaged, Output, RunError, Undeclared, Usage};
 use crate::hash::Hash;
 use crate::id::{InstanceId, PartitionId, TierRef, TransferId};
 use crate::part::{PartRef, Place, StoreKey, Transfer};
@@ -211,7 +211,7 @@ pub enum AttemptEnd {
     /// Failure.
     Failed {
         /// Why.
-        failure: Failure,
+        failure: RunError,
         /// Last lines of its log.
         log_tail: String,
     },
@@ -257,7 +257,7 @@ pub enum TransferEnd {
         took: Nanos,
     },
     /// Failed whole.
-    Failed(Failure),
+    Failed(RunError),
     /// The run itself died while it was in flight.
     Interrupted,
 }

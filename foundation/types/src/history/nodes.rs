@@ -1,7 +1,7 @@
 //! Nodes that were lost, and replicas that came back with them. A lost node's replicas are out of reach, not gone: they are gone
 //! once the node is back without them, was searched for them in vain, or their part was made again.
 
-use super::{History, Replica, Unreachable, push_point, spot_of};
+use super::{History, Replica, Unreachable, push_point, tier_ref_of};
 use crate::event::IntactReplica;
 use crate::id::{DataId, NodeId, TierId, TierRef};
 use crate::part::{PartRef, Place, StoreKey};
@@ -36,7 +36,7 @@ impl History {
 
     /// A replica has come to a place; to one on a node that has been lost meanwhile, it is kept for the node's return.
     pub(super) fn came(&mut self, part: PartRef, place: Place, stored: u64) {
-        if !spot_of(&place).is_some_and(|s| self.is_lost(s.node)) {
+        if !tier_ref_of(&place).is_some_and(|s| self.is_lost(s.node)) {
             return self.add_replica(part, place, stored);
         }
         let since = self.now;
@@ -81,7 +81,7 @@ impl History {
         if self.is_lost(node) {
             return;
         }
-        let here = |place: &&Place| spot_of(place).is_some_and(|s| s.node == node);
+        let here = |place: &&Place| tier_ref_of(place).is_some_and(|s| s.node == node);
         let gone = self.replicas.iter().flat_map(|(part, places)| {
             let places = places.keys().filter(here);
             places.map(|place| (*part, place.clone()))
@@ -124,7 +124,7 @@ impl History {
 
     /// A node that was lost when the run was resumed may not have been searched for its replicas.
     fn mark_missed_unreachable(&mut self, node: NodeId) {
-        let here = |place: &Place| spot_of(place).is_some_and(|s| s.node == node);
+        let here = |place: &Place| tier_ref_of(place).is_some_and(|s| s.node == node);
         let missed = std::mem::take(&mut self.missed);
         let (here, elsewhere) = missed.into_iter().partition(|((_, p), _)| here(p));
         self.missed = elsewhere;
@@ -151,7 +151,7 @@ impl History {
                 self.add_replica(w.part, Place::Node(TierRef { node, tier }), w.stored);
             }
         }
-        let here = |place: &Place| spot_of(place).is_some_and(|s| s.node == node);
+        let here = |place: &Place| tier_ref_of(place).is_some_and(|s| s.node == node);
         let gone = self.unreachable.extract_if(.., |(_, place), _| here(place));
         let gone: Vec<_> = gone.map(|(at, _)| at).collect();
         self.removed.extend(gone.into_iter().map(|at| (at, now)));

@@ -5,7 +5,7 @@ use crate::bounds::{MAX_PATH_BYTES, MAX_XATTR_BYTES};
 
 /// Why a path cannot stand in a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PathFault {
+pub enum PathError {
     /// Nothing in it.
     #[error("it is empty or has an empty component")]
     Empty,
@@ -36,20 +36,20 @@ pub enum PathFault {
 ///
 /// # Errors
 /// The first fault.
-pub fn check_path(path: &[u8]) -> Result<(), PathFault> {
+pub fn check_path(path: &[u8]) -> Result<(), PathError> {
     if path.len() > MAX_PATH_BYTES {
-        return Err(PathFault::Long);
+        return Err(PathError::Long);
     }
     if path.first() == Some(&b'/') {
-        return Err(PathFault::Absolute);
+        return Err(PathError::Absolute);
     }
     if path.contains(&0) {
-        return Err(PathFault::Nul);
+        return Err(PathError::Nul);
     }
     for component in path.split(|&b| b == b'/') {
         match component {
-            b"" => return Err(PathFault::Empty),
-            b"." | b".." => return Err(PathFault::Dots),
+            b"" => return Err(PathError::Empty),
+            b"." | b".." => return Err(PathError::Dots),
             _ => {}
         }
     }
@@ -72,18 +72,18 @@ impl Manifest {
             };
             check_path(&entry.path).map_err(fault)?;
             if before.is_some_and(|b| b.path >= entry.path) {
-                return Err(fault(PathFault::Order));
+                return Err(fault(PathError::Order));
             }
             if let Some(up) = parent(&entry.path)
                 && up != folder
             {
                 if !self.find(up).is_some_and(Entry::is_folder) {
-                    return Err(fault(PathFault::Parent));
+                    return Err(fault(PathError::Parent));
                 }
                 folder = up;
             }
             if !entry.well_formed() {
-                return Err(fault(PathFault::Attributes));
+                return Err(fault(PathError::Attributes));
             }
             before = Some(entry);
         }

@@ -1,6 +1,6 @@
 //! The bytes of a manifest file; docs/reference/manifest-format.md describes them.
 
-use super::{Entry, EntryKind, Manifest, PathFault, Xattr};
+use super::{Entry, EntryKind, Manifest, PathError, Xattr};
 use crate::hash::Hash;
 
 const MAGIC: &[u8; 8] = b"TARNMAN\n";
@@ -38,7 +38,7 @@ pub enum ManifestError {
         /// The entry.
         path: String,
         /// Why.
-        fault: PathFault,
+        fault: PathError,
     },
 }
 

@@ -146,14 +146,14 @@ impl Reason {
             }
             Self::WorkflowEnded => "the workflow has ended and nothing asks to keep it".into(),
             Self::StagedOut => "stage-through keeps nothing on the nodes".into(),
-            Self::WaitForRoom { spot, want, free } => {
+            Self::WaitForSpace { tier_ref, want, free } => {
                 format!(
                     "waiting: {}; running steps and transfers have to end first",
-                    names.space(spot, want, free)
+                    names.space(tier_ref, want, free)
                 )
             }
-            Self::MakingRoom {
-                spot,
+            Self::MakingSpace {
+                tier_ref,
                 want,
                 free,
                 evicting,
@@ -161,34 +161,34 @@ impl Reason {
                 draining,
             } => format!(
                 "waiting: {}; space is being freed: {}",
-                names.space(spot, want, free),
+                names.space(tier_ref, want, free),
                 freed_space(*evicting, *demoting, *draining)
             ),
             Self::WaitForOthers {
-                spot,
+                tier_ref,
                 want,
                 free,
                 held,
             } => {
                 format!(
                     "waiting: {}; other runs, or data kept from earlier ones, hold {} of it",
-                    names.space(spot, want, free),
+                    names.space(tier_ref, want, free),
                     Bytes(*held)
                 )
             }
-            Self::EvictForRoom { spot, want, free } => {
-                format!("evicted, not needed: {}", names.space(spot, want, free))
+            Self::EvictForSpace { tier_ref, want, free } => {
+                format!("evicted, not needed: {}", names.space(tier_ref, want, free))
             }
-            Self::DemoteForRoom { spot, want, free } => {
-                format!("demoted: {}", names.space(spot, want, free))
+            Self::DemoteForSpace { tier_ref, want, free } => {
+                format!("demoted: {}", names.space(tier_ref, want, free))
             }
-            Self::DrainForRoom { spot, want, free } => {
-                format!("drained to the external store: {}", names.space(spot, want, free))
+            Self::DrainForSpace { tier_ref, want, free } => {
+                format!("drained to the external store: {}", names.space(tier_ref, want, free))
             }
             Self::MovedAway { transfer } => {
                 format!("{transfer} has put a verified replica elsewhere")
             }
-            Self::RoomGone => {
+            Self::SpaceGone => {
                 "other data took the space for its inputs before they arrived; tarn looks for a node again"
                     .into()
             }

@@ -40,7 +40,7 @@ fn forcing() -> Dataset {
     of("forcing", "@climate/forcing")
 }
 
-fn said(world: &mut World, user: Uid, ask: ControllerRequest) -> ControllerReply {
+fn send_request(world: &mut World, user: Uid, ask: ControllerRequest) -> ControllerReply {
     let token = world.ask_as(user, false, ask);
     world.settle();
     world.answers.remove(&token).expect("an answer")
@@ -77,7 +77,7 @@ fn with_x(nodes: usize) -> World {
 fn what_was_granted_is_read_where_it_lies_and_by_its_owners_rights() {
     let mut world = with_x(2);
     assert_eq!(
-        said(&mut world, ALICE, grant(Owner::User(BOB), true)),
+        send_request(&mut world, ALICE, grant(Owner::User(BOB), true)),
         ControllerReply::Done
     );
     let read = || by(BOB, "mine", vec![(Role::In, of("grid", "alice/w/x"))]);
@@ -116,7 +116,7 @@ fn what_was_granted_is_read_where_it_lies_and_by_its_owners_rights() {
     over(&mut world, 3);
     // By a group too.
     assert_eq!(
-        said(&mut world, ALICE, grant(Owner::User(BOB), false)),
+        send_request(&mut world, ALICE, grant(Owner::User(BOB), false)),
         ControllerReply::Done
     );
     assert_eq!(
@@ -125,7 +125,7 @@ fn what_was_granted_is_read_where_it_lies_and_by_its_owners_rights() {
         "revoked"
     );
     assert_eq!(
-        said(&mut world, ALICE, grant(Owner::Project(PROJECT), true)),
+        send_request(&mut world, ALICE, grant(Owner::Project(PROJECT), true)),
         ControllerReply::Done
     );
     assert_eq!(setup(&mut world, 5, read()), ControllerReply::Done);
@@ -135,13 +135,13 @@ fn what_was_granted_is_read_where_it_lies_and_by_its_owners_rights() {
 #[test]
 fn what_is_revoked_is_refused_to_jobs_that_have_not_begun_and_may_be_removed() {
     let mut world = with_x(1);
-    said(&mut world, ALICE, grant(Owner::User(BOB), true));
+    send_request(&mut world, ALICE, grant(Owner::User(BOB), true));
     let read = || by(BOB, "mine", vec![(Role::In, of("x", "alice/w/x"))]);
     for job in [2, 3] {
         assert_eq!(setup(&mut world, job, read()), ControllerReply::Done);
     }
     assert_eq!(world.pre_run(2, &["n1"]), ControllerReply::Done);
-    said(&mut world, ALICE, grant(Owner::User(BOB), false));
+    send_request(&mut world, ALICE, grant(Owner::User(BOB), false));
     // The one that runs has it, and keeps it from being removed; the other one does neither.
     let remove = ControllerRequest::Remove {
         owner: Owner::User(ALICE),
@@ -149,14 +149,17 @@ fn what_is_revoked_is_refused_to_jobs_that_have_not_begun_and_may_be_removed() {
         dataset: Some("x".into()),
         version: None,
     };
-    let busy = said(&mut world, ALICE, remove.clone());
+    let busy = send_request(&mut world, ALICE, remove.clone());
     assert_eq!(refused(&busy).code, Code::Busy);
     assert!(refused(&busy).text.contains("job 2:"), "{busy:?}");
     let why = world.pre_run(3, &["n1"]);
     assert_eq!(refused(&why).code, Code::Denied);
     assert!(refused(&why).text.contains("revoked"), "{why:?}");
     over(&mut world, 2);
-    assert_eq!(said(&mut world, ALICE, remove), ControllerReply::Done);
+    assert_eq!(
+        send_request(&mut world, ALICE, remove),
+        ControllerReply::Done
+    );
     assert!(world.parts_on("n1").is_empty());
 }
 
@@ -172,7 +175,7 @@ fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
     }
     assert_eq!(texts[0], texts[1]);
     // Not by writing either, not even when it was granted.
-    said(&mut world, ALICE, grant(Owner::User(BOB), true));
+    send_request(&mut world, ALICE, grant(Owner::User(BOB), true));
     for role in [Role::Out, Role::Inout] {
         let why = setup(
             &mut world,
@@ -181,9 +184,9 @@ fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
         );
         assert_eq!(refused(&why).code, Code::Denied);
     }
-    said(&mut world, ALICE, grant(Owner::User(BOB), false));
+    send_request(&mut world, ALICE, grant(Owner::User(BOB), false));
     let (owner, workflow, dataset) = (Owner::User(ALICE), "w".to_owned(), "x".to_owned());
-    let asks = [
+    let requests = [
         grant(Owner::User(BOB), true),
         grant(Owner::User(CAROL), false),
         ControllerRequest::Remove {
@@ -204,9 +207,9 @@ fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
             dataset: dataset.clone(),
         },
     ];
-    for ask in asks {
+    for ask in requests {
         for user in [BOB, CAROL] {
-            let why = said(&mut world, user, ask.clone());
+            let why = send_request(&mut world, user, ask.clone());
             assert_eq!(refused(&why).code, Code::Denied, "{ask:?}");
         }
     }
@@ -226,8 +229,8 @@ fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
     };
     assert_eq!(seen(&world, BOB), []);
     // A reader does not learn of other readers, nor of their jobs.
-    said(&mut world, ALICE, grant(Owner::User(BOB), true));
-    said(&mut world, ALICE, grant(Owner::User(CAROL), true));
+    send_request(&mut world, ALICE, grant(Owner::User(BOB), true));
+    send_request(&mut world, ALICE, grant(Owner::User(CAROL), true));
     let read = by(CAROL, "c", vec![(Role::In, of("x", "alice/w/x"))]);
     assert_eq!(setup(&mut world, 7, read), ControllerReply::Done);
     let bobs = seen(&world, BOB);
@@ -255,7 +258,7 @@ fn a_projects_dataset_is_its_members_to_make_and_read_across_workflows() {
         user: ALICE,
         workflow: "a".into(),
     };
-    assert_eq!(said(&mut world, ALICE, end), ControllerReply::Done);
+    assert_eq!(send_request(&mut world, ALICE, end), ControllerReply::Done);
     assert_eq!(world.parts_on("n1"), ["forcing/1.0"]);
     let read = by(BOB, "b", vec![(Role::In, forcing())]);
     assert_eq!(setup(&mut world, 2, read), ControllerReply::Done);
@@ -283,8 +286,12 @@ fn a_projects_dataset_is_its_members_to_make_and_read_across_workflows() {
     assert_eq!(world.parts_on("n1"), ["forcing/1.0", "forcing/2.0"]);
     // A week after the last use it goes, with a notification a day before; each node gets the user who is to remove it.
     world.pass(6 * DAY + 60);
-    let told: Vec<_> = world.told.iter().map(|(owner, _)| *owner).collect();
-    assert_eq!(told, [Owner::Project(PROJECT); 2]);
+    let notified: Vec<_> = world
+        .notifications
+        .iter()
+        .map(|(owner, _)| *owner)
+        .collect();
+    assert_eq!(notified, [Owner::Project(PROJECT); 2]);
     world.pass(DAY);
     assert!(world.parts_on("n1").is_empty() && world.parts_on("n2").is_empty());
     world.check_replay(Config::default());
@@ -343,11 +350,11 @@ fn attack_a_projects_dataset_is_nothing_to_who_is_no_member() {
         version: None,
     };
     for ask in [&grant, &remove] {
-        let why = said(&mut world, CAROL, ask.clone());
+        let why = send_request(&mut world, CAROL, ask.clone());
         assert_eq!(refused(&why).code, Code::Denied);
     }
     // A member grants; then it is read, and still not written.
-    assert_eq!(said(&mut world, BOB, grant), ControllerReply::Done);
+    assert_eq!(send_request(&mut world, BOB, grant), ControllerReply::Done);
     let read = by(CAROL, "c", vec![(Role::In, forcing())]);
     assert_eq!(setup(&mut world, 3, read), ControllerReply::Done);
     let why = setup(
@@ -412,7 +419,7 @@ fn what_a_job_has_made_of_a_source_is_not_taken_for_the_source() {
 }
 
 #[test]
-fn what_a_job_has_made_of_a_source_makes_no_room_for_others() {
+fn what_a_job_has_made_of_a_source_makes_no_space_for_others() {
     let mut world = World::new(1, Config::default());
     world.capacity = 5 << 20;
     world.size = 2 << 20;
@@ -432,8 +439,8 @@ fn what_a_job_has_made_of_a_source_makes_no_room_for_others() {
     world.whole(2, makes("v"), &["n1"]);
     assert_eq!(world.parts_on("n1"), ["made/1.0", "case/1.0"]);
     assert_eq!(setup(&mut world, 3, makes("u")), ControllerReply::Done);
-    let said = world.pre_run(3, &["n1"]);
-    assert_eq!(refused(&said).code, Code::NoSpace);
+    let reply = world.pre_run(3, &["n1"]);
+    assert_eq!(refused(&reply).code, Code::NoSpace);
     assert_eq!(world.parts_on("n1"), ["made/1.0", "case/1.0"]);
 }
 
@@ -485,7 +492,7 @@ fn what_is_kept_is_released_and_ends_are_told_once() {
     world.whole(1, by(ALICE, "w", vec![(Role::Out, ever)]), &["n1"]);
     world.pass(30 * DAY);
     assert_eq!(world.parts_on("n1"), ["ever/1.0"]);
-    assert!(world.told.is_empty());
+    assert!(world.notifications.is_empty());
     let name = || (Owner::User(ALICE), "w".to_owned(), "ever".to_owned());
     let (owner, workflow, dataset) = name();
     let until = world.now + 3 * DAY * SECOND;
@@ -510,14 +517,14 @@ fn what_is_kept_is_released_and_ends_are_told_once() {
             Some(ControllerReply::Datasets(seen)) => seen.first().map(|d| d.ends_soon),
             other => panic!("{other:?}"),
         };
-    said(&mut world, ALICE, keep);
+    send_request(&mut world, ALICE, keep);
     assert_eq!(
-        said(&mut world, ALICE, release.clone()),
+        send_request(&mut world, ALICE, release.clone()),
         ControllerReply::Done
     );
     assert_eq!(ending(&world), Some(true));
     let (owner, workflow, dataset) = name();
-    said(
+    send_request(
         &mut world,
         ALICE,
         ControllerRequest::Keep {
@@ -530,11 +537,11 @@ fn what_is_kept_is_released_and_ends_are_told_once() {
     assert_eq!(ending(&world), Some(false));
     world.pass(2 * DAY + 60);
     world.pass(60);
-    assert_eq!(world.told.len(), 1, "{:?}", world.told);
-    assert!(world.told[0].1.contains("tarn data keep"));
+    assert_eq!(world.notifications.len(), 1, "{:?}", world.notifications);
+    assert!(world.notifications[0].1.contains("tarn data keep"));
     world.pass(DAY);
     assert!(world.parts_on("n1").is_empty());
-    assert_eq!(world.told.len(), 2);
+    assert_eq!(world.notifications.len(), 2);
 }
 
 #[test]
@@ -584,10 +591,10 @@ fn use_is_counted_by_user_and_project_and_day() {
     assert_eq!(world.pre_run(1, &["n1", "n2"]), ControllerReply::Done);
     world.pass(3600);
     let used = |world: &World, user: Uid, since: Time| {
-        let said = world
+        let reply = world
             .site
             .answer(user, &groups(user), false, &ControllerRequest::Usage(since));
-        match said {
+        match reply {
             Some(ControllerReply::Usage(all)) => all,
             other => panic!("{other:?}"),
         }
@@ -656,7 +663,7 @@ fn orphans_are_shown_to_and_removed_by_whom_they_belong_to() {
     let counts = [ALICE, BOB, CAROL, 0].map(|user| seen(&world, user));
     assert_eq!(counts, [2, 1, 0, 2]);
     for (user, gone, left) in [(CAROL, 0, 3), (BOB, 1, 2), (ALICE, 1, 1)] {
-        match said(&mut world, user, ControllerRequest::RemoveOrphans) {
+        match send_request(&mut world, user, ControllerRequest::RemoveOrphans) {
             ControllerReply::Orphans(all) => assert_eq!(all.len(), gone),
             other => panic!("{other:?}"),
         }
@@ -694,8 +701,8 @@ fn what_is_not_told_of_whom_a_node_tells_little_is_where_it_was() {
             world.staged(9, Stage::Setup(Box::new(reads))),
             ControllerReply::Done
         );
-        let said = world.pre_run(9, &["n2"]);
-        assert_eq!(said == ControllerReply::Done, is_partial, "{said:?}");
+        let reply = world.pre_run(9, &["n2"]);
+        assert_eq!(reply == ControllerReply::Done, is_partial, "{reply:?}");
         world.check_replay(Config::default());
     }
 }

@@ -12,8 +12,8 @@ fn verify(version: Option<u32>) -> ControllerRequest {
     }
 }
 
-fn states(said: ControllerReply) -> Vec<(String, ReplicaState)> {
-    match said {
+fn states(reply: ControllerReply) -> Vec<(String, ReplicaState)> {
+    match reply {
         ControllerReply::Replicas(all) => all.into_iter().map(|r| (r.node, r.state)).collect(),
         other => panic!("{other:?}"),
     }
@@ -32,11 +32,11 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
     let mut world = x_twice();
     let of = |one, two| vec![("n1".to_owned(), one), ("n2".to_owned(), two)];
     assert_eq!(
-        states(said(&mut world, ALICE, verify(None))),
+        states(send_request(&mut world, ALICE, verify(None))),
         of(Whole, Whole)
     );
     assert_eq!(
-        states(said(&mut world, 0, verify(Some(1)))),
+        states(send_request(&mut world, 0, verify(Some(1)))),
         of(Whole, Whole)
     );
     for (user, version, code) in [
@@ -44,15 +44,15 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
         (CAROL, Some(1), Code::Denied),
         (ALICE, Some(7), Code::NotFound),
     ] {
-        match said(&mut world, user, verify(version)) {
+        match send_request(&mut world, user, verify(version)) {
             ControllerReply::Refused(why) => assert_eq!(why.code, code),
             other => panic!("{other:?}"),
         }
     }
     // A reader who is not the owner may not verify it.
-    said(&mut world, ALICE, grant(Owner::User(BOB), true));
+    send_request(&mut world, ALICE, grant(Owner::User(BOB), true));
     assert!(matches!(
-        said(&mut world, BOB, verify(None)),
+        send_request(&mut world, BOB, verify(None)),
         ControllerReply::Refused(_)
     ));
     // An older one was put back, whole: the log knows which it was.
@@ -62,7 +62,7 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
         proof.hash = tarn_types::hash::Hash(7);
     }
     assert_eq!(
-        states(said(&mut world, ALICE, verify(None))),
+        states(send_request(&mut world, ALICE, verify(None))),
         of(Whole, Damaged)
     );
     for proof in world.nodes.get_mut("n2").unwrap().parts.values_mut() {
@@ -77,7 +77,7 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
     ] {
         world.refuses = Some((|work| matches!(work, Work::Check(_)), code));
         assert_eq!(
-            states(said(&mut world, ALICE, verify(None))),
+            states(send_request(&mut world, ALICE, verify(None))),
             of(state, state)
         );
     }
@@ -86,15 +86,15 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
     let token = world.ask_as(ALICE, false, verify(None));
     // Once at a time for each user, and of each owner.
     for user in [ALICE, 0] {
-        let busy = said_at_once(&mut world, user, verify(None));
+        let busy = immediate_reply(&mut world, user, verify(None));
         assert!(matches!(busy, ControllerReply::Refused(why) if why.code == Code::Busy));
     }
     world.close("n2");
     world.settle();
-    let told = world.answers.remove(&token).expect("an answer");
-    assert_eq!(states(told), of(Whole, Unread));
+    let reply = world.answers.remove(&token).expect("an answer");
+    assert_eq!(states(reply), of(Whole, Unread));
     assert_eq!(
-        states(said(&mut world, ALICE, verify(None))),
+        states(send_request(&mut world, ALICE, verify(None))),
         of(Whole, Unread)
     );
     // A request under an earlier controller keeps nobody from a new one.
@@ -106,14 +106,14 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
     }
     world.settle();
     assert_eq!(
-        states(said(&mut world, ALICE, verify(None))),
+        states(send_request(&mut world, ALICE, verify(None))),
         of(Whole, Whole)
     );
     world.check_replay(Config::default());
 }
 
 /// The reply before any node has done anything.
-fn said_at_once(world: &mut World, user: Uid, ask: ControllerRequest) -> ControllerReply {
+fn immediate_reply(world: &mut World, user: Uid, ask: ControllerRequest) -> ControllerReply {
     let token = world.ask_as(user, false, ask);
     world.answers.remove(&token).expect("an answer")
 }
@@ -126,8 +126,8 @@ fn a_version_without_any_replica_is_said_to_be_absent() {
     world.nodes.get_mut("n1").unwrap().parts.clear();
     world.open("n1");
     world.settle();
-    let told = states(said_at_once(&mut world, ALICE, verify(None)));
-    assert_eq!(told, [(String::new(), ReplicaState::Absent)]);
+    let replicas = states(immediate_reply(&mut world, ALICE, verify(None)));
+    assert_eq!(replicas, [(String::new(), ReplicaState::Absent)]);
 }
 
 /// A part that goes while it is to be read is not damaged.
@@ -144,8 +144,11 @@ fn a_part_that_is_removed_meanwhile_is_not_said_to_be_damaged() {
     };
     world.ask_as(ALICE, false, remove);
     world.settle();
-    let told = states(world.answers.remove(&token).expect("an answer"));
-    assert!(told.iter().all(|(_, state)| *state == Unread), "{told:?}");
+    let replicas = states(world.answers.remove(&token).expect("an answer"));
+    assert!(
+        replicas.iter().all(|(_, state)| *state == Unread),
+        "{replicas:?}"
+    );
 }
 
 /// A part that had been given up, and is there again, is read before it is believed. A failed check loses nothing.
@@ -174,7 +177,7 @@ fn what_could_not_be_read_again_is_not_removed_for_it() {
         world.open("n1");
         world.settle();
         assert_eq!(world.nodes["n1"].parts, kept);
-        let told = states(said(&mut world, ALICE, verify(None)));
-        assert_eq!(told, [("n1".to_owned(), ReplicaState::Whole)]);
+        let replicas = states(send_request(&mut world, ALICE, verify(None)));
+        assert_eq!(replicas, [("n1".to_owned(), ReplicaState::Whole)]);
     }
 }

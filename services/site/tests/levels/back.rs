@@ -31,13 +31,13 @@ fn a_store_that_is_not_mounted_has_lost_nothing() {
     again(&mut world, "n1");
     // It is not available now, and not reported as lost.
     setup(&mut world, 3, reads("low"));
-    let said = world.pre_run(3, &["n1"]);
-    assert_eq!(refused(&said).code, Code::Lost);
+    let reply = world.pre_run(3, &["n1"]);
+    assert_eq!(refused(&reply).code, Code::Lost);
     assert!(
-        refused(&said)
+        refused(&reply)
             .text
             .contains("wait until the nodes that have it are back: n1"),
-        "{said:?}"
+        "{reply:?}"
     );
     // Data in the other store is there, and outputs go there.
     runs(&mut world, 4, reads("x"), "n1");
@@ -185,11 +185,11 @@ fn interrupted(cut: Cut, controller_dies: bool, is_removed: bool) {
         .unwrap();
     // The node does it, and nobody gets the report.
     let silently = |world: &mut World, order: NodeOrder| {
-        let heard = world.log.len();
+        let log_length = world.log.len();
         let site = world.site.clone();
         world.perform(&node, number, order);
         world.site = site;
-        world.log.truncate(heard);
+        world.log.truncate(log_length);
     };
     match cut {
         Cut::Before | Cut::Meanwhile => {}

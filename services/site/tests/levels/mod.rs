@@ -3,7 +3,7 @@
 mod back;
 mod seeds;
 
-use crate::lent::partition;
+use crate::exported::partition;
 use crate::world::*;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -93,16 +93,16 @@ fn history(world: &World, job: u32) -> String {
     }
 }
 
-fn told(world: &World) -> String {
+fn notification_text(world: &World) -> String {
     world
-        .told
+        .notifications
         .iter()
         .map(|(_, text)| format!("{text}\n"))
         .collect()
 }
 
 #[test]
-fn a_partition_lies_in_the_store_that_is_wished_or_the_fastest_with_room_and_takes_room_there() {
+fn a_partition_lies_in_the_store_that_is_wished_or_the_fastest_with_space_and_takes_space_there() {
     let mut world = world(1, &TWO, Config::default());
     let mut job = script("w", 1, Vec::new());
     let slow = StoragePartition {
@@ -130,7 +130,7 @@ fn a_partition_lies_in_the_store_that_is_wished_or_the_fastest_with_room_and_tak
 }
 
 #[test]
-fn what_is_made_goes_to_the_fastest_store_with_room_or_to_the_one_that_is_wished() {
+fn what_is_made_goes_to_the_fastest_store_with_space_or_to_the_one_that_is_wished() {
     let mut world = world(1, &TWO, Config::default());
     let mut wished = sized("slow");
     wished.tier = Some("nvme".into());
@@ -157,17 +157,17 @@ fn what_is_made_goes_to_the_fastest_store_with_room_or_to_the_one_that_is_wished
     // A store that no node has, and more than any store holds.
     wished.tier = Some("nvem".into());
     let typo = crate::world::script("x", 1, vec![(Role::Out, Single, wished)]);
-    let said = world.staged(6, Stage::Setup(Box::new(typo)));
-    assert_eq!(refused(&said).code, Code::Invalid);
+    let reply = world.staged(6, Stage::Setup(Box::new(typo)));
+    assert_eq!(refused(&reply).code, Code::Invalid);
     assert!(
-        refused(&said).text.contains("the stores are nvme, pmem"),
-        "{said:?}"
+        refused(&reply).text.contains("the stores are nvme, pmem"),
+        "{reply:?}"
     );
     let mut large = sized("large");
     large.size = Some(41 * MIB);
     let large = crate::world::script("x", 1, vec![(Role::Out, Single, large)]);
-    let said = world.staged(7, Stage::Setup(Box::new(large)));
-    assert_eq!(refused(&said).code, Code::NoSpace);
+    let reply = world.staged(7, Stage::Setup(Box::new(large)));
+    assert_eq!(refused(&reply).code, Code::NoSpace);
     world.check_replay(Config::default());
 }
 
@@ -189,7 +189,8 @@ fn what_is_not_needed_soon_comes_down_and_goes_up_before_it_is_read() {
         history(&world, 4).contains("1 parts go to slower stores of n1, for space in store `pmem`")
     );
     assert!(
-        told(&world).contains("goes from store `pmem` of node n1 to `nvme`: job 4 needs the space")
+        notification_text(&world)
+            .contains("goes from store `pmem` of node n1 to `nvme`: job 4 needs the space")
     );
     // A running job holds its space: then data that somebody will need comes down too.
     runs(&mut world, 5, reads("z"), "n1");
@@ -218,7 +219,7 @@ fn what_is_not_needed_soon_comes_down_and_goes_up_before_it_is_read() {
 }
 
 #[test]
-fn what_finds_no_room_above_is_read_where_it_lies() {
+fn what_finds_no_space_above_is_read_where_it_lies() {
     let mut world = world(1, &TWO, Config::default());
     let mut low = sized("low");
     low.tier = Some("nvme".into());
@@ -262,7 +263,7 @@ fn what_finds_no_room_above_is_read_where_it_lies() {
 }
 
 #[test]
-fn room_is_made_of_what_others_have_then_by_moving_down_then_of_sources() {
+fn space_is_made_of_what_others_have_then_by_moving_down_then_of_sources() {
     // The slow store has space for one.
     let levels = [("pmem", 3 * MIB, true), ("nvme", MIB, true)];
     let mut world = world(2, &levels, Config::default());
@@ -293,18 +294,18 @@ fn room_is_made_of_what_others_have_then_by_moving_down_then_of_sources() {
     runs(&mut world, 6, makes("three"), "n1");
     assert!(world.places("n1", "outside").is_empty());
     assert_eq!(world.places("n1", "alone"), ["nvme"]);
-    let said = told(&world);
+    let text = notification_text(&world);
     assert!(
-        said.contains("goes from store `nvme` of node n1, as it can be fetched again: job 6"),
-        "{said}"
+        text.contains("goes from store `nvme` of node n1, as it can be fetched again: job 6"),
+        "{text}"
     );
     // Nothing else goes.
     setup(&mut world, 7, makes("four"));
-    let said = world.pre_run(7, &["n1"]);
-    assert_eq!(refused(&said).code, Code::NoSpace);
+    let reply = world.pre_run(7, &["n1"]);
+    assert_eq!(refused(&reply).code, Code::NoSpace);
     assert!(
-        refused(&said).text.contains("of 1048576 in store `nvme`"),
-        "{said:?}"
+        refused(&reply).text.contains("of 1048576 in store `nvme`"),
+        "{reply:?}"
     );
     assert_eq!(world.places("n1", "alone"), ["nvme"]);
     world.check_replay(Config::default());
@@ -312,7 +313,7 @@ fn room_is_made_of_what_others_have_then_by_moving_down_then_of_sources() {
 
 /// Weiland 2018, section 2.2: a job's inputs are brought up before it has nodes, if that takes nobody's space.
 #[test]
-fn what_is_read_goes_up_ahead_where_room_is_free() {
+fn what_is_read_goes_up_ahead_where_space_is_free() {
     let config = Config {
         ahead: true,
         ..Config::default()
@@ -473,7 +474,10 @@ fn what_cannot_be_moved_stays_and_is_not_tried_at_once_again() {
     runs(&mut world, 3, makes("z"), "n1");
     assert_eq!(mounts(&world, "n1", 3)["z"].store, "nvme");
     assert_eq!(world.places("n1", "x"), ["pmem"]);
-    assert!(told(&world).contains("stays in store `pmem` of node n1, and does not go to `nvme`"));
+    assert!(
+        notification_text(&world)
+            .contains("stays in store `pmem` of node n1, and does not go to `nvme`")
+    );
     world.refuses = None;
     ends(&mut world, 3);
     runs(&mut world, 4, makes("v"), "n1");

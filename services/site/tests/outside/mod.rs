@@ -76,8 +76,8 @@ fn a_job_whose_result_may_not_go_where_it_belongs_does_not_begin() {
         world.staged(3, Stage::Setup(Box::new(other))),
         ControllerReply::Done
     );
-    let said = world.pre_run(3, &["n1"]);
-    let why = refused(&said);
+    let reply = world.pre_run(3, &["n1"]);
+    let why = refused(&reply);
     assert_eq!(why.code, Code::Exists, "{}", why.text);
     assert_eq!(world.owners[Path::new("/lustre/x")], "site u1000 w x");
     // When it has been moved away, the job begins.

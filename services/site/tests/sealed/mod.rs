@@ -40,10 +40,10 @@ fn what_is_encrypted_stays_so_from_job_to_job() {
     assert_eq!(setup(&mut world, 1, &makes), ControllerReply::Done);
     assert_eq!(world.pre_run(1, &["n1"]), ControllerReply::Done);
     // Its input and the output that it may write.
-    let room = world.size + 2 * 4096;
+    let space = world.size + 2 * 4096;
     assert_eq!(
         world.memory[&("n1".to_owned(), 1)],
-        room + (1 << 20) + (1 << 20)
+        space + (1 << 20) + (1 << 20)
     );
     let seen = mounts(&world, "n1", 1);
     let paths: Vec<String> = seen.iter().map(|m| m.path.display().to_string()).collect();
@@ -64,9 +64,9 @@ fn what_is_encrypted_stays_so_from_job_to_job() {
     // else.
     let mut plain = dataset("x");
     let changes = |x: &Dataset| script("w", 1, vec![(Role::Inout, Broadcast, x.clone())]);
-    let said = setup(&mut world, 2, &changes(&plain));
-    assert_eq!(refused(&said).code, Code::Invalid);
-    assert!(refused(&said).text.contains("data.x.size"), "{said:?}");
+    let reply = setup(&mut world, 2, &changes(&plain));
+    assert_eq!(refused(&reply).code, Code::Invalid);
+    assert!(refused(&reply).text.contains("data.x.size"), "{reply:?}");
     plain.size = Some(1 << 20);
     world.whole(2, changes(&plain), &["n2"]);
     assert!(world.nodes["n2"].parts.values().all(|proof| proof.sealed));
@@ -103,13 +103,13 @@ fn what_lies_in_the_clear_is_not_said_to_be_encrypted() {
         &["n1"],
     );
     for role in [Role::In, Role::Inout] {
-        let said = setup(
+        let reply = setup(
             &mut world,
             2,
             &script("w", 1, vec![(role, Single, encrypted("x"))]),
         );
-        assert_eq!(refused(&said).code, Code::Invalid, "{said:?}");
-        assert!(refused(&said).text.contains("unencrypted"), "{said:?}");
+        assert_eq!(refused(&reply).code, Code::Invalid, "{reply:?}");
+        assert!(refused(&reply).text.contains("unencrypted"), "{reply:?}");
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct World {
     pub(crate) advices: BTreeMap<SlurmJobId, PlacementAdvice>,
     next: Token,
     /// The notifications about owners' data.
-    pub(crate) told: Vec<(Owner, String)>,
+    pub(crate) notifications: Vec<(Owner, String)>,
     /// Bytes that were read outside and written there, by path.
     pub(crate) read: BTreeMap<PathBuf, u64>,
     /// How often sources were changed.
@@ -179,7 +179,7 @@ impl World {
             answers: BTreeMap::new(),
             advices: BTreeMap::new(),
             next: 0,
-            told: Vec::new(),
+            notifications: Vec::new(),
             read: BTreeMap::new(),
             changes: BTreeMap::new(),
             memory: BTreeMap::new(),
@@ -220,9 +220,9 @@ impl World {
                     }
                     order => self.queue.push((node, number, order)),
                 },
-                SiteServiceAction::Tell { owner, text } => self.told.push((owner, text)),
-                SiteServiceAction::Answer { token, said } => {
-                    let before = self.answers.insert(token, said);
+                SiteServiceAction::Notify { owner, text } => self.notifications.push((owner, text)),
+                SiteServiceAction::Answer { token, reply } => {
+                    let before = self.answers.insert(token, reply);
                     assert!(before.is_none(), "answered twice");
                 }
             }
@@ -248,8 +248,8 @@ impl World {
                 proof: Some(proof.clone()),
                 stored: proof.bytes,
             };
-            let told = places.map(|place| (user(part), holding(place)));
-            told.collect::<Vec<_>>()
+            let holdings = places.map(|place| (user(part), holding(place)));
+            holdings.collect::<Vec<_>>()
         });
         let jobs = store.jobs.iter().map(|(user, job)| {
             let holding = Holding {
@@ -297,7 +297,7 @@ impl World {
     pub(crate) fn ask_as(&mut self, user: Uid, trusted: bool, ask: ControllerRequest) -> Token {
         self.next += 1;
         let token = self.next;
-        self.event(SiteServiceEvent::Asked(SiteRequest {
+        self.event(SiteServiceEvent::Requested(SiteRequest {
             token,
             user,
             groups: groups(user),
@@ -333,7 +333,7 @@ impl World {
                 self.advices.extend(advices);
                 ControllerReply::Done
             }
-            said => said,
+            reply => reply,
         }
     }
 
@@ -408,7 +408,7 @@ impl World {
                 store: place,
             } => {
                 let there = self.nodes[node].parts.get(&part);
-                let there = there.filter(|_| self.lies(node, &part, &place));
+                let there = there.filter(|_| self.is_stored(node, &part, &place));
                 if let Some(there) = there.filter(|p| proof.as_ref() == Some(p)) {
                     if let Origin::Outside(path) = &from
                         && there.origin != Some(self.origin_of(path))
@@ -472,7 +472,7 @@ impl World {
                 let is_view = matches!(work, Work::View { .. });
                 if is_view && memory.is_none() {
                     for part in parts {
-                        assert!(self.lies(node, part, &place), "{part} not in {place}");
+                        assert!(self.is_stored(node, part, &place), "{part} not in {place}");
                     }
                 } else if !is_view {
                     let written = &mut self.nodes.get_mut(node).unwrap().written;
@@ -491,7 +491,7 @@ impl World {
                 store.jobs.insert((user, job));
                 WorkResult::Done
             }
-            Work::Lend { job, .. } => {
+            Work::Export { job, .. } => {
                 let store = self.nodes.get_mut(node).unwrap();
                 store.jobs.insert((user, job));
                 WorkResult::Done
@@ -530,8 +530,8 @@ impl World {
                 proof,
                 keep,
             } => {
-                let is_from = self.lies(node, &part, &from);
-                if !is_from && !self.lies(node, &part, &to) {
+                let is_from = self.is_stored(node, &part, &from);
+                if !is_from && !self.is_stored(node, &part, &to) {
                     return WorkResult::Failed(RequestError::new(
                         Code::NotFound,
                         "it is not there",
@@ -545,7 +545,7 @@ impl World {
                 self.moves.push((at, part.dataset, from, to));
                 WorkResult::Proven { proof, moved: 0 }
             }
-            Work::CheckIn(part, place) => match self.lies(node, &part, &place) {
+            Work::CheckIn(part, place) => match self.is_stored(node, &part, &place) {
                 true => self.read_again(node, &part),
                 false => WorkResult::Failed(RequestError::new(Code::Corrupt, "it is not there")),
             },
@@ -617,7 +617,7 @@ impl World {
     }
 
     /// Whether a part is in this store.
-    pub(crate) fn lies(&self, node: &str, part: &Part, place: &str) -> bool {
+    pub(crate) fn is_stored(&self, node: &str, part: &Part, place: &str) -> bool {
         let store = &self.nodes[node];
         let places = store.places.get(part);
         let is_in = places.map_or(place.is_empty(), |all| all.contains(place));
@@ -647,7 +647,7 @@ impl World {
         let here = store
             .parts
             .iter()
-            .filter(|(part, _)| self.lies(node, part, place));
+            .filter(|(part, _)| self.is_stored(node, part, place));
         here.map(|(_, p)| p.bytes + 4096 * (p.entries + 1)).sum()
     }
 
@@ -707,8 +707,8 @@ fn proof_of(part: &Part, bytes: u64) -> Proof {
     }
 }
 
-pub(crate) fn refused(said: &ControllerReply) -> &RequestError {
-    match said {
+pub(crate) fn refused(reply: &ControllerReply) -> &RequestError {
+    match reply {
         ControllerReply::Refused(why) => why,
         other => panic!("refused, it was expected: {other:?}"),
     }

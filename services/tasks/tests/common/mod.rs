@@ -196,7 +196,10 @@ impl World {
             let bytes = self.size(id);
             self.step(TaskEvent::Measured {
                 task: id,
-                size: Ok(TaskSize { bytes, room: bytes }),
+                size: Ok(TaskSize {
+                    bytes,
+                    space: bytes,
+                }),
             });
         } else if let Some((at, id)) = self.busy.pop_first() {
             self.now = self.now.max(at);

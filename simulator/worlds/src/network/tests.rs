@@ -7,7 +7,7 @@ use tarn_types::id::TierId;
 
 const NODES: u32 = 3;
 
-fn spot(node: u32) -> TierRef {
+fn tier_ref(node: u32) -> TierRef {
     TierRef {
         node: NodeId(node),
         tier: TierId(0),
@@ -72,16 +72,16 @@ impl Order {
             (None, _) => over.push(Resource::ExternalIn),
             (Some(a), Some(b)) if a != b => {
                 over.extend([
-                    Resource::TierRead(spot(a)),
+                    Resource::TierRead(tier_ref(a)),
                     Resource::PeerOut(NodeId(a)),
                     Resource::PeerIn(NodeId(b)),
                 ]);
             }
-            (Some(a), _) => over.push(Resource::TierRead(spot(a))),
+            (Some(a), _) => over.push(Resource::TierRead(tier_ref(a))),
         }
         over.push(
             self.to
-                .map_or(Resource::ExternalOut, |b| Resource::TierWrite(spot(b))),
+                .map_or(Resource::ExternalOut, |b| Resource::TierWrite(tier_ref(b))),
         );
         over
     }
@@ -189,7 +189,7 @@ proptest! {
 fn a_link_is_shared_and_priority_decides_who_waits() {
     let cluster = cluster([0, 0, 100, 0, 0, 0], 2);
     let mut network = Network::default();
-    let over = || vec![Resource::ExternalIn, Resource::TierWrite(spot(0))];
+    let over = || vec![Resource::ExternalIn, Resource::TierWrite(tier_ref(0))];
     let limits = || BTreeSet::from([StreamLimit::External]);
     for (id, priority, bytes) in [(0, 0, 100), (1, 0, 200), (2, 1, 50), (3, 9, 50)] {
         let flow = vec![Leg::Bytes(bytes, over())];

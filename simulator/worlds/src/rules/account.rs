@@ -34,14 +34,14 @@ pub(super) struct ReplicaAccount {
 /// The tiers of an instance, and its reserved bytes.
 #[derive(Debug)]
 pub(super) struct InstanceReservation {
-    pub(super) spots: Vec<TierRef>,
+    pub(super) tier_refs: Vec<TierRef>,
     pub(super) reserve: u64,
 }
 
 /// A partition that is kept for the workflow.
 #[derive(Debug)]
 pub(super) struct WorkflowPartition {
-    pub(super) spots: Vec<TierRef>,
+    pub(super) tier_refs: Vec<TierRef>,
     /// Once a step has it.
     pub(super) key: Option<StoreKey>,
 }
@@ -160,8 +160,8 @@ impl RunAccount {
             self.listed.insert(prior.data);
             for (part, known) in prior.parts() {
                 self.parts.insert(part, known.info.clone());
-                for (spot, _) in &known.at {
-                    let at = Place::Node(*spot);
+                for (tier_ref, _) in &known.at {
+                    let at = Place::Node(*tier_ref);
                     self.others.insert((part, at.clone()));
                     self.add(part, at, ReplicaStage::There, 0);
                 }
@@ -217,15 +217,18 @@ impl RunAccount {
     }
 
     /// Bytes of a tier that are taken or promised.
-    pub(super) fn promised(&self, spot: TierRef) -> u64 {
-        let place = Place::Node(spot);
+    pub(super) fn promised(&self, tier_ref: TierRef) -> u64 {
+        let place = Place::Node(tier_ref);
         let copies = self.copies.values().filter_map(|c| c.get(&place));
-        let returned = self.returned.iter().filter(|((_, s), _)| *s == spot);
-        let placed = self.placed.values().filter(|p| p.spots.contains(&spot));
+        let returned = self.returned.iter().filter(|((_, s), _)| *s == tier_ref);
+        let placed = self
+            .placed
+            .values()
+            .filter(|p| p.tier_refs.contains(&tier_ref));
         copies.map(|c| c.stored).sum::<u64>()
             + returned.map(|(_, (_, stored))| stored).sum::<u64>()
             + placed.map(|p| p.reserve).sum::<u64>()
-            + self.partitions_on(spot)
+            + self.partitions_on(tier_ref)
     }
 
     /// The parts that an instance has made.

@@ -91,7 +91,7 @@ impl RunAccount {
             !self.on_lost(&t.to),
             || t.id.to_string(),
         )?;
-        let mut room = 0;
+        let mut space = 0;
         for m in &t.parts {
             let of = (m.part.data, m.part.version) == (t.data, t.version);
             rule("a transfer is of one version", of, || m.part.to_string())?;
@@ -119,7 +119,7 @@ impl RunAccount {
                 format!("{kind:?}")
             })?;
             let stored = self.parts.get(&m.part).map_or(0, |i| i.stored);
-            room += stored;
+            space += stored;
             let stored = if matches!(t.to, Place::Node(_)) {
                 stored
             } else {
@@ -131,8 +131,8 @@ impl RunAccount {
             };
             self.add(m.part, t.to.clone(), coming, stored);
         }
-        if let Place::Node(spot) = t.to {
-            self.within_capacity(spot, room)?;
+        if let Place::Node(tier_ref) = t.to {
+            self.within_capacity(tier_ref, space)?;
         }
         if matches!(t.to, Place::External(_)) {
             self.sent.insert((t.data, t.version));
@@ -142,19 +142,23 @@ impl RunAccount {
     }
 
     /// Nobody takes more of a tier than is free.
-    pub(super) fn within_capacity(&self, spot: TierRef, more: u64) -> Result<(), RuleViolation> {
-        let (promised, capacity) = (self.promised(spot), self.capacity[&spot]);
+    pub(super) fn within_capacity(
+        &self,
+        tier_ref: TierRef,
+        more: u64,
+    ) -> Result<(), RuleViolation> {
+        let (promised, capacity) = (self.promised(tier_ref), self.capacity[&tier_ref]);
         rule(
             "capacity is never exceeded",
             more == 0 || promised <= capacity,
-            || format!("{promised} of {capacity} bytes of {spot:?} are promised"),
+            || format!("{promised} of {capacity} bytes of {tier_ref:?} are promised"),
         )
     }
 
     fn assign(
         &mut self,
         id: InstanceId,
-        spots: &[TierRef],
+        tier_refs: &[TierRef],
         reserve: u64,
     ) -> Result<(), RuleViolation> {
         let waits = !self.done.contains(&id) && !self.placed.contains_key(&id);
@@ -177,35 +181,35 @@ impl RunAccount {
             .is_some_and(|i| i.len() > id.index as usize);
         rule("there is such an instance", known, || id.to_string())?;
         let step = self.workflow.step(id.step);
-        let nodes: BTreeSet<_> = spots.iter().map(|s| s.node).collect();
-        let enough = nodes.len() == spots.len() && spots.len() == step.nodes as usize;
+        let nodes: BTreeSet<_> = tier_refs.iter().map(|s| s.node).collect();
+        let enough = nodes.len() == tier_refs.len() && tier_refs.len() == step.nodes as usize;
         rule("a step has its nodes", enough, || {
-            format!("{id} on {spots:?}")
+            format!("{id} on {tier_refs:?}")
         })?;
-        for spot in spots {
-            let lost = self.lost.contains(&spot.node);
+        for tier_ref in tier_refs {
+            let lost = self.lost.contains(&tier_ref.node);
             rule("nothing is done on a lost node", !lost, || {
-                format!("{id} on {spot:?}")
+                format!("{id} on {tier_ref:?}")
             })?;
-            let node = self.cluster.node(spot.node);
+            let node = self.cluster.node(tier_ref.node);
             let large =
                 step.cores <= node.cores && step.memory <= node.memory && step.gpus <= node.gpus;
             rule("a node is large enough", large, || {
                 format!("{id} on {}", node.name)
             })?;
-            let tier = &self.cluster.tier(*spot).name;
+            let tier = &self.cluster.tier(*tier_ref).name;
             let named = step.tier.as_ref().is_none_or(|t| t == tier);
             rule("a step writes to its tier", named, || {
                 format!("{id} on {tier}")
             })?;
         }
         let placed = InstanceReservation {
-            spots: spots.to_vec(),
+            tier_refs: tier_refs.to_vec(),
             reserve,
         };
         self.placed.insert(id, placed);
-        self.place_partitions(id, spots)?;
-        spots
+        self.place_partitions(id, tier_refs)?;
+        tier_refs
             .iter()
             .try_for_each(|s| self.within_capacity(*s, reserve))
     }
@@ -213,7 +217,8 @@ impl RunAccount {
     fn run(&mut self, run: &AttemptSpec) -> Result<(), RuleViolation> {
         let id = run.instance;
         let placed = self.placed.get(&id);
-        let same = placed.is_some_and(|p| p.spots == run.nodes) && !self.running.contains_key(&id);
+        let same =
+            placed.is_some_and(|p| p.tier_refs == run.nodes) && !self.running.contains_key(&id);
         rule("who runs has a place", same, || id.to_string())?;
         let attempts = self.attempts.entry(id).or_default();
         *attempts += 1;
@@ -238,7 +243,7 @@ impl RunAccount {
     fn sees_its_data(&self, run: &AttemptSpec) -> Result<(), RuleViolation> {
         let step = self.workflow.step(run.instance.step);
         for (used, views) in step.uses.iter().zip(&run.views) {
-            for (at, spot) in (0..).zip(&run.nodes) {
+            for (at, tier_ref) in (0..).zip(&run.nodes) {
                 let view = views.get(at as usize).map_or(&[][..], Vec::as_slice);
                 let seen: BTreeSet<PartRef> = view.iter().map(|h| h.part).collect();
                 let needs = self.needs(run.instance, used, at);
@@ -246,8 +251,8 @@ impl RunAccount {
                     format!("on its node {at} it sees {seen:?} and needs {needs:?}")
                 })?;
                 for held in view {
-                    let local = held.spot.node == spot.node;
-                    let place = Place::Node(held.spot);
+                    let local = held.tier_ref.node == tier_ref.node;
+                    let place = Place::Node(held.tier_ref);
                     let key = self.parts.get(&held.part).map(|i| &i.key);
                     let there = self.is_there(held.part, &place) && key == Some(&held.key);
                     rule("what is read is there", local && there, || {
@@ -264,8 +269,8 @@ impl RunAccount {
         let mut nodes: BTreeMap<_, (u64, u64, u64)> = BTreeMap::new();
         for run in self.running.values() {
             let step = self.workflow.step(run.instance.step);
-            for spot in &run.nodes {
-                let used = nodes.entry(spot.node).or_default();
+            for tier_ref in &run.nodes {
+                let used = nodes.entry(tier_ref.node).or_default();
                 used.0 += u64::from(step.cores);
                 used.1 += step.memory;
                 used.2 += u64::from(step.gpus);
@@ -333,10 +338,10 @@ impl RunAccount {
     }
 
     fn evict(&mut self, part: PartRef, key: &StoreKey, at: &Place) -> Result<(), RuleViolation> {
-        if let Place::Node(spot) = at
+        if let Place::Node(tier_ref) = at
             && self
                 .returned
-                .get(&(part, *spot))
+                .get(&(part, *tier_ref))
                 .is_some_and(|(k, _)| k == key)
         {
             return Ok(());
@@ -365,7 +370,7 @@ impl RunAccount {
         )?;
         let reader = self.running.values().find(|run| {
             let mut held = run.views.iter().flatten().flatten();
-            held.any(|h| h.part == part && Place::Node(h.spot) == *at)
+            held.any(|h| h.part == part && Place::Node(h.tier_ref) == *at)
         });
         rule("leases are honoured", reader.is_none(), || {
             format!("{:?} reads {part}", reader.map(|r| r.instance))
@@ -556,10 +561,10 @@ impl RunAccount {
                 let made = |v: u32| self.parts_of(data, v).any(|(p, _)| ran(p));
                 let sent = (1..=last).any(|v| self.sent.contains(&(data, v)));
                 let silent = (1..=last).any(made) && !sent && !delivered;
-                let told = self.not_rescued.contains(&data);
+                let is_reported = self.not_rescued.contains(&data);
                 rule(
                     "a failed run says what it does not rescue",
-                    !silent || told,
+                    !silent || is_reported,
                     || dataset.name.clone(),
                 )?;
                 continue;

@@ -11,9 +11,9 @@ impl RunAccount {
         &mut self,
         part: PartRef,
         key: &StoreKey,
-        spot: TierRef,
+        tier_ref: TierRef,
     ) -> Result<(), RuleViolation> {
-        let at = Place::Node(spot);
+        let at = Place::Node(tier_ref);
         let same = self.parts.get(&part).is_some_and(|i| i.key == *key);
         let there = same && self.is_there(part, &at);
         rule("what is cached is there", there, || part.to_string())?;
@@ -26,7 +26,7 @@ impl RunAccount {
         let mut runs = self.running.values();
         let read = runs.any(|run| {
             let mut held = run.views.iter().flatten().flatten();
-            held.any(|h| h.part == part && h.spot == spot)
+            held.any(|h| h.part == part && h.tier_ref == tier_ref)
         });
         let mut moving = self.transfers.values();
         let moved = moving.any(|t| t.parts.iter().any(|m| m.part == part && m.from == at));
@@ -48,31 +48,32 @@ impl RunAccount {
         if let Some(copy) = copies.get_mut(&at) {
             copy.state = ReplicaStage::Cached;
         }
-        let (cached, share) = (self.cached(spot), self.capacity[&spot]);
+        let (cached, share) = (self.cached(tier_ref), self.capacity[&tier_ref]);
         let share = u128::from(share) * u128::from(self.cache) / 100;
         rule(
             "cached data stays within its share",
             u128::from(cached) <= share,
-            || format!("{cached} of {share} bytes of {spot:?}"),
+            || format!("{cached} of {share} bytes of {tier_ref:?}"),
         )
     }
 
     /// Bytes that are cached on a tier.
-    fn cached(&self, spot: TierRef) -> u64 {
+    fn cached(&self, tier_ref: TierRef) -> u64 {
         let copies = self.copies.values();
-        let here = copies.filter_map(|c| c.get(&Place::Node(spot)));
+        let here = copies.filter_map(|c| c.get(&Place::Node(tier_ref)));
         let cached = here.filter(|c| c.state == ReplicaStage::Cached);
         cached.map(|c| c.stored).sum()
     }
 
     /// Nobody waits for space on a tier that has cached data.
     pub(super) fn waits_for_no_cache(&self, why: &Reason) -> Result<(), RuleViolation> {
-        let (Reason::WaitForRoom { spot, .. } | Reason::WaitForOthers { spot, .. }) = why else {
+        let (Reason::WaitForSpace { tier_ref, .. } | Reason::WaitForOthers { tier_ref, .. }) = why
+        else {
             return Ok(());
         };
-        let cached = self.cached(*spot);
+        let cached = self.cached(*tier_ref);
         rule("cached data makes way", cached == 0, || {
-            format!("{cached} bytes are cached on {spot:?}")
+            format!("{cached} bytes are cached on {tier_ref:?}")
         })
     }
 }

@@ -36,8 +36,8 @@ impl RunAccount {
                 self.evicted(*part, at);
                 Ok(())
             }
-            Event::Capacity { spot, bytes } => {
-                self.capacity.insert(*spot, *bytes);
+            Event::Capacity { tier_ref, bytes } => {
+                self.capacity.insert(*tier_ref, *bytes);
                 Ok(())
             }
             Event::Interrupted { .. } => {
@@ -183,7 +183,7 @@ impl RunAccount {
             old.push((part, info, self.copies.remove(&part).unwrap_or_default()));
         }
         for output in outputs {
-            for (info, spots) in &output.parts {
+            for (info, tier_refs) in &output.parts {
                 let part = PartRef {
                     data: output.data,
                     version: output.version,
@@ -191,13 +191,18 @@ impl RunAccount {
                     seq: info.seq,
                 };
                 self.parts.insert(part, info.clone());
-                for spot in spots
+                for tier_ref in tier_refs
                     .iter()
                     .filter(|s| !self.lost.contains(&s.node))
                     .copied()
                     .collect::<Vec<_>>()
                 {
-                    self.add(part, Place::Node(spot), ReplicaStage::There, info.stored);
+                    self.add(
+                        part,
+                        Place::Node(tier_ref),
+                        ReplicaStage::There,
+                        info.stored,
+                    );
                 }
                 let earlier = old.iter().find(|(p, ..)| *p == part);
                 let Some((_, Some(was), copies)) = earlier else {
@@ -250,8 +255,8 @@ impl RunAccount {
     }
 
     fn evicted(&mut self, part: PartRef, at: &Place) {
-        if let Place::Node(spot) = at
-            && self.returned.remove(&(part, *spot)).is_some()
+        if let Place::Node(tier_ref) = at
+            && self.returned.remove(&(part, *tier_ref)).is_some()
         {
             return;
         }
@@ -310,9 +315,9 @@ impl RunAccount {
             let made = self
                 .producer(*part)
                 .is_none_or(|id| self.done.contains(&id));
-            if let (Place::Node(spot), Some(info), false) = (at, info, made) {
+            if let (Place::Node(tier_ref), Some(info), false) = (at, info, made) {
                 self.returned
-                    .insert((*part, *spot), (info.key.clone(), stored));
+                    .insert((*part, *tier_ref), (info.key.clone(), stored));
                 continue;
             }
             self.add(*part, at.clone(), ReplicaStage::There, stored);
@@ -346,7 +351,8 @@ impl RunAccount {
         for copies in self.copies.values_mut() {
             copies.retain(|place, c| !gone(place) || c.state == ReplicaStage::Coming);
         }
-        self.returned.retain(|(_, spot), _| spot.node != node);
+        self.returned
+            .retain(|(_, tier_ref), _| tier_ref.node != node);
         self.lost.insert(node);
     }
 
@@ -362,8 +368,8 @@ impl RunAccount {
             self.capacity.insert(TierRef { node, tier }, *bytes);
         }
         for w in whole {
-            let spot = TierRef { node, tier: w.tier };
-            let at = Place::Node(spot);
+            let tier_ref = TierRef { node, tier: w.tier };
+            let at = Place::Node(tier_ref);
             let newest = self.parts.get(&w.part).is_some_and(|i| i.key == w.key);
             let made = self
                 .producer(w.part)
@@ -372,7 +378,7 @@ impl RunAccount {
                 self.add(w.part, at, ReplicaStage::There, w.stored);
             } else {
                 self.returned
-                    .insert((w.part, spot), (w.key.clone(), w.stored));
+                    .insert((w.part, tier_ref), (w.key.clone(), w.stored));
             }
         }
         Ok(())

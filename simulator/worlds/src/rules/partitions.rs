@@ -22,28 +22,28 @@ impl RunAccount {
             > 0
     }
 
-    fn spots_of(&self, partition: PartitionId, homes: &[TierRef]) -> Vec<TierRef> {
+    fn tier_refs_of(&self, partition: PartitionId, homes: &[TierRef]) -> Vec<TierRef> {
         let named = self.workflow.partition(partition).tier.as_ref();
-        let spot = |home: &TierRef| {
+        let tier_ref = |home: &TierRef| {
             let tiers = &self.cluster.node(home.node).tiers;
             let own = tiers.iter().position(|t| Some(&t.name) == named);
             let tier = own.map_or(home.tier, |t| TierId(t as u32));
             TierRef { tier, ..*home }
         };
-        homes.iter().map(spot).collect()
+        homes.iter().map(tier_ref).collect()
     }
 
     /// Bytes that partitions take on a tier.
-    pub(super) fn partitions_on(&self, spot: TierRef) -> u64 {
-        let takes = |id: PartitionId, spots: &[TierRef]| {
-            let here = spots.iter().filter(|s| **s == spot).count() as u64;
-            here * self.workflow.partition(id).takes(spots.len())
+    pub(super) fn partitions_on(&self, tier_ref: TierRef) -> u64 {
+        let takes = |id: PartitionId, tier_refs: &[TierRef]| {
+            let here = tier_refs.iter().filter(|s| **s == tier_ref).count() as u64;
+            here * self.workflow.partition(id).takes(tier_refs.len())
         };
-        let kept = self.kept.iter().map(|(id, k)| takes(*id, &k.spots));
+        let kept = self.kept.iter().map(|(id, k)| takes(*id, &k.tier_refs));
         let own = self.placed.iter().flat_map(|(id, placed)| {
             let own = self.partitions_of(*id).into_iter();
             let own = own.filter(|(_, keep)| *keep == KeepPartition::Step);
-            own.map(|(p, _)| takes(p, &self.spots_of(p, &placed.spots)))
+            own.map(|(p, _)| takes(p, &self.tier_refs_of(p, &placed.tier_refs)))
                 .collect::<Vec<_>>()
         });
         kept.sum::<u64>() + own.sum::<u64>()
@@ -57,22 +57,22 @@ impl RunAccount {
     ) -> Result<(), RuleViolation> {
         let nodes: Vec<NodeId> = homes.iter().map(|s| s.node).collect();
         for (partition, keep) in self.partitions_of(id) {
-            let spots = self.spots_of(partition, homes);
-            let takes = self.workflow.partition(partition).takes(spots.len());
+            let tier_refs = self.tier_refs_of(partition, homes);
+            let takes = self.workflow.partition(partition).takes(tier_refs.len());
             if keep == KeepPartition::Workflow {
                 let fresh = || WorkflowPartition {
-                    spots: spots.clone(),
+                    tier_refs: tier_refs.clone(),
                     key: None,
                 };
                 let kept = self.kept.entry(partition).or_insert_with(fresh);
-                let there: Vec<NodeId> = kept.spots.iter().map(|s| s.node).collect();
+                let there: Vec<NodeId> = kept.tier_refs.iter().map(|s| s.node).collect();
                 rule(
                     "a step runs where its partitions lie",
                     there == nodes,
                     || format!("{id} on {nodes:?}, {partition} on {there:?}"),
                 )?;
             }
-            spots
+            tier_refs
                 .iter()
                 .try_for_each(|s| self.within_capacity(*s, takes))?;
         }
@@ -96,21 +96,21 @@ impl RunAccount {
 
     /// The space that was reserved for a step is still there when it begins, as far as is known.
     pub(super) fn check_start_space(&self, run: &AttemptSpec) -> Result<(), RuleViolation> {
-        for spot in &run.nodes {
-            self.within_capacity(*spot, run.reserve)?;
+        for tier_ref in &run.nodes {
+            self.within_capacity(*tier_ref, run.reserve)?;
         }
-        for lent in &run.partitions {
+        for exported in &run.partitions {
             let takes = self
                 .workflow
-                .partition(lent.partition)
-                .takes(lent.spots.len());
+                .partition(exported.partition)
+                .takes(exported.tier_refs.len());
             let made = self
                 .kept
-                .get(&lent.partition)
+                .get(&exported.partition)
                 .is_some_and(|k| k.key.is_some());
             let takes = if made { 0 } else { takes };
-            let mut spots = lent.spots.iter();
-            spots.try_for_each(|s| self.within_capacity(*s, takes))?;
+            let mut tier_refs = exported.tier_refs.iter();
+            tier_refs.try_for_each(|s| self.within_capacity(*s, takes))?;
         }
         Ok(())
     }
@@ -122,31 +122,31 @@ impl RunAccount {
         rule("a step has its partitions", same, || {
             format!("{:?}", run.partitions)
         })?;
-        for (lent, (partition, keep)) in run.partitions.iter().zip(wants) {
+        for (exported, (partition, keep)) in run.partitions.iter().zip(wants) {
             let filled = self.is_filled(partition) && keep == KeepPartition::Workflow;
             rule(
                 "what is filled is not made anew",
-                filled == lent.filled,
-                || format!("{lent:?}"),
+                filled == exported.filled,
+                || format!("{exported:?}"),
             )?;
-            let spots = match keep {
-                KeepPartition::Step => self.spots_of(partition, &run.nodes),
+            let tier_refs = match keep {
+                KeepPartition::Step => self.tier_refs_of(partition, &run.nodes),
                 KeepPartition::Workflow => {
                     let kept = self.kept.get_mut(&partition);
                     let Some(kept) = kept else {
                         return Err(("what is kept is there", partition.to_string()));
                     };
-                    let key = kept.key.get_or_insert_with(|| lent.key.clone());
-                    rule("what is kept stays", *key == lent.key, || {
-                        format!("{key:?} and {lent:?}")
+                    let key = kept.key.get_or_insert_with(|| exported.key.clone());
+                    rule("what is kept stays", *key == exported.key, || {
+                        format!("{key:?} and {exported:?}")
                     })?;
-                    kept.spots.clone()
+                    kept.tier_refs.clone()
                 }
             };
             rule(
                 "a partition lies where it has its room",
-                spots == lent.spots,
-                || format!("{lent:?} and {spots:?}"),
+                tier_refs == exported.tier_refs,
+                || format!("{exported:?} and {tier_refs:?}"),
             )?;
         }
         Ok(())
@@ -167,8 +167,8 @@ impl RunAccount {
             used.is_none(),
             || format!("{partition} and {used:?}"),
         )?;
-        let spots = kept.map_or_else(Vec::new, |k| k.spots);
-        let lost = spots.iter().any(|s| self.lost.contains(&s.node));
+        let tier_refs = kept.map_or_else(Vec::new, |k| k.tier_refs);
+        let lost = tier_refs.iter().any(|s| self.lost.contains(&s.node));
         let over = steps.iter().all(|s| {
             let done = self.done.iter().filter(|id| id.step == *s).count();
             self.items(*s).is_some_and(|items| items.len() == done)

@@ -48,7 +48,7 @@ pub(super) struct AllocatedJob {
     /// How long its program read and wrote the tiers.
     local: Nanos,
     /// Node-time that jobs which continue it had.
-    lent: Nanos,
+    exported: Nanos,
 }
 
 /// A program that runs.
@@ -147,7 +147,7 @@ impl SimulatedSite {
             moves_since: now,
             moved_for: 0,
             local: 0,
-            lent: 0,
+            exported: 0,
         }));
         Ok(())
     }
@@ -307,11 +307,11 @@ impl SimulatedSite {
         let whole = u64::try_from(whole).unwrap_or(u64::MAX);
         let owner = self.owner(job).map(|o| &mut self.jobs[o.at()]);
         if let Some(owner) = owner.and_then(|o| o.live.as_mut()) {
-            owner.lent += whole;
+            owner.exported += whole;
         }
         let record = self.record.job(job);
         record.held += held;
-        record.node_time += whole.saturating_sub(live.lent);
+        record.node_time += whole.saturating_sub(live.exported);
         record.io = live.moved_for + live.local;
         record.released = self.now;
         self.record

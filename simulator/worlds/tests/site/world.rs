@@ -439,9 +439,9 @@ fn what_fails_is_decided_by_the_seed() {
     assert_eq!(events, once());
     let sizes = Vec::new();
     let (job, ok, id) = (JobId(0), false, MoveId(1));
-    let told: Vec<&SiteEvent> = events.iter().map(|e| &e.1).collect();
-    assert!(told.contains(&&SiteEvent::Ended { job, ok, sizes }));
-    assert!(told.contains(&&SiteEvent::MoveFailed { id }));
+    let reported: Vec<&SiteEvent> = events.iter().map(|e| &e.1).collect();
+    assert!(reported.contains(&&SiteEvent::Ended { job, ok, sizes }));
+    assert!(reported.contains(&&SiteEvent::MoveFailed { id }));
 }
 
 #[test]

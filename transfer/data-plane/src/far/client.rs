@@ -55,7 +55,7 @@ pub struct RemoteStorage {
     /// Not made ready yet.
     waiting: VecDeque<RemoteStorageRequest>,
     /// Made ready, or sent: answered in this order.
-    asked: VecDeque<RemoteStorageRequest>,
+    unanswered: VecDeque<RemoteStorageRequest>,
     out: Vec<u8>,
     sent: usize,
     buffer: Vec<u8>,
@@ -92,7 +92,7 @@ impl RemoteStorage {
             size,
             persistent,
             waiting: VecDeque::new(),
-            asked: VecDeque::new(),
+            unanswered: VecDeque::new(),
             out: Vec::new(),
             sent: 0,
             buffer: Vec::new(),
@@ -244,7 +244,7 @@ impl RemoteStorage {
                     self.out.resize(from + span.len(), 0);
                     span.copy_to(&mut self.out[from..]);
                 }
-                self.asked.push_back(piece);
+                self.unanswered.push_back(piece);
             }
             let went = match &self.out[self.sent..] {
                 [] => self.wire.flush().map(|()| None),
@@ -268,7 +268,7 @@ impl RemoteStorage {
     ) -> io::Result<()> {
         if let Some(window) = &mut self.window {
             window.reap(&mut |ticket, bytes| ended(ticket, Ok(bytes)))?;
-            if self.asked.is_empty() && self.waiting.is_empty() && !window.is_idle() {
+            if self.unanswered.is_empty() && self.waiting.is_empty() && !window.is_idle() {
                 let ended = window.ended();
                 return self.look(ended);
             }
@@ -281,9 +281,9 @@ impl RemoteStorage {
         &mut self,
         ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>),
     ) -> io::Result<()> {
-        while !self.asked.is_empty() {
+        while !self.unanswered.is_empty() {
             self.take(ended)?;
-            if self.asked.is_empty() {
+            if self.unanswered.is_empty() {
                 return Ok(());
             }
             // The rest is the beginning of an answer.
@@ -322,7 +322,7 @@ impl RemoteStorage {
             let Some((head, _)) = unread.split_first_chunk::<{ StorageReply::BYTES }>() else {
                 return Ok(());
             };
-            let Some(piece) = self.asked.front() else {
+            let Some(piece) = self.unanswered.front() else {
                 return Ok(());
             };
             let answer = StorageReply::decode(*head);
@@ -358,7 +358,7 @@ impl RemoteStorage {
     fn end(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, StorageRequestError>)) {
         if let Some(RemoteStorageRequest {
             ends: Some(ticket), ..
-        }) = self.asked.pop_front()
+        }) = self.unanswered.pop_front()
         {
             ended(ticket, std::mem::replace(&mut self.result, Ok(0)));
         }
@@ -372,7 +372,7 @@ impl RemoteStorage {
             // It would be readable for ever.
             let _ = epoll::delete(poll, self.wire.socket());
         }
-        let all = self.asked.drain(..).chain(self.waiting.drain(..));
+        let all = self.unanswered.drain(..).chain(self.waiting.drain(..));
         let all = all.filter_map(|piece| piece.ends);
         let window = self.window.take().map_or_else(Vec::new, WindowClient::lose);
         for ticket in all.chain(window) {

@@ -32,7 +32,7 @@ impl Rma {
             let text = format!("its window has {} bytes, and not {end}", offer.size);
             return Err(io::Error::other(text));
         }
-        Ok((self.at(here, EndpointRole::Asks)?, offer))
+        Ok((self.at(here, EndpointRole::Accesses)?, offer))
     }
 
     fn at(&self, here: IpAddr, side: EndpointRole) -> io::Result<Arc<Domain>> {

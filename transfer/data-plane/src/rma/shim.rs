@@ -116,13 +116,13 @@ impl Shim {
     /// Has its windows guarded: a file may be cut by somebody else while it is mapped.
     fn guard(&self) -> io::Result<()> {
         let own = self.deal as usize;
-        let is_asked = DEALS.iter().any(|slot| {
+        let is_registered = DEALS.iter().any(|slot| {
             let order = Ordering::SeqCst;
             let there = slot.compare_exchange(0, own, order, order);
             there.is_ok() || there == Err(own)
         });
         // libfabric's own provider `shm` handles it as well, to clean up before the process dies.
-        match is_asked && Signal::Bus.install_over(deal) {
+        match is_registered && Signal::Bus.install_over(deal) {
             true => Ok(()),
             false => Err(io::Error::other(
                 "another handler of SIGBUS was installed over tarn's",
@@ -503,7 +503,7 @@ impl Numbered {
     ///
     /// # Errors
     /// When the endpoint cannot be used any more.
-    pub(super) fn ended(&self, mut tell: impl FnMut(u32, io::Result<()>)) -> io::Result<()> {
+    pub(super) fn ended(&self, mut report: impl FnMut(u32, io::Result<()>)) -> io::Result<()> {
         let mut done = [RmaCompletion::NONE; DONE];
         loop {
             let count = self.endpoint.poll(Duration::ZERO, &mut done)?;
@@ -512,7 +512,7 @@ impl Numbered {
                     0 => Ok(()),
                     e => Err(io::Error::from_raw_os_error(e)),
                 };
-                tell((done.context.addr() - 1) as u32, result);
+                report((done.context.addr() - 1) as u32, result);
             }
             if count < DONE {
                 return Ok(());

@@ -223,10 +223,10 @@ impl Drop for WindowClient {
         }
         while !self.is_idle() && Instant::now() < until {
             let under_way = &mut self.under_way;
-            let told = self.endpoint.ended(|ticket, _| {
+            let polled = self.endpoint.ended(|ticket, _| {
                 under_way.remove(ticket);
             });
-            if told.is_err() {
+            if polled.is_err() {
                 return;
             }
             std::thread::yield_now();

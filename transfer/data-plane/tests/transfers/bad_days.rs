@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tarn_data_plane::{DataClient, DataClientTimeouts, Limits};
 use tarn_mover::Trees;
 use tarn_ports::{Control, Mover};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 
 /// The behaviour of a wire after its first bytes towards the client.
 #[derive(Clone, Copy, PartialEq)]
@@ -69,7 +69,7 @@ fn a_cut_connection_is_resumed_and_nothing_proven_is_sent_twice() {
     let client = through(&ends, 38 << 20, Then::Cuts, Duration::from_secs(5));
     let mut cut = job(vec![remote(&client, ends.manifest())], &ends.to);
     let error = copy(&cut).unwrap_err();
-    assert_eq!(error.failure.kind, FailureKind::Io, "{error}");
+    assert_eq!(error.failure.kind, RunErrorKind::Io, "{error}");
     assert!(
         error.failure.message.contains("n1") && !ends.to.exists(),
         "{error}"
@@ -94,7 +94,7 @@ fn a_silent_peer_costs_its_patience_and_no_more() {
     let client = through(&ends, 5 << 20, Then::IsSilent, Duration::from_millis(400));
     let start = Instant::now();
     let error = copy(&job(vec![remote(&client, ends.manifest())], &ends.to)).unwrap_err();
-    assert_eq!(error.failure.kind, FailureKind::Io);
+    assert_eq!(error.failure.kind, RunErrorKind::Io);
     assert!(error.failure.message.contains("silent"), "{error}");
     assert!(
         start.elapsed() < Duration::from_secs(20),
@@ -119,7 +119,7 @@ fn a_cancelled_copy_ends_at_once_though_the_peer_is_silent() {
         let start = Instant::now();
         (copying.join().unwrap().unwrap_err(), start)
     });
-    assert_eq!(error.failure.kind, FailureKind::Cancelled);
+    assert_eq!(error.failure.kind, RunErrorKind::Cancelled);
     // Long before its timeout ends, on a machine with much else to do too.
     assert!(
         start.elapsed() < Duration::from_secs(50),
@@ -135,7 +135,7 @@ fn a_flipped_bit_is_found() {
     let client = through(&ends, 7 << 20, Then::Flips, Duration::from_secs(5));
     let job = job(vec![remote(&client, ends.manifest())], &ends.to);
     let error = copy(&job).unwrap_err();
-    assert_eq!(error.failure.kind, FailureKind::Corrupt, "{error}");
+    assert_eq!(error.failure.kind, RunErrorKind::Corrupt, "{error}");
     assert!(error.failure.message.contains("n1:key/f"), "{error}");
     // Nothing of it can be trusted.
     assert!(clean(&job) && !ends.to.exists());
@@ -156,11 +156,11 @@ fn a_file_that_shrank_vanished_or_was_replaced() {
             .set_len(size as u64 - 1)
             .unwrap();
         let error = copy(&job).unwrap_err();
-        assert_eq!(error.failure.kind, FailureKind::SourceChanged, "{error}");
+        assert_eq!(error.failure.kind, RunErrorKind::SourceChanged, "{error}");
         assert!(error.failure.message.contains("shorter"), "{error}");
         std::fs::remove_file(&f).unwrap();
         let error = copy(&job).unwrap_err();
-        assert_eq!(error.failure.kind, FailureKind::SourceChanged, "{error}");
+        assert_eq!(error.failure.kind, RunErrorKind::SourceChanged, "{error}");
         for replace in [true, false] {
             let secret = ends.dir.path().join("secret");
             std::fs::write(&secret, bytes(size, 1)).unwrap();
@@ -177,7 +177,7 @@ fn a_file_that_shrank_vanished_or_was_replaced() {
         std::fs::remove_dir(&f).unwrap();
         // The same length, another content.
         std::fs::write(&f, bytes(size, 2)).unwrap();
-        assert_eq!(copy(&job).unwrap_err().failure.kind, FailureKind::Corrupt);
+        assert_eq!(copy(&job).unwrap_err().failure.kind, RunErrorKind::Corrupt);
         assert!(!ends.to.exists());
     }
 }

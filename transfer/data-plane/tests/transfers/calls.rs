@@ -51,7 +51,7 @@ impl Registry for Echo {
                 std::thread::sleep(Duration::from_millis(4500));
                 Ok(Called::Reply(b"at last".to_vec()))
             }
-            said => Ok(Called::Reply(said.repeat(3))),
+            other => Ok(Called::Reply(other.repeat(3))),
         }
     }
 }
@@ -131,8 +131,8 @@ fn a_line_is_kept_for_calls() {
     let control = Control::default();
     let mut line = client.line(&control).unwrap();
     for body in [&b"a"[..], b"bc", b"def"] {
-        let said = client.call_on(&mut line, body, &control).unwrap();
-        assert_eq!(said, body.repeat(3));
+        let reply = client.call_on(&mut line, body, &control).unwrap();
+        assert_eq!(reply, body.repeat(3));
         assert!(line.is_open());
     }
     assert_eq!(server.counts().streams, 1);
@@ -251,8 +251,8 @@ fn messages_and_content_do_not_take_each_other_s_places() {
     let mut lines: Vec<_> = (0..3).map(|_| messages.line(&control).unwrap()).collect();
     is_busy(&messages);
     for line in &mut lines {
-        let said = messages.call_on(line, b"a", &control).unwrap();
-        assert_eq!(said, b"aaa");
+        let reply = messages.call_on(line, b"a", &control).unwrap();
+        assert_eq!(reply, b"aaa");
     }
     // A place is free again once its stream has ended.
     drop(lines.pop());

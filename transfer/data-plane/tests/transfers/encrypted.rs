@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_data_plane::{Arriving, ContentTransport, DataClient, DataServer, Limits};
 use tarn_mover::Trees;
 use tarn_ports::{Arrivals, Control, CopyJob, Mover};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::key::{DataKey, KeyId};
 use tarn_types::manifest::Manifest;
 use tarn_types::part::Verify;
@@ -226,7 +226,7 @@ fn broken_off(mut job: CopyJob, after: u64) {
         after,
     )));
     let broken = Trees::new().with_threads(2).copy(&job, &control);
-    assert_eq!(broken.unwrap_err().failure.kind, FailureKind::Cancelled);
+    assert_eq!(broken.unwrap_err().failure.kind, RunErrorKind::Cancelled);
     assert!(!job.dest.exists() && job.staging.exists());
 }
 
@@ -287,7 +287,7 @@ fn what_a_peer_has_changed_is_refused_whole() {
             let job = vault.job("to", to_sealed);
             let error = copy(&job).unwrap_err();
             // A file that is shorter than it was promised has changed; that is damage, too.
-            let kinds = [FailureKind::Corrupt, FailureKind::SourceChanged];
+            let kinds = [RunErrorKind::Corrupt, RunErrorKind::SourceChanged];
             assert!(kinds.contains(&error.failure.kind), "{name}: {error}");
             assert_eq!(error.tree, Some(0), "{name}: {error}");
             assert!(!job.dest.exists() && clean(&job), "{name}");
@@ -299,8 +299,11 @@ fn what_a_peer_has_changed_is_refused_whole() {
     let mut other = vault.job("to", true);
     other.sources[0].sealed = Some(key(2));
     other.seal = Some(key(2));
-    assert_eq!(copy(&other).unwrap_err().failure.kind, FailureKind::Corrupt);
+    assert_eq!(
+        copy(&other).unwrap_err().failure.kind,
+        RunErrorKind::Corrupt
+    );
     let mut none = vault.job("to", true);
     none.sources[0].sealed = None;
-    assert_eq!(copy(&none).unwrap_err().failure.kind, FailureKind::Corrupt);
+    assert_eq!(copy(&none).unwrap_err().failure.kind, RunErrorKind::Corrupt);
 }

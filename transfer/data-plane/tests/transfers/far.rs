@@ -89,9 +89,9 @@ impl Target for Bytes {
 }
 
 /// Gives streams over to the same storage memory.
-pub(crate) struct Lender<T>(pub(crate) T);
+pub(crate) struct Exporter<T>(pub(crate) T);
 
-impl<T: Target + Clone + Send + Sync + 'static> Registry for Lender<T> {
+impl<T: Target + Clone + Send + Sync + 'static> Registry for Exporter<T> {
     fn key(&self, run: &RunId) -> Option<Key> {
         (*run == RUN).then_some(KEY)
     }
@@ -121,21 +121,21 @@ fn lender_by(storages: usize, way: ContentTransport) -> (Bytes, DataServer) {
         storages,
         ..Limits::default()
     };
-    let registry = Arc::new(Lender(bytes.clone()));
+    let registry = Arc::new(Exporter(bytes.clone()));
     let server = DataServer::start("127.0.0.1:0", registry, limits, way);
     (bytes, server.unwrap())
 }
 
-pub(crate) fn lent(server: &DataServer) -> Result<Wire, String> {
-    lent_to(&client_of(server))
+pub(crate) fn exported(server: &DataServer) -> Result<Wire, String> {
+    exported_to(&client_of(server))
 }
 
-fn lent_to(client: &DataClient) -> Result<Wire, String> {
+fn exported_to(client: &DataClient) -> Result<Wire, String> {
     let control = Control::default();
     let mut line = client.line(&control).unwrap();
-    let said = client.call_on(&mut line, b"lend", &control);
-    let said = said.map_err(|e| e.failure.message)?;
-    assert_eq!(said, b"lent");
+    let reply = client.call_on(&mut line, b"lend", &control);
+    let reply = reply.map_err(|e| e.failure.message)?;
+    assert_eq!(reply, b"lent");
     let (stream, keys) = line.into_stream().unwrap();
     Ok(Wire::new(stream, keys.as_ref()).unwrap())
 }
@@ -228,7 +228,7 @@ fn done_there(way: ContentTransport) {
     let (bytes, server) = lender_by(8, way.clone());
     let is_sealed = matches!(way, ContentTransport::Sealed);
     // The other end has not requested it.
-    let wire = lent(&server).unwrap();
+    let wire = exported(&server).unwrap();
     assert_eq!(wire.is_sealed(), is_sealed);
     let mut hands = Hands::on(wire);
     // In several pieces, and all at once.
@@ -282,7 +282,7 @@ proptest! {
         let (bytes, server) = lender(8);
         let way = if sealed { ContentTransport::Sealed } else { ContentTransport::Clear };
         let client = DataClient { way, ..client_of(&server) };
-        let mut hands = Hands::on(lent_to(&client).unwrap());
+        let mut hands = Hands::on(exported_to(&client).unwrap());
         let mut model = vec![0; SIZE];
         for (kind, at, length, seed) in requests {
             let length = length.min(SIZE - at);
@@ -321,10 +321,10 @@ proptest! {
 #[test]
 fn what_the_other_node_refuses_is_told_and_the_rest_goes_on() {
     let (_, server) = lender(8);
-    let mut hands = Hands::on(lent(&server).unwrap());
+    let mut hands = Hands::on(exported(&server).unwrap());
     // It has become smaller there, for example: nobody here could know.
     let far = RemoteStorage::new(
-        lent(&server).unwrap(),
+        exported(&server).unwrap(),
         Arc::new((2 * SIZE as u64).into()),
         true,
     )
@@ -346,16 +346,16 @@ fn what_the_other_node_refuses_is_told_and_the_rest_goes_on() {
 #[test]
 fn streams_are_given_over_up_to_a_bound_and_no_longer_than_they_are_open() {
     let (_, server) = lender(2);
-    let (one, two) = (lent(&server).unwrap(), lent(&server).unwrap());
-    let why = lent(&server).unwrap_err();
+    let (one, two) = (exported(&server).unwrap(), exported(&server).unwrap());
+    let why = exported(&server).unwrap_err();
     assert!(why.contains("no space"), "{why}");
     drop(one);
-    until(|| lent(&server).is_ok());
+    until(|| exported(&server).is_ok());
     drop(two);
     // Bytes that are no request end the stream.
     let mut raw = None;
     until(|| {
-        raw = lent(&server).ok();
+        raw = exported(&server).ok();
         raw.is_some()
     });
     let mut raw = raw.unwrap();
@@ -367,7 +367,7 @@ fn streams_are_given_over_up_to_a_bound_and_no_longer_than_they_are_open() {
 #[test]
 fn answers_are_not_held_back_by_what_is_still_to_come() {
     let (_, server) = lender(1);
-    let mut raw = lent(&server).unwrap();
+    let mut raw = exported(&server).unwrap();
     raw.socket()
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
@@ -397,7 +397,7 @@ fn a_peer_that_dies_in_the_middle_ends_all_that_was_under_way() {
 
 fn ends_with_its_peer(way: ContentTransport) {
     let (_, server) = lender_by(8, way);
-    let mut hands = Hands::on(lent(&server).unwrap());
+    let mut hands = Hands::on(exported(&server).unwrap());
     hands.post(hands.request(Op::Write, 0, 100));
     assert_eq!(hands.ends(), [(0, 100)]);
     let lost = StorageRequestError::Lost.code();
@@ -425,8 +425,8 @@ fn half_an_answer_is_none_and_an_answer_of_another_length_too() {
         let mut hands = Hands::on(Wire::new(stream, None).unwrap());
         hands.post(hands.request(Op::Read, 0, 100));
         hands.post(hands.request(Op::Read, 0, 100));
-        let mut asked = [0; 2 * StorageRequest::BYTES];
-        peer.read_exact(&mut asked).unwrap();
+        let mut requests = [0; 2 * StorageRequest::BYTES];
+        peer.read_exact(&mut requests).unwrap();
         let answer = |value| StorageReply { code: 0, value }.encode();
         peer.write_all(&answer(100)).unwrap();
         peer.write_all(&[7; 100]).unwrap();

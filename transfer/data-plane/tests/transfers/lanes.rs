@@ -1,6 +1,6 @@
 //! Storage memory of another node that is read and written by windows, with libfabric's providers that every machine has.
 
-use crate::far::{Hands, Lender, SIZE, lent};
+use crate::far::{Exporter, Hands, SIZE, exported};
 use crate::rma::library;
 use proptest::prelude::*;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -21,7 +21,7 @@ const TCP: &str = "tcp;ofi_rxm";
 #[derive(Clone)]
 struct Filed {
     file: Arc<File>,
-    asked: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
     /// The bytes that windows show, and whether they may be written.
     shown: (usize, bool),
 }
@@ -32,17 +32,17 @@ impl Filed {
         file.set_len(SIZE as u64).unwrap();
         Self {
             file: Arc::new(file),
-            asked: Arc::default(),
+            requests: Arc::default(),
             shown,
         }
     }
 
-    fn asked(&self) -> usize {
-        self.asked.swap(0, Ordering::Relaxed)
+    fn take_requests(&self) -> usize {
+        self.requests.swap(0, Ordering::Relaxed)
     }
 
     fn count(&self) {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
     fn all(&self) -> Vec<u8> {
@@ -117,7 +117,7 @@ impl Bed {
         let folder = tempfile::tempdir().unwrap();
         let library = library(folder.path())?;
         let filed = Filed::new(shown);
-        let registry = Arc::new(Lender(filed.clone()));
+        let registry = Arc::new(Exporter(filed.clone()));
         let way = ContentTransport::Windows(Rma::load(&library, provider).unwrap());
         let server = DataServer::start("127.0.0.1:0", registry, Limits::default(), way).unwrap();
         Some(Self {
@@ -131,7 +131,7 @@ impl Bed {
 
     fn far(&self, persistent: bool) -> RemoteStorage {
         let size = Arc::new((SIZE as u64).into());
-        RemoteStorage::new(lent(&self.server).unwrap(), size, persistent).unwrap()
+        RemoteStorage::new(exported(&self.server).unwrap(), size, persistent).unwrap()
     }
 
     /// By a window.
@@ -159,7 +159,7 @@ fn reads_and_writes_are_done_without_the_other_node_and_the_rest_by_it() {
             hands.post(hands.request(Op::Write, at, length));
             assert_eq!(hands.ends(), [(0, length as u64)], "{provider}");
         }
-        assert_eq!(bed.filed.asked(), 0);
+        assert_eq!(bed.filed.take_requests(), 0);
         let all = bed.filed.all();
         let written = |at: &usize| {
             [1..5_000_001, 5_500_000..5_500_100, 5_999_980..6_000_000]
@@ -178,7 +178,7 @@ fn reads_and_writes_are_done_without_the_other_node_and_the_rest_by_it() {
         hands.post(hands.request(Op::Read, 0, SIZE));
         assert_eq!(hands.ends(), [(0, SIZE as u64)]);
         assert!(all.iter().zip(hands.cells).all(|(b, c)| *b == c.get()));
-        assert_eq!(bed.filed.asked(), 0);
+        assert_eq!(bed.filed.take_requests(), 0);
         // Words, flushes, and requests for persistence, which this memory has.
         hands.post(Sqe {
             operand: 5,
@@ -190,7 +190,7 @@ fn reads_and_writes_are_done_without_the_other_node_and_the_rest_by_it() {
             ..hands.request(Op::Write, 0, 9)
         });
         assert_eq!(hands.ends(), [(0, 0), (0, 0), (0, 9)]);
-        assert_eq!(bed.filed.asked(), 4);
+        assert_eq!(bed.filed.take_requests(), 4);
     }
 }
 
@@ -207,7 +207,7 @@ fn where_nothing_outlives_a_loss_of_power_persistent_writes_take_the_window_too(
         ..hands.request(Op::Write, 0, 9)
     });
     assert_eq!(hands.ends(), [(0, 9)]);
-    assert_eq!(bed.filed.asked(), 0);
+    assert_eq!(bed.filed.take_requests(), 0);
 }
 
 #[test]
@@ -221,14 +221,14 @@ fn what_a_window_does_not_show_and_what_it_may_not_write_goes_by_the_stream() {
     assert_eq!(hands.ends(), [(0, 200)]);
     hands.post(hands.request(Op::Read, SIZE / 2 - 10, 20));
     assert_eq!(hands.ends(), [(0, 20)]);
-    assert_eq!(bed.filed.asked(), 2);
+    assert_eq!(bed.filed.take_requests(), 2);
     hands.post(hands.request(Op::Read, SIZE / 2 - 20, 20));
     assert_eq!(hands.ends(), [(0, 20)]);
-    assert_eq!(bed.filed.asked(), 0);
+    assert_eq!(bed.filed.take_requests(), 0);
     // A word is whole for others.
     hands.post(hands.request(Op::Read, 8, 8));
     assert_eq!(hands.ends(), [(0, 8)]);
-    assert_eq!(bed.filed.asked(), 1);
+    assert_eq!(bed.filed.take_requests(), 1);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn without_a_window_that_can_be_used_all_goes_by_the_stream() {
         hands.post(hands.request(Op::Write, 7, 1000));
         hands.post(hands.request(Op::Read, 7, 1000));
         assert_eq!(hands.ends(), [(0, 1000), (0, 1000)]);
-        assert_eq!(bed.filed.asked(), 2);
+        assert_eq!(bed.filed.take_requests(), 2);
     }
 }
 
@@ -389,9 +389,9 @@ fn who_sleeps_is_woken_by_what_ends_on_the_stream_or_by_the_window() {
         let ready = poll(&mut [PollFd::new(&all, PollFlags::IN)], Some(&timeout));
         ready.unwrap() == 1
     };
-    let told = hands.queue.notify(event.as_fd(), all.as_fd());
+    let is_registered = hands.queue.notify(event.as_fd(), all.as_fd());
     assert!(
-        told && hands.queue.notify(event.as_fd(), all.as_fd()),
+        is_registered && hands.queue.notify(event.as_fd(), all.as_fd()),
         "asked twice"
     );
     for (op, length) in [

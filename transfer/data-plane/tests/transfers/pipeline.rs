@@ -9,7 +9,7 @@ use tarn_data_plane::{
 };
 use tarn_mover::Trees;
 use tarn_ports::{Arrivals, Control, Mover};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 
 /// A node that copies from `source` and serves what it has of it.
 struct Hop {
@@ -167,7 +167,7 @@ fn a_copy_that_fails_upstream_fails_downstream() {
         copying.join().unwrap()
     });
     // The error does not name the first copy's source.
-    assert_eq!(error.failure.kind, FailureKind::Io, "{error}");
+    assert_eq!(error.failure.kind, RunErrorKind::Io, "{error}");
     assert!(error.failure.message.contains("has failed"), "{error}");
 }
 

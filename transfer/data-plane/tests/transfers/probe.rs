@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tarn_data_plane::{DataClient, LinkProbe, Tree};
 use tarn_ports::{Control, PeerTree, Piece};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 
 const SHORT: LinkProbe = LinkProbe {
     streams: 4,
@@ -112,7 +112,7 @@ fn who_does_not_answer_is_not_measured() {
     };
     assert_eq!(
         stranger.rate(&SHORT).unwrap_err().failure.kind,
-        FailureKind::Io,
+        RunErrorKind::Io,
         "the key is asked of who measures too"
     );
     let gone = DataClient {

@@ -12,7 +12,7 @@ use tarn_data_plane::{
     ContentTransport, DataClient, DataClientTimeouts, DataServer, LIBRARY, Limits, Rma,
 };
 use tarn_ports::{Control, PeerTree, Piece};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 
 /// The shim in a folder of this test; `None` where libfabric's headers are not installed.
 pub(crate) fn library(folder: &Path) -> Option<PathBuf> {
@@ -206,7 +206,7 @@ fn what_does_not_work_is_given_up() {
     let job = job(vec![remote(&client, ends.manifest())], &ends.to);
     let began = Instant::now();
     let error = copy(&job).unwrap_err();
-    assert_eq!(error.failure.kind, FailureKind::Io, "{error}");
+    assert_eq!(error.failure.kind, RunErrorKind::Io, "{error}");
     assert!(error.failure.message.contains("libfabric"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(60));
     copy(&job).unwrap();
@@ -341,7 +341,7 @@ fn attack_a_window_that_is_not_where_the_peer_says() {
         let job = job(vec![remote(&client, ends.manifest())], &ends.to);
         let error = copy(&job).unwrap_err();
         assert!(lied.load(Ordering::Relaxed) > 0, "{name}");
-        assert_eq!(error.failure.kind, FailureKind::Io, "{name}: {error}");
+        assert_eq!(error.failure.kind, RunErrorKind::Io, "{name}: {error}");
         assert!(!ends.to.exists(), "{name}");
         copy(&job).unwrap();
         assert_eq!(model(&ends.to), model(&ends.from), "{name}");
@@ -391,16 +391,16 @@ fn attack_shared_memory_that_another_may_have_written_is_not_mapped() {
         let name = region.file_name().unwrap().to_string_lossy();
         let name = format!("fi_shm://{name}\0").into_bytes();
         let (client, lied) = liar(&both, move |head| {
-            let room = usize::from(head[0]).min(head.len() - HEAD);
-            let told = &mut head[HEAD..HEAD + room];
-            assert!(told.len() >= name.len());
-            told.fill(0);
-            told[..name.len()].copy_from_slice(&name);
+            let space = usize::from(head[0]).min(head.len() - HEAD);
+            let address = &mut head[HEAD..HEAD + space];
+            assert!(address.len() >= name.len());
+            address.fill(0);
+            address[..name.len()].copy_from_slice(&name);
         });
         let job = job(vec![remote(&client, ends.manifest())], &ends.to);
         let error = copy(&job).unwrap_err();
         assert!(lied.load(Ordering::Relaxed) > 0, "{region:?}");
-        assert_eq!(error.failure.kind, FailureKind::Io, "{region:?}: {error}");
+        assert_eq!(error.failure.kind, RunErrorKind::Io, "{region:?}: {error}");
         assert!(error.failure.message.contains(why), "{region:?}: {error}");
         assert!(!ends.to.exists(), "{region:?}");
         copy(&job).unwrap();

@@ -101,12 +101,12 @@ fn nothing_of_a_sealed_stream_is_to_be_seen_and_one_end_is_enough() {
         fetch(&ends, &client).unwrap();
         assert_eq!(model(&ends.to), model(&ends.from));
         let seen = seen.lock().unwrap();
-        let [asked, answered] = &*seen;
-        assert_eq!(!has(asked, b"small-17"), sealed, "names");
-        assert_eq!(!has(asked, b"key"), sealed, "the tree's name");
+        let [requests, replies] = &*seen;
+        assert_eq!(!has(requests, b"small-17"), sealed, "names");
+        assert_eq!(!has(requests, b"key"), sealed, "the tree's name");
         let content = bytes(1 << 10, 3);
-        assert_eq!(!has(answered, &content[..64]), sealed, "content");
-        assert!(answered.len() as u64 > ends.manifest().bytes());
+        assert_eq!(!has(replies, &content[..64]), sealed, "content");
+        assert!(replies.len() as u64 > ends.manifest().bytes());
     }
 }
 
@@ -235,8 +235,8 @@ fn attack_a_nonce_that_is_no_public_key_is_refused() {
     let mut answer = [0; Welcome::BYTES + 32];
     stream.read_exact(&mut answer).unwrap();
     let mut mac = Hmac::<sha2::Sha256>::new_from_slice(&KEY.0).unwrap();
-    for said in [&b"client"[..], &first, &answer] {
-        mac.update(said);
+    for message in [&b"client"[..], &first, &answer] {
+        mac.update(message);
     }
     stream.write_all(&mac.finalize().into_bytes()).unwrap();
     let mut rest = Vec::new();

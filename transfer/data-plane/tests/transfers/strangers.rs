@@ -9,13 +9,13 @@ use tarn_data_plane::{DataClient, DataClientTimeouts, Key, Limits};
 use tarn_ports::{Control, PeerTree, Piece};
 use tarn_proto::data::{Builder, MAX_REQUEST, ReadReplyHeader, ReadStatus, Tree};
 use tarn_stream::hello::{CLEAR, Hello, Verdict, Welcome};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 
 fn error_of(client: DataClient) -> String {
     let client = Arc::new(client);
     let tree = client.tree(tree());
     let error = tree.open(&Control::default()).err().unwrap();
-    assert_eq!(error.failure.kind, FailureKind::Io);
+    assert_eq!(error.failure.kind, RunErrorKind::Io);
     error.failure.message
 }
 
@@ -200,71 +200,71 @@ fn attack_lies_are_found_out() {
     };
     let content =
         |len: u64, bytes: &[u8]| [answer(0, 0, ReadStatus::Content, len), bytes.to_vec()].concat();
-    let cases: Vec<(&str, Vec<u8>, bool, FailureKind, &str)> = vec![
+    let cases: Vec<(&str, Vec<u8>, bool, RunErrorKind, &str)> = vec![
         (
             "longer",
             content(11, b"01234567890"),
             false,
-            FailureKind::Io,
+            RunErrorKind::Io,
             "another length",
         ),
         (
             "shorter",
             content(9, b"012345678"),
             false,
-            FailureKind::Io,
+            RunErrorKind::Io,
             "another length",
         ),
         (
             "huge",
             content(u64::MAX, b""),
             false,
-            FailureKind::Io,
+            RunErrorKind::Io,
             "another length",
         ),
         (
             "another item",
             answer(0, 1, ReadStatus::Content, 10),
             false,
-            FailureKind::Io,
+            RunErrorKind::Io,
             "another request",
         ),
         (
             "another request",
             answer(9, 0, ReadStatus::Content, 10),
             false,
-            FailureKind::Io,
+            RunErrorKind::Io,
             "another request",
         ),
         (
             "other bytes",
             content(10, b"9876543210"),
             false,
-            FailureKind::Corrupt,
+            RunErrorKind::Corrupt,
             "hash",
         ),
         (
             "noise",
             vec![0xff; 300],
             false,
-            FailureKind::Io,
+            RunErrorKind::Io,
             "not asked for",
         ),
         (
             "ends early",
             content(10, b"01234"),
             true,
-            FailureKind::Io,
+            RunErrorKind::Io,
             "closed the connection",
         ),
         (
             "stops early",
             content(10, b"01234"),
             false,
-            FailureKind::Io,
+            RunErrorKind::Io,
             "silent",
         ),
-        ("nothing", vec![], false, FailureKind::Io, "silent"),
+        ("nothing", vec![], false, RunErrorKind::Io, "silent"),
         (
             "long text",
             [
@@ -273,22 +273,22 @@ fn attack_lies_are_found_out() {
             ]
             .concat(),
             false,
-            FailureKind::Io,
+            RunErrorKind::Io,
             "longer than allowed",
         ),
         (
             "gone",
             [answer(0, 0, ReadStatus::Gone, 3), b"\x1b[2".to_vec()].concat(),
             false,
-            FailureKind::SourceChanged,
+            RunErrorKind::SourceChanged,
             "not there any more",
         ),
     ];
-    for (name, lie, then_close, kind, says) in cases {
+    for (name, lie, then_close, kind, expected) in cases {
         let client = liar(&ends, lie, then_close);
         let error = copy(&job(vec![remote(&client, ends.manifest())], &ends.to)).unwrap_err();
         assert_eq!(error.failure.kind, kind, "{name}: {error}");
-        assert!(error.failure.message.contains(says), "{name}: {error}");
+        assert!(error.failure.message.contains(expected), "{name}: {error}");
         assert!(
             error.failure.message.contains("n1") && !error.failure.message.contains('\x1b'),
             "{name}: {error}"

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tarn_mover::Trees;
 use tarn_ports::{Control, Mover};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::part::Verify;
 
 /// Sizes around every border of the mover: nothing, a piece, a chunk, a run of chunks, the work that threads share.
@@ -186,7 +186,7 @@ fn local_and_remote_trees_unite() {
     );
     assert_eq!(
         copy(&conflict).unwrap_err().failure.kind,
-        FailureKind::Conflict
+        RunErrorKind::Conflict
     );
     assert_eq!(ends.server.counts(), before);
 }
@@ -250,6 +250,6 @@ fn a_tree_without_a_manifest_is_refused() {
         .unwrap()
         .entries
         .push(entry);
-    assert_eq!(copy(&bad).unwrap_err().failure.kind, FailureKind::Escape);
+    assert_eq!(copy(&bad).unwrap_err().failure.kind, RunErrorKind::Escape);
     assert!(Arc::strong_count(&ends.replica_registry) >= 2);
 }

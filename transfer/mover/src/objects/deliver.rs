@@ -22,7 +22,7 @@ use tarn_ports::{
     Over, Replaces, Tags, Upload,
 };
 use tarn_types::account;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
 use tarn_types::merge::merge;
@@ -113,7 +113,7 @@ fn only_file(merged: &Manifest, at: &ObjectUrl) -> Result<Box<[u8]>> {
                 "only a file can become the object {at}; a tree is put into one: {}",
                 at.clone().tree()
             );
-            Err(MoverError::new(FailureKind::Conflict, text))
+            Err(MoverError::new(RunErrorKind::Conflict, text))
         }
     }
 }
@@ -223,7 +223,7 @@ impl<'a> TreeDelivery<'a> {
                     show(path),
                     self.place.at
                 );
-                return Err(MoverError::new(FailureKind::Conflict, text));
+                return Err(MoverError::new(RunErrorKind::Conflict, text));
             }
             let EntryKind::File { size, hash, .. } = kind else {
                 continue;
@@ -233,7 +233,7 @@ impl<'a> TreeDelivery<'a> {
                     "`{}` has {size} bytes, and an object at most {MAX_OBJECT}; divide it",
                     show(path)
                 );
-                return Err(MoverError::new(FailureKind::Io, text));
+                return Err(MoverError::new(RunErrorKind::Io, text));
             }
             let tree = self.manifests.iter().position(|m| m.find(path).is_some());
             files.push(DeliveryFile {
@@ -299,7 +299,7 @@ impl<'a> TreeDelivery<'a> {
         let read = self.read_back(file, &there.etag, hash);
         match read {
             // It is put again.
-            Err(e) if e.failure.kind == FailureKind::Corrupt => return Ok(false),
+            Err(e) if e.failure.kind == RunErrorKind::Corrupt => return Ok(false),
             other => other?,
         }
         self.control.advance(file.size);
@@ -526,7 +526,7 @@ impl<'a> TreeDelivery<'a> {
                 "{} is not what was just put there; somebody else writes there too",
                 file.at
             );
-            MoverError::new(FailureKind::Io, text)
+            MoverError::new(RunErrorKind::Io, text)
         })
     }
 
@@ -551,7 +551,7 @@ impl<'a> TreeDelivery<'a> {
         let read = self.read_back(file, &etag, hash);
         if read
             .as_ref()
-            .is_err_and(|e| e.failure.kind == FailureKind::Corrupt)
+            .is_err_and(|e| e.failure.kind == RunErrorKind::Corrupt)
         {
             let store = self.place.store;
             store.remove(&file.at, Some(&etag), self.control)?;

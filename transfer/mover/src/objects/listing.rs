@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 use tarn_ports::{MoverError, ObjectMetadata, ObjectStore, ObjectStoreError, Watch};
 use tarn_types::bounds::MAX_ENTRIES;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind, Manifest, check_path, parent};
 use tarn_types::object::ObjectUrl;
@@ -245,7 +245,7 @@ fn check(at: &ObjectUrl, key: &str, path: &str) -> Result<()> {
     check_path(path.as_bytes()).map_err(|fault| {
         let key = show(key.as_bytes());
         let text = format!("the key `{key}` in {at} can be no path of a file: {fault}; copy the object to another key and remove it");
-        MoverError::new(FailureKind::Escape, text)
+        MoverError::new(RunErrorKind::Escape, text)
     })
 }
 
@@ -258,5 +258,5 @@ fn collision(at: &ObjectUrl, folder: &[u8], path: &[u8]) -> MoverError {
 }
 
 fn failed(text: String) -> MoverError {
-    MoverError::new(FailureKind::Io, text)
+    MoverError::new(RunErrorKind::Io, text)
 }

@@ -5,7 +5,7 @@
 use crate::error::Result;
 use std::collections::BTreeMap;
 use tarn_ports::{MoverError, ObjectMetadata, ObjectStore, Watch};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::manifest::{Entry, EntryKind, Manifest, Xattr};
 use tarn_types::object::ObjectUrl;
 
@@ -66,7 +66,7 @@ pub(crate) fn read(
             "{at}, in which tarn keeps what objects cannot store of files, cannot be read: {why}; remove it, and the objects count as \
              they are"
         );
-        MoverError::new(FailureKind::Io, text)
+        MoverError::new(RunErrorKind::Io, text)
     };
     if found.size == 0 || found.size > MAX_BYTES {
         return Err(damaged(format!("it has {} bytes", found.size)));

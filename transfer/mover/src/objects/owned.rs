@@ -8,7 +8,7 @@ use crate::queue::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use tarn_ports::{Control, MoverError, Over, Replaces, Tags};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::EntryKind;
 use tarn_types::object::{MAX_KEY_BYTES, ObjectUrl};
@@ -34,7 +34,7 @@ pub(crate) fn check(place: &StoreLocation<'_>, owner: &str, control: &Control) -
             "{} is a whole bucket: name a prefix in it, such as {0}result/",
             place.at
         );
-        return Err(MoverError::new(FailureKind::Conflict, text));
+        return Err(MoverError::new(RunErrorKind::Conflict, text));
     }
     owned(place, (owner, Over::Own), control)?;
     let probe = place.own(PROBE)?;
@@ -45,7 +45,7 @@ pub(crate) fn check(place: &StoreLocation<'_>, owner: &str, control: &Control) -
 
 pub(super) fn exists(at: &ObjectUrl) -> MoverError {
     let text = format!("{at} exists already; choose another place, or ask to replace it");
-    MoverError::new(FailureKind::Conflict, text)
+    MoverError::new(RunErrorKind::Conflict, text)
 }
 
 /// The object that is there, which must make way for this owner's.
@@ -85,7 +85,7 @@ fn foreign(place: &StoreLocation<'_>, over: Over, path: &[u8]) -> MoverError {
         place.at,
         show(path)
     );
-    MoverError::new(FailureKind::Conflict, text)
+    MoverError::new(RunErrorKind::Conflict, text)
 }
 
 /// Checks the owner of tarn's own objects that describe the tree: its marker, and the note of an upload.
@@ -179,6 +179,6 @@ pub(super) fn object(place: &StoreLocation<'_>, path: &[u8]) -> Result<ObjectUrl
             show(path),
             place.at
         );
-        MoverError::new(FailureKind::Io, text)
+        MoverError::new(RunErrorKind::Io, text)
     })
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tarn_ports::{MoverError, ObjectBody, ObjectStore, PeerStream, PeerTree, Piece, Watch};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{EntryKind, Manifest};
 use tarn_types::object::ObjectUrl;
@@ -35,7 +35,7 @@ impl ObjectTree {
     fn key(&self, path: &[u8]) -> Result<ObjectUrl> {
         self.at.at(path).map_err(|why| {
             let text = format!("`{}` cannot be read from {}: {why}", show(path), self.at);
-            MoverError::new(FailureKind::Io, text)
+            MoverError::new(RunErrorKind::Io, text)
         })
     }
 
@@ -144,7 +144,7 @@ impl PeerStream for ObjectTreeStream<'_> {
                 None => {
                     let (path, range) = self.wanted.pop_front().ok_or_else(|| {
                         let text = format!("more was read of {} than was asked for", self.tree.at);
-                        MoverError::new(FailureKind::Io, text)
+                        MoverError::new(RunErrorKind::Io, text)
                     })?;
                     let left = range.end - range.start;
                     (self.tree.open(&path, range, self.watch)?, left)

@@ -6,7 +6,7 @@ use super::StoreLocation;
 use super::owner::of_owner;
 use crate::error::Result;
 use tarn_ports::{Control, MoverError, Replaces, Tags, Upload};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::hash::Hash;
 
 /// The note's name in the tree; for a single object, the suffix of its key.
@@ -87,7 +87,7 @@ pub(crate) fn noted(
             "{at}, in which tarn notes what it is putting there, cannot be understood; remove it, and look whether the bucket has \
              an upload that never ended"
         );
-        MoverError::new(FailureKind::Io, text)
+        MoverError::new(RunErrorKind::Io, text)
     };
     if found.size == 0 || found.size > MAX_BYTES {
         return Err(damaged());

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tarn_mover::Trees;
 use tarn_ports::{Control, CopySource, Mover};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::part::Verify;
 
 #[test]
@@ -22,14 +22,14 @@ fn a_flipped_byte_is_found_by_copy_and_verify() {
         file.write_all_at(&[bytes(size, 1)[size - 1] ^ 1], size as u64 - 1)
             .unwrap();
         file.set_modified(time).unwrap();
-        refused(&job, FailureKind::Corrupt, "does not match its hash");
+        refused(&job, RunErrorKind::Corrupt, "does not match its hash");
         assert!(!to.exists() && clean(&job));
         let manifest = job.sources[0].manifest.as_ref().unwrap();
         let failure = Trees::new()
             .verify(&from, manifest, &quiet())
             .unwrap_err()
             .failure;
-        assert_eq!(failure.kind, FailureKind::Corrupt);
+        assert_eq!(failure.kind, RunErrorKind::Corrupt);
         assert!(failure.message.contains("/from/f"), "{}", failure.message);
     }
 }
@@ -56,17 +56,17 @@ fn of_several_sources_the_bad_one_is_named() {
     writable(b.clone())
         .write_all_at(b"x", 2 * CHUNK as u64)
         .unwrap();
-    assert_eq!(named(FailureKind::SourceChanged), Some(1));
+    assert_eq!(named(RunErrorKind::SourceChanged), Some(1));
     writable(b.clone()).set_modified(time).unwrap();
-    assert_eq!(named(FailureKind::Corrupt), Some(1));
+    assert_eq!(named(RunErrorKind::Corrupt), Some(1));
     std::fs::write(&b, bytes(3 * CHUNK, 1)).unwrap();
     writable(b).set_modified(time).unwrap();
     std::fs::remove_dir_all(dir.at("part-c")).unwrap();
-    assert_eq!(named(FailureKind::SourceChanged), Some(2));
+    assert_eq!(named(RunErrorKind::SourceChanged), Some(2));
     std::fs::create_dir(dir.at("part-c")).unwrap();
-    assert_eq!(named(FailureKind::SourceChanged), Some(2));
+    assert_eq!(named(RunErrorKind::SourceChanged), Some(2));
     std::fs::create_dir(dir.at("part-c/c")).unwrap();
-    assert_eq!(named(FailureKind::SourceChanged), Some(2));
+    assert_eq!(named(RunErrorKind::SourceChanged), Some(2));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_source_that_is_not_what_it_was() {
     std::fs::write(from.join("f"), "one").unwrap();
     std::fs::write(from.join("g"), "two").unwrap();
     let job = with_manifest(&from, &to);
-    let fails = |says| refused(&job, FailureKind::SourceChanged, says);
+    let fails = |expected| refused(&job, RunErrorKind::SourceChanged, expected);
     std::fs::write(from.join("f"), "ONE").unwrap();
     fails("other content");
     std::fs::write(from.join("f"), "longer").unwrap();
@@ -107,7 +107,7 @@ fn a_listed_source_that_changed_before_it_was_read() {
         ..source(&from)
     };
     let outcome = Trees::new().copy(&job(vec![source], &to), &quiet());
-    fails(outcome, FailureKind::SourceChanged, "since it was listed");
+    fails(outcome, RunErrorKind::SourceChanged, "since it was listed");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_source_changes_or_vanishes_while_it_is_copied() {
     let change = |change: &(dyn Fn() + Sync)| {
         write();
         let outcome = meanwhile(&job, &Control::default(), change);
-        fails(outcome, FailureKind::SourceChanged, "/from");
+        fails(outcome, RunErrorKind::SourceChanged, "/from");
         assert!(!to.exists() && clean(&job));
     };
     let open = || writable(&big);
@@ -152,7 +152,7 @@ fn a_destination_that_changes_is_found_when_it_is_read_back() {
         ended.store(true, Ordering::Relaxed);
         outcome.unwrap_err()
     });
-    assert_eq!(error.failure.kind, FailureKind::Corrupt, "{error}");
+    assert_eq!(error.failure.kind, RunErrorKind::Corrupt, "{error}");
     assert_eq!(error.tree, None, "{error}");
     assert!(!to.exists() && clean(&job));
     // In peace it is well, holes and all, on any number of threads.

@@ -15,20 +15,20 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tarn_mover::Trees;
 use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 
 const CHUNK: usize = 1 << 20;
 
-fn fails(outcome: Result<CopyReport, MoverError>, kind: FailureKind, says: &str) -> String {
+fn fails(outcome: Result<CopyReport, MoverError>, kind: RunErrorKind, expected: &str) -> String {
     let failure = outcome.expect_err("must fail").failure;
     assert_eq!(failure.kind, kind, "{}", failure.message);
-    assert!(failure.message.contains(says), "{}", failure.message);
+    assert!(failure.message.contains(expected), "{}", failure.message);
     failure.message
 }
 
 /// Copies, and must fail like this.
-fn refused(job: &CopyJob, kind: FailureKind, says: &str) -> String {
-    fails(Trees::new().copy(job, &quiet()), kind, says)
+fn refused(job: &CopyJob, kind: RunErrorKind, expected: &str) -> String {
+    fails(Trees::new().copy(job, &quiet()), kind, expected)
 }
 
 /// A file that is there, to be written in.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use tarn_mover::Trees;
 use tarn_ports::Mover;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 
 #[test]
 fn gathered_files_that_differ_conflict() {
@@ -28,7 +28,7 @@ fn gathered_files_that_differ_conflict() {
     Trees::new().remove(&to).unwrap();
 
     std::fs::write(b.join("sub/same"), "different").unwrap();
-    let message = refused(&job, FailureKind::Conflict, "sub/same");
+    let message = refused(&job, RunErrorKind::Conflict, "sub/same");
     assert!(
         message.contains("/a") && message.contains("/b"),
         "{message}"
@@ -37,7 +37,7 @@ fn gathered_files_that_differ_conflict() {
 
     std::fs::remove_file(b.join("sub/same")).unwrap();
     std::fs::create_dir(b.join("sub/same")).unwrap();
-    refused(&job, FailureKind::Conflict, "sub/same");
+    refused(&job, RunErrorKind::Conflict, "sub/same");
     assert!(!to.exists() && clean(&job));
 
     let manifests = [&a, &b].map(|r| (r.clone(), Trees::new().digest(r, &quiet()).unwrap()));
@@ -45,7 +45,7 @@ fn gathered_files_that_differ_conflict() {
         .link_view(&manifests, &dir.at("view"))
         .unwrap_err()
         .failure;
-    assert_eq!(failure.kind, FailureKind::Conflict);
+    assert_eq!(failure.kind, RunErrorKind::Conflict);
     assert!(!dir.at("view").exists());
 }
 
@@ -58,7 +58,7 @@ fn links_and_names_that_lead_out_are_refused() {
     let job = job(vec![source(&from)], &to);
     for target in ["../../secret", "/etc/passwd", "../sub/../../secret"] {
         symlink(target, from.join("sub/link")).unwrap();
-        refused(&job, FailureKind::Escape, "sub/link");
+        refused(&job, RunErrorKind::Escape, "sub/link");
         assert!(
             Trees::new().digest(&from, &quiet()).is_err()
                 && Trees::new().list(&from, &quiet()).is_err()
@@ -69,11 +69,11 @@ fn links_and_names_that_lead_out_are_refused() {
     // The text stays inside, but the way through another link does not.
     symlink("..", from.join("sub/up")).unwrap();
     symlink("sub/up/../secret", from.join("out")).unwrap();
-    refused(&job, FailureKind::Escape, "out");
+    refused(&job, RunErrorKind::Escape, "out");
     for name in ["../x", "a/b", "..", "", "/x"] {
         let mut job = job.clone();
         job.sources[0].as_entry = Some(name.into());
-        refused(&job, FailureKind::Escape, "refused");
+        refused(&job, RunErrorKind::Escape, "refused");
     }
 }
 
@@ -81,14 +81,14 @@ fn links_and_names_that_lead_out_are_refused() {
 fn special_files_are_refused() {
     let (_dir, from, to) = Scratch::with_source();
     let _socket = std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap();
-    fails(copy(&from, &to), FailureKind::Io, "is a socket");
+    fails(copy(&from, &to), RunErrorKind::Io, "is a socket");
     std::fs::remove_file(from.join("socket")).unwrap();
     let made = Command::new("mkfifo")
         .arg(from.join("fifo"))
         .status()
         .unwrap();
     assert!(made.success());
-    fails(copy(&from, &to), FailureKind::Io, "is a FIFO");
+    fails(copy(&from, &to), RunErrorKind::Io, "is a FIFO");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn an_unreadable_file_fails_the_copy_and_names_it() {
     std::fs::write(from.join("locked"), "x").unwrap();
     std::fs::set_permissions(from.join("locked"), std::fs::Permissions::from_mode(0o000)).unwrap();
     if unprivileged() {
-        fails(copy(&from, &to), FailureKind::Io, "locked");
+        fails(copy(&from, &to), RunErrorKind::Io, "locked");
         assert!(!to.exists());
         return;
     }
@@ -133,7 +133,7 @@ fn an_existing_destination_is_kept_or_replaced_whole() {
     std::fs::create_dir(&to).unwrap();
     std::fs::write(to.join("old"), "old").unwrap();
     let mut job = job(vec![source(&from)], &to);
-    refused(&job, FailureKind::Io, "exists already");
+    refused(&job, RunErrorKind::Io, "exists already");
     assert_eq!(std::fs::read_to_string(to.join("old")).unwrap(), "old");
     job.replace = true;
     job.sync = true;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tarn_mover::Trees;
 use tarn_ports::{Control, CopyJob, Mover};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::units::Bytes;
 
 #[test]
@@ -30,7 +30,7 @@ fn cancelled_half_way_then_resumed() {
         }
         control.cancel.store(true, Ordering::Relaxed);
     });
-    fails(outcome, FailureKind::Cancelled, "cancelled");
+    fails(outcome, RunErrorKind::Cancelled, "cancelled");
     assert!(!to.exists() && job.staging.exists());
     let report = Trees::new().copy(&job, &quiet()).unwrap();
     assert!(report.resumed >= 8 << 20, "{}", report.resumed);
@@ -153,14 +153,14 @@ fn a_full_destination_fails_with_figures_and_can_be_resumed() {
         .env("TARN_TEST_FULL", &dir.0)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() && (said.contains("unshare") || said.contains("mount:")) {
-        eprintln!("SKIPPED: no namespaces here: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() && (stderr.contains("unshare") || stderr.contains("mount:")) {
+        eprintln!("SKIPPED: no namespaces here: {stderr}");
         return;
     }
     assert!(
         output.status.success(),
-        "{}{said}",
+        "{}{stderr}",
         String::from_utf8_lossy(&output.stdout)
     );
 }
@@ -177,7 +177,7 @@ fn full_destination(dir: &Path) {
     let to = dir.join("to");
     let message = refused(
         &with_manifest(&from, &to),
-        FailureKind::NoSpace,
+        RunErrorKind::NoSpace,
         "are free in",
     );
     let whole = format!("the whole copy has {}", Bytes(12 * CHUNK as u64));

@@ -359,14 +359,14 @@ fn serve(
     count: &AtomicUsize,
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
-    let mut asked = head(&mut reader)?;
-    if without(&mut asked, "expect").is_some() {
+    let mut request = head(&mut reader)?;
+    if without(&mut request, "expect").is_some() {
         stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }
-    let first = asked.lines().next().unwrap_or_default().to_owned();
+    let first = request.lines().next().unwrap_or_default().to_owned();
     seen.lock().expect("whole").push(first.clone());
     let act = decide(&first, count.fetch_add(1, Ordering::SeqCst));
-    let mut body = vec![0; length(&asked)];
+    let mut body = vec![0; length(&request)];
     if let Act::CutRequest(bytes) = act {
         let some = bytes.min(body.len());
         reader.read_exact(&mut body[..some])?;
@@ -386,8 +386,8 @@ fn serve(
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner),
         );
-        let absent = without(&mut asked, "if-none-match");
-        let same = without(&mut asked, "if-match");
+        let absent = without(&mut request, "if-none-match");
+        let same = without(&mut request, "if-match");
         if conditions == Conditions::Kept
             && let Some(Act::Answer(refused)) = unmet(&first, absent.is_some(), same)
         {
@@ -396,8 +396,8 @@ fn serve(
     }
     let mut to = TcpStream::connect(store)?;
     // Headers that are signed stay; one connection is for one request.
-    let asked = asked.replacen("\r\n", "\r\nConnection: close\r\n", 1);
-    to.write_all(asked.as_bytes())?;
+    let request = request.replacen("\r\n", "\r\nConnection: close\r\n", 1);
+    to.write_all(request.as_bytes())?;
     to.write_all(&body)?;
     let mut answer = Vec::new();
     to.read_to_end(&mut answer)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tarn_ports::{Control, MoverError, ObjectStore, ObjectStoreError, Replaces, Tags};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::object::ObjectUrl;
 
 /// Goes up in two parts.
@@ -45,12 +45,12 @@ fn tree(folder: &Path, size: usize) {
 }
 
 fn is_theirs(error: &MoverError, key: &str) {
-    assert_eq!(error.failure.kind, FailureKind::Conflict, "{error}");
+    assert_eq!(error.failure.kind, RunErrorKind::Conflict, "{error}");
     assert_eq!(error.refused, Some(ObjectStoreError::Occupied), "{error}");
-    let says = error.to_string();
+    let message = error.to_string();
     assert!(
-        says.contains(key) && says.contains("somebody else has put"),
-        "{says}"
+        message.contains(key) && message.contains("somebody else has put"),
+        "{message}"
     );
 }
 

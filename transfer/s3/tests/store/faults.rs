@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tarn_ports::{Control, CopySource, DeliveryJob, Mover, Over, Replaces};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::part::Verify;
 
 /// Larger than an object put in one piece, and than the share that one thread reads.
@@ -58,7 +58,7 @@ fn a_busy_store_is_asked_again() {
             control.cancel.store(true, Ordering::Relaxed);
         });
         let error = trees.list(&at, &control).unwrap_err();
-        assert_eq!(error.failure.kind, FailureKind::Cancelled, "{error}");
+        assert_eq!(error.failure.kind, RunErrorKind::Cancelled, "{error}");
     });
     assert!(began.elapsed() < Duration::from_secs(60));
 }
@@ -191,7 +191,7 @@ fn an_object_that_is_replaced_while_it_is_read_is_no_mixture() {
         &back,
     )
     .unwrap_err();
-    assert_eq!(error.failure.kind, FailureKind::SourceChanged, "{error}");
+    assert_eq!(error.failure.kind, RunErrorKind::SourceChanged, "{error}");
     assert!(!back.exists());
     // Since it was listed, in the second in which it was put perhaps.
     bucket.put("in/large", &content(LARGE));
@@ -206,7 +206,7 @@ fn an_object_that_is_replaced_while_it_is_read_is_no_mixture() {
         &back,
     )
     .unwrap_err();
-    assert_eq!(error.failure.kind, FailureKind::SourceChanged, "{error}");
+    assert_eq!(error.failure.kind, RunErrorKind::SourceChanged, "{error}");
     assert!(error.to_string().contains("small"), "{error}");
     // A range is cut off and the object replaced before the read continues.
     let listed = trees.list(&at, &control).unwrap();
@@ -228,7 +228,7 @@ fn an_object_that_is_replaced_while_it_is_read_is_no_mixture() {
         &back,
     )
     .unwrap_err();
-    assert_eq!(error.failure.kind, FailureKind::SourceChanged, "{error}");
+    assert_eq!(error.failure.kind, RunErrorKind::SourceChanged, "{error}");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_store_that_sends_what_was_not_asked_for_is_not_believed() {
         }
     });
     let error = deliver(&mover(proxy.client()), &from, &url(&bucket, "new/"), "w").unwrap_err();
-    assert_eq!(error.failure.kind, FailureKind::Corrupt, "{error}");
+    assert_eq!(error.failure.kind, RunErrorKind::Corrupt, "{error}");
     assert!(bucket.keys("new/").is_empty());
 }
 

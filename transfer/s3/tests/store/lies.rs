@@ -11,7 +11,7 @@ use tarn_types::object::ObjectUrl;
 /// A store that answers each request, by its first line and number, as it likes.
 struct Liar {
     store: Arc<dyn ObjectStore>,
-    asked: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
 }
 
 impl Liar {
@@ -20,24 +20,24 @@ impl Liar {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let asked = Arc::new(AtomicUsize::new(0));
-        let (count, lie) = (Arc::clone(&asked), Arc::new(lie));
+        let requests = Arc::new(AtomicUsize::new(0));
+        let (count, lie) = (Arc::clone(&requests), Arc::new(lie));
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let (count, lie) = (Arc::clone(&count), Arc::clone(&lie));
                 std::thread::spawn(move || -> std::io::Result<()> {
                     let mut reader = BufReader::new(stream.try_clone()?);
-                    let asked = head(&mut reader)?;
-                    let mut body = vec![0; length(&asked)];
+                    let request = head(&mut reader)?;
+                    let mut body = vec![0; length(&request)];
                     reader.read_exact(&mut body)?;
-                    let first = asked.lines().next().unwrap_or_default();
+                    let first = request.lines().next().unwrap_or_default();
                     lie(first, count.fetch_add(1, Ordering::SeqCst), &mut stream)
                 });
             }
         });
         Self {
             store: client(&endpoint, "key", "secret"),
-            asked,
+            requests,
         }
     }
 
@@ -107,10 +107,11 @@ fn attack_a_list_that_leads_round_in_a_circle_ends() {
     let new = |_: &str, n: usize| page("in/a", &format!("t{n}"));
     type Lie = fn(&str, usize) -> String;
     for lie in [two as Lie, new] {
-        let liar = Liar::new(move |asked, n, stream| stream.write_all(lie(asked, n).as_bytes()));
+        let liar =
+            Liar::new(move |request, n, stream| stream.write_all(lie(request, n).as_bytes()));
         let error = liar.list().unwrap_err();
         assert!(error.failure.message.contains("stops"), "{error}");
-        assert!(liar.asked.load(Ordering::SeqCst) < 5, "{error}");
+        assert!(liar.requests.load(Ordering::SeqCst) < 5, "{error}");
     }
 }
 
@@ -175,7 +176,7 @@ fn attack_an_answer_without_end_is_cut() {
         });
         let error = liar.list().unwrap_err();
         // The bytes that tarn reads of it, and those that the connection holds; for each request.
-        let most = liar.asked.load(Ordering::SeqCst) * (32 << 20);
+        let most = liar.requests.load(Ordering::SeqCst) * (32 << 20);
         assert!(sent.load(Ordering::SeqCst) < most, "{headers:?}: {error}");
     }
 }

@@ -20,7 +20,7 @@ use tarn_ports::{
     Control, CopyJob, CopyReport, CopySource, DeliveryJob, Mover, MoverError, ObjectStore, Over,
     PeerStream, PeerTree, Piece, Watch,
 };
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::key::{DataKey, KeyId};
 use tarn_types::manifest::{EntryKind, Manifest};
 use tarn_types::part::Verify;
@@ -208,14 +208,14 @@ fn what_others_put_is_a_tree_too() {
         before.find(b"a/one").unwrap().mtime,
         after.find(b"a/one").unwrap().mtime
     );
-    for (key, says) in [
+    for (key, expected) in [
         ("nothing/", "there is nothing at"),
         ("in/a", "with a `/` at its end"),
     ] {
         let error = trees
             .list(&url(&bucket, key), &Control::default())
             .unwrap_err();
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
@@ -230,16 +230,16 @@ fn keys_that_are_no_paths_are_refused() {
     let proxy =
         Proxy::new(|_, _| common::Act::Change(vec![("dots/XX/b".into(), "dots/../b".into())]));
     let trees = mover(proxy.client());
-    for (prefix, kind, says) in [
-        ("double/", FailureKind::Escape, "`double/a//b`"),
-        ("both/", FailureKind::Io, "`a` in"),
-        ("dots/", FailureKind::Escape, "`dots/../b`"),
+    for (prefix, kind, expected) in [
+        ("double/", RunErrorKind::Escape, "`double/a//b`"),
+        ("both/", RunErrorKind::Io, "`a` in"),
+        ("dots/", RunErrorKind::Escape, "`dots/../b`"),
     ] {
         let error = trees
             .list(&url(&bucket, prefix), &Control::default())
             .unwrap_err();
         assert_eq!(error.failure.kind, kind, "{error}");
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
@@ -290,15 +290,15 @@ fn only_what_is_the_owners_is_replaced() {
     );
     assert_eq!(bucket.read("out/changed"), b"later");
     // Somebody else's workflow, and somebody's object.
-    let refused = |owner: &str, says: &str| {
+    let refused = |owner: &str, expected: &str| {
         for error in [
             trees
                 .may_deliver(&dest, owner, &Control::default())
                 .unwrap_err(),
             deliver(&trees, &from, &dest, owner).unwrap_err(),
         ] {
-            assert_eq!(error.failure.kind, FailureKind::Conflict, "{error}");
-            assert!(error.to_string().contains(says), "{error}");
+            assert_eq!(error.failure.kind, RunErrorKind::Conflict, "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     };
     refused("another", ".tarn-manifest");
@@ -359,7 +359,7 @@ fn refusals_say_what_to_do() {
     );
     let proxy = Proxy::new(|_, _| busy());
     let far = "Date: Tue, 15 Nov 1994 08:12:31 GMT\r\n";
-    for (status, headers, code, says) in [
+    for (status, headers, code, expected) in [
         (
             "403 Forbidden",
             "",
@@ -381,7 +381,7 @@ fn refusals_say_what_to_do() {
         proxy.set(move |_, _| refusal(&status, &headers, code, "words"));
         let error = list(proxy.client());
         assert!(
-            error.contains(says) && error.contains(&at.display().to_string()),
+            error.contains(expected) && error.contains(&at.display().to_string()),
             "{error}"
         );
         assert!(
@@ -416,7 +416,7 @@ fn files_of_a_manifest_that_was_changed_count_as_their_objects() {
 #[derive(Debug)]
 struct Near(PathBuf);
 
-struct Asked<'a> {
+struct NearStream<'a> {
     root: &'a Path,
     /// Bytes that were requested and not read yet, piece by piece.
     coming: VecDeque<Vec<u8>>,
@@ -429,11 +429,11 @@ impl PeerTree for Near {
 
     fn open<'a>(&'a self, _: &'a dyn Watch) -> Result<Box<dyn PeerStream + 'a>, MoverError> {
         let (root, coming) = (&*self.0, VecDeque::new());
-        Ok(Box::new(Asked { root, coming }))
+        Ok(Box::new(NearStream { root, coming }))
     }
 }
 
-impl PeerStream for Asked<'_> {
+impl PeerStream for NearStream<'_> {
     fn ask(&mut self, pieces: &[Piece<'_>]) -> Result<(), MoverError> {
         for piece in pieces {
             let mut bytes = vec![0; piece.len as usize];
@@ -518,7 +518,7 @@ fn sealed_trees_and_trees_of_other_stores_go_out_in_clear() {
     damaged[1 << 20] ^= 1;
     fs::write(sealed.join("large"), damaged).unwrap();
     let refused = trees.deliver(&delivery(far, "bad/"), &Control::default());
-    assert_eq!(refused.unwrap_err().failure.kind, FailureKind::Corrupt);
+    assert_eq!(refused.unwrap_err().failure.kind, RunErrorKind::Corrupt);
     // Files from a store are sealed on their way in.
     let job = CopyJob {
         sources: vec![source(&url(&bucket, "one/"))],

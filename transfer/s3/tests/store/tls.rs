@@ -44,12 +44,12 @@ fn before() -> (String, String) {
 fn serve(stream: TcpStream, config: Arc<ServerConfig>, store: &str) -> std::io::Result<()> {
     let tls = ServerConnection::new(config).map_err(std::io::Error::other)?;
     let mut reader = BufReader::new(StreamOwned::new(tls, stream));
-    let asked = head(&mut reader)?;
-    let mut body = vec![0; length(&asked)];
+    let request = head(&mut reader)?;
+    let mut body = vec![0; length(&request)];
     reader.read_exact(&mut body)?;
     let mut to = TcpStream::connect(store)?;
     to.write_all(
-        asked
+        request
             .replacen("\r\n", "\r\nConnection: close\r\n", 1)
             .as_bytes(),
     )?;

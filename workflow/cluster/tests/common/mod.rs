@@ -30,7 +30,7 @@ pub(crate) type Acts = Arc<dyn Fn(NodeId, &NodeCommand) -> Vec<NodeNotification>
 pub(crate) type Answers = Arc<dyn Fn(NodeId, &NodeRequest) -> Option<NodeReply> + Send + Sync>;
 
 /// The function that gets a session's notifications.
-type Said = Box<dyn FnMut(Option<Vec<u8>>) + Send>;
+type NotificationHandler = Box<dyn FnMut(Option<Vec<u8>>) + Send>;
 
 /// All sessions that there were, by node and number.
 pub(crate) type Sessions = Arc<Mutex<BTreeMap<(NodeId, u64), Arc<Session>>>>;
@@ -38,26 +38,26 @@ pub(crate) type Sessions = Arc<Mutex<BTreeMap<(NodeId, u64), Arc<Session>>>>;
 /// One session with a scripted node.
 pub(crate) struct Session {
     node: NodeId,
-    pub(crate) told: Mutex<Vec<NodeCommand>>,
+    pub(crate) commands: Mutex<Vec<NodeCommand>>,
     pub(crate) called: Mutex<Vec<NodeRequest>>,
     over: Mutex<Option<String>>,
     /// Takes nothing.
     stuck: Mutex<bool>,
     changed: Condvar,
-    news: Mutex<Said>,
+    handler: Mutex<NotificationHandler>,
     acts: Acts,
     answers: Answers,
 }
 
 impl Session {
-    pub(crate) fn says(&self, news: NodeNotification) {
+    pub(crate) fn sends(&self, notification: NodeNotification) {
         if self.over.lock().unwrap().is_none() {
-            (self.news.lock().unwrap())(Some(node::encode(news).unwrap()));
+            (self.handler.lock().unwrap())(Some(node::encode(notification).unwrap()));
         }
     }
 
     pub(crate) fn happens(&self, event: Event) {
-        self.says(NodeNotification::Event(event));
+        self.sends(NodeNotification::Event(event));
     }
 
     /// The node is gone.
@@ -70,7 +70,7 @@ impl Session {
             .is_none()
         {
             self.changed.notify_all();
-            (self.news.lock().unwrap())(None);
+            (self.handler.lock().unwrap())(None);
         }
     }
 
@@ -82,8 +82,8 @@ impl Session {
     /// The orders that it has got, once there are `count`.
     pub(crate) fn orders(&self, count: usize) -> Vec<Do> {
         let orders = || {
-            let told = self.told.lock().unwrap();
-            let orders = told.iter().filter_map(|t| match t {
+            let commands = self.commands.lock().unwrap();
+            let orders = commands.iter().filter_map(|t| match t {
                 NodeCommand::Do(action) => Some(action.what.clone()),
                 _ => None,
             });
@@ -93,8 +93,11 @@ impl Session {
         orders()
     }
 
-    pub(crate) fn hears(&self, what: impl Fn(&NodeCommand) -> bool) {
-        until(|| self.told.lock().unwrap().iter().any(&what), "a message");
+    pub(crate) fn receives(&self, what: impl Fn(&NodeCommand) -> bool) {
+        until(
+            || self.commands.lock().unwrap().iter().any(&what),
+            "a message",
+        );
     }
 }
 
@@ -114,11 +117,11 @@ impl NodeLink for Session {
         if over.is_some() {
             return false;
         }
-        let told: NodeCommand = node::decode(&message).unwrap();
-        let news = (self.acts)(self.node, &told);
+        let command: NodeCommand = node::decode(&message).unwrap();
+        let notifications = (self.acts)(self.node, &command);
         drop(over);
-        self.told.lock().unwrap().push(told);
-        news.into_iter().for_each(|n| self.says(n));
+        self.commands.lock().unwrap().push(command);
+        notifications.into_iter().for_each(|n| self.sends(n));
         true
     }
 
@@ -177,7 +180,7 @@ pub(crate) struct HomeState {
     pub(crate) known: Vec<PartRef>,
     pub(crate) learned: Vec<TransferId>,
     pub(crate) gone: Vec<(PartRef, StoreKey)>,
-    pub(crate) says: VecDeque<Event>,
+    pub(crate) events: VecDeque<Event>,
     pub(crate) cleaned: Option<Staying>,
     pub(crate) paced: Vec<(u32, u32)>,
 }
@@ -198,14 +201,14 @@ impl World for Home {
         let event = (self.acts)(&action.what);
         let mut state = self.state.lock().unwrap();
         state.performed.push(action.what.clone());
-        state.says.extend(event);
+        state.events.extend(event);
         Ok(())
     }
     fn next(&mut self, _: Option<Time>) -> Result<(Time, Event), WorldError> {
         Err(WorldError("home is never waited for".into()))
     }
     fn poll(&mut self) -> Option<(Time, Event)> {
-        let event = self.state.lock().unwrap().says.pop_front()?;
+        let event = self.state.lock().unwrap().events.pop_front()?;
         Some((self.now(), event))
     }
 }
@@ -348,7 +351,7 @@ impl Script {
         }
     }
 
-    pub(crate) fn open(self) -> Played {
+    pub(crate) fn open(self) -> SimulatedRun {
         let (event_queue, nodes) = (EventQueue::new(), self.cluster.nodes.len() as u32);
         let sessions: Sessions = Arc::default();
         let gone: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
@@ -364,12 +367,12 @@ impl Script {
             }
             let session = Arc::new(Session {
                 node: n,
-                told: Mutex::default(),
+                commands: Mutex::default(),
                 called: Mutex::default(),
                 over: Mutex::default(),
                 stuck: Mutex::default(),
                 changed: Condvar::new(),
-                news: Mutex::new(Box::new(to.of(n, number))),
+                handler: Mutex::new(Box::new(to.of(n, number))),
                 acts: Arc::clone(&acts),
                 answers: Arc::clone(&answers),
             });
@@ -414,7 +417,7 @@ impl Script {
             timeout: Duration::from_millis(self.timeout),
             changed_since: self.changed,
         });
-        Played {
+        SimulatedRun {
             world: opened.map(Box::new),
             home: state,
             sessions,
@@ -424,7 +427,7 @@ impl Script {
 }
 
 /// An allocation with its scripted ends.
-pub(crate) struct Played {
+pub(crate) struct SimulatedRun {
     pub(crate) world: Result<Box<AllocationWorld>, WorldError>,
     pub(crate) home: Arc<Mutex<HomeState>>,
     pub(crate) sessions: Sessions,
@@ -432,7 +435,7 @@ pub(crate) struct Played {
     pub(crate) gone: Arc<Mutex<BTreeSet<NodeId>>>,
 }
 
-impl Played {
+impl SimulatedRun {
     pub(crate) fn world(&mut self) -> &mut AllocationWorld {
         self.world.as_mut().unwrap_or_else(|e| panic!("{e}"))
     }
@@ -478,7 +481,7 @@ impl Played {
     }
 }
 
-pub(crate) fn spot(n: u32) -> TierRef {
+pub(crate) fn tier_ref(n: u32) -> TierRef {
     TierRef {
         node: NodeId(n),
         tier: TierId(0),
@@ -486,7 +489,7 @@ pub(crate) fn spot(n: u32) -> TierRef {
 }
 
 pub(crate) fn at(n: u32) -> Place {
-    Place::Node(spot(n))
+    Place::Node(tier_ref(n))
 }
 
 pub(crate) fn part(seq: u32) -> PartRef {
@@ -540,7 +543,7 @@ pub(crate) fn run(index: u32, nodes: &[u32], views: &[(u32, u32)]) -> AttemptSpe
         held.map(|(seq, on)| NodeReplica {
             part: part(*seq),
             key: info(*seq, 0).key,
-            spot: spot(*on),
+            tier_ref: tier_ref(*on),
         })
         .collect()
     };
@@ -548,7 +551,7 @@ pub(crate) fn run(index: u32, nodes: &[u32], views: &[(u32, u32)]) -> AttemptSpe
         instance: instance(index),
         attempt: 1,
         item: None,
-        nodes: nodes.iter().map(|n| spot(*n)).collect(),
+        nodes: nodes.iter().map(|n| tier_ref(*n)).collect(),
         views: vec![nodes.iter().map(|n| held(*n)).collect()],
         identity: Hash(0),
         store: format!("out.{index}"),

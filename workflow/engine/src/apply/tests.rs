@@ -8,7 +8,7 @@ use tarn_types::id::{NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_types::part::{PartClass, PartMove, StoreKey, Transfer, TransferKind, Verify};
 use tarn_types::policy::{Order, Policy};
 
-const SPOT: TierRef = TierRef {
+const TIER_REF: TierRef = TierRef {
     node: NodeId(0),
     tier: TierId(0),
 };
@@ -95,13 +95,13 @@ fn a_resumed_run_does_not_count_what_was_delivered_as_undelivered() {
     let made = Output {
         data: DataId(0),
         version: 1,
-        parts: vec![(info, vec![SPOT])],
+        parts: vec![(info, vec![TIER_REF])],
     };
     let instance = InstanceId {
         step: StepId(0),
         index: 0,
     };
-    state.assigned(instance, &[SPOT], 0, 0);
+    state.assigned(instance, &[TIER_REF], 0, 0);
     let committed = AttemptOutcome::Committed {
         outputs: vec![made],
         undeclared: Undeclared::default(),
@@ -115,7 +115,7 @@ fn a_resumed_run_does_not_count_what_was_delivered_as_undelivered() {
         version: 1,
         parts: vec![PartMove {
             part,
-            from: Place::Node(SPOT),
+            from: Place::Node(TIER_REF),
         }],
         to: to.clone(),
         kind: TransferKind::ExternalOut,
@@ -126,6 +126,6 @@ fn a_resumed_run_does_not_count_what_was_delivered_as_undelivered() {
     state.transfer_done(TransferId(0), &[Hash(1)], &[1]);
     state.resumed(&[(part, to)]);
     assert!(state.undelivered.is_empty());
-    state.resumed(&[(part, Place::Node(SPOT))]);
+    state.resumed(&[(part, Place::Node(TIER_REF))]);
     assert!(state.undelivered.contains(&DataId(0)), "its dest is lost");
 }

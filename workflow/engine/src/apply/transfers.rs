@@ -5,7 +5,7 @@ use crate::given_up::counts;
 use crate::state::{EngineState, EngineTransfer};
 use std::collections::BTreeMap;
 use tarn_types::account::{add, sub};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, NodeId, TransferId};
 use tarn_types::part::{PartMove, PartRef, Place, Transfer, TransferKind};
@@ -21,7 +21,7 @@ const PAUSE: Nanos = SECOND / 2;
 
 fn node_of(place: &Place) -> Option<NodeId> {
     match place {
-        Place::Node(spot) => Some(spot.node),
+        Place::Node(tier_ref) => Some(tier_ref.node),
         _ => None,
     }
 }
@@ -57,8 +57,8 @@ impl EngineState {
                 is_others: false,
             };
             part.replicas.insert(t.to.clone(), replica);
-            if let Place::Node(spot) = t.to {
-                self.ledger.reserve(spot, stored);
+            if let Place::Node(tier_ref) = t.to {
+                self.ledger.reserve(tier_ref, stored);
             }
         }
         *self.under_way.entry(t.kind).or_default() += bytes;
@@ -68,7 +68,7 @@ impl EngineState {
         }
         let releases = matches!(
             why,
-            Reason::DemoteForRoom { .. } | Reason::DrainForRoom { .. } | Reason::StageOut
+            Reason::DemoteForSpace { .. } | Reason::DrainForSpace { .. } | Reason::StageOut
         );
         let rescue = matches!(why, Reason::Rescue);
         let active = EngineTransfer {
@@ -96,12 +96,12 @@ impl EngineState {
         self.orphans.remove(&id);
         for m in &active.transfer.parts {
             self.unpin(m.part, &m.from);
-            if let (Place::Node(spot), Some(r)) = (
+            if let (Place::Node(tier_ref), Some(r)) = (
                 &active.transfer.to,
                 self.data.replica_mut(m.part, &active.transfer.to),
             ) {
                 let stored = r.stored;
-                self.ledger.unreserve(*spot, stored);
+                self.ledger.unreserve(*tier_ref, stored);
             }
         }
         Some(active)
@@ -134,9 +134,9 @@ impl EngineState {
             }
             if let Some(r) = part.replicas.get_mut(&t.to) {
                 r.state = PartReplicaState::Present;
-                if let Place::Node(spot) = t.to {
+                if let Place::Node(tier_ref) = t.to {
                     r.stored = stored.get(i).copied().unwrap_or(r.stored);
-                    self.ledger.occupy(spot, r.stored);
+                    self.ledger.occupy(tier_ref, r.stored);
                 }
             }
             if active.releases {
@@ -153,7 +153,7 @@ impl EngineState {
     pub(super) fn transfer_failed(
         &mut self,
         id: TransferId,
-        failure: &Failure,
+        failure: &RunError,
         damaged: Option<PartRef>,
     ) {
         let Some(active) = self.transfer_over(id) else {
@@ -191,15 +191,15 @@ impl EngineState {
             self.data.to_check.insert(m.part);
             self.note_unkept(m.part);
         }
-        let lost = failure.kind == FailureKind::NodeLost;
+        let lost = failure.kind == RunErrorKind::NodeLost;
         let hopeless = !lost
             && !followed
             && !matches!(
                 failure.kind,
-                FailureKind::Io
-                    | FailureKind::NoSpace
-                    | FailureKind::Corrupt
-                    | FailureKind::Cancelled
+                RunErrorKind::Io
+                    | RunErrorKind::NoSpace
+                    | RunErrorKind::Corrupt
+                    | RunErrorKind::Cancelled
             );
         let name = &self.start.workflow.dataset(t.data).name;
         if active.rescue {
@@ -227,7 +227,7 @@ impl EngineState {
         );
         let part = self.data.part(m.part);
         let next = part.and_then(|part| match &t.to {
-            Place::Node(spot) if chosen => Some(self.source_for(*spot, part)?.0),
+            Place::Node(tier_ref) if chosen => Some(self.source_for(*tier_ref, part)?.0),
             Place::Node(_) => None,
             _ => part.nearest().cloned(),
         });

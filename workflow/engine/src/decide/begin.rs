@@ -148,7 +148,7 @@ impl Decide<'_> {
             u.entry.is_none() && u.distribution != Distribution::Scatter
         };
         let inputs = s.uses.iter().filter(|u| u.role != Role::Out).filter(whole);
-        let mut want = s.restart.map_or(0, |r| r.room);
+        let mut want = s.restart.map_or(0, |r| r.space);
         // A partition that names its own tier may be on another one.
         let own = w.partitions_of(StepId(step as u32));
         let beside = own.filter(|(_, p)| p.tier.is_none() || p.tier == s.tier);

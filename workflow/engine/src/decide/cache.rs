@@ -21,9 +21,9 @@ pub(super) fn is_wanted_again(state: &EngineState, name: PartRef, part: &Tracked
 
 impl Decide<'_> {
     /// Cached data on a tier may take so many bytes in all.
-    fn cache_share(&self, spot: TierRef) -> u64 {
+    fn cache_share(&self, tier_ref: TierRef) -> u64 {
         let percent = u128::from(self.state.start.options.cache.min(100));
-        let share = u128::from(self.state.ledger.capacity(spot)) * percent / 100;
+        let share = u128::from(self.state.ledger.capacity(tier_ref)) * percent / 100;
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
@@ -32,20 +32,20 @@ impl Decide<'_> {
         let part = self.state.data.part(name);
         let found = part.and_then(|p| Some((p, *p.replicas.get(at)?)));
         let cached = found.and_then(|(part, replica)| {
-            let spot = self.may_be_cached(name, part, at, replica)?;
-            Some((spot, part.info.key.clone(), replica.stored))
+            let tier_ref = self.may_be_cached(name, part, at, replica)?;
+            Some((tier_ref, part.info.key.clone(), replica.stored))
         });
-        let Some((spot, key, stored)) = cached else {
+        let Some((tier_ref, key, stored)) = cached else {
             return self.evict(name, at, why);
         };
-        let share = self.cache_share(spot);
+        let share = self.cache_share(tier_ref);
         let beside = share.saturating_sub(stored);
-        let surplus = self.state.cache.bytes(spot).saturating_sub(beside);
-        self.clear_cache(spot, surplus, &why);
+        let surplus = self.state.cache.bytes(tier_ref).saturating_sub(beside);
+        self.clear_cache(tier_ref, surplus, &why);
         let what = Do::Cache {
             part: name,
             key,
-            at: spot,
+            at: tier_ref,
             share,
         };
         self.emit(what, Reason::Cached);
@@ -60,7 +60,9 @@ impl Decide<'_> {
         at: &Place,
         replica: PartReplica,
     ) -> Option<TierRef> {
-        let Place::Node(spot) = at else { return None };
+        let Place::Node(tier_ref) = at else {
+            return None;
+        };
         let state = &*self.state;
         let w = &state.start.workflow;
         let is_gone = |(place, r): (&Place, &PartReplica)| {
@@ -79,17 +81,17 @@ impl Decide<'_> {
             && state.producer(name).is_some()
             && part.replicas.iter().all(is_gone)
             && !self.is_remade(name)
-            && !state.cache.is_closed(*spot)
-            && replica.stored <= self.cache_share(*spot);
-        may.then_some(*spot)
+            && !state.cache.is_closed(*tier_ref)
+            && replica.stored <= self.cache_share(*tier_ref);
+        may.then_some(*tier_ref)
     }
 
     /// Removes cached data from a tier until so many bytes of it go, the oldest first; last the data that a rescue
     /// would send out. Data that is being rescued stays.
-    pub(super) fn clear_cache(&mut self, spot: TierRef, bytes: u64, why: &Reason) {
+    pub(super) fn clear_cache(&mut self, tier_ref: TierRef, bytes: u64, why: &Reason) {
         let mut left = bytes;
         let mut going = Vec::new();
-        let place = Place::Node(spot);
+        let place = Place::Node(tier_ref);
         let is_read = |name: PartRef| {
             let replica = self
                 .state
@@ -98,7 +100,7 @@ impl Decide<'_> {
                 .and_then(|p| p.replicas.get(&place));
             replica.is_some_and(|r| r.pins > 0)
         };
-        let all = self.state.cache.oldest(spot);
+        let all = self.state.cache.oldest(tier_ref);
         let mut all: Vec<_> = all.filter(|(name, _)| !is_read(*name)).collect();
         if !self.state.given_up.all.is_empty() {
             let w = &self.state.start.workflow;
@@ -117,40 +119,48 @@ impl Decide<'_> {
     }
 
     /// Whether so many bytes are free on a tier; if only cached data is in the way, it goes.
-    pub(super) fn is_free(&mut self, spot: TierRef, want: u64) -> bool {
-        let free = self.state.ledger.free(spot);
+    pub(super) fn is_free(&mut self, tier_ref: TierRef, want: u64) -> bool {
+        let free = self.state.ledger.free(tier_ref);
         if free >= want {
             return true;
         }
-        let lack = (want - free).saturating_sub(self.leaving_from(spot));
-        self.clear_cache(spot, lack, &Reason::EvictForRoom { spot, want, free });
+        let lack = (want - free).saturating_sub(self.leaving_from(tier_ref));
+        self.clear_cache(
+            tier_ref,
+            lack,
+            &Reason::EvictForSpace {
+                tier_ref,
+                want,
+                free,
+            },
+        );
         false
     }
 
     /// Bytes that are free on a tier, or are as soon as cached data has gone.
-    pub(super) fn free_but_for_cache(&self, spot: TierRef) -> u64 {
-        let free = self.state.ledger.free(spot);
-        free.saturating_add(self.state.cache.bytes(spot))
+    pub(super) fn free_but_for_cache(&self, tier_ref: TierRef) -> u64 {
+        let free = self.state.ledger.free(tier_ref);
+        free.saturating_add(self.state.cache.bytes(tier_ref))
     }
 
     /// Removes all cached data from tiers where a step ran out of space beside it.
     pub(super) fn empty_closed_caches(&mut self) {
-        for spot in self.state.cache.to_empty() {
-            let bytes = self.state.cache.bytes(spot);
+        for tier_ref in self.state.cache.to_empty() {
+            let bytes = self.state.cache.bytes(tier_ref);
             self.clear_cache(
-                spot,
+                tier_ref,
                 u64::MAX,
-                &Reason::EvictForRoom {
-                    spot,
+                &Reason::EvictForSpace {
+                    tier_ref,
                     want: bytes,
-                    free: self.state.ledger.free(spot),
+                    free: self.state.ledger.free(tier_ref),
                 },
             );
         }
     }
 
     /// Whether a tier is still being emptied for a step that ran out of space there.
-    pub(super) fn is_being_emptied(&self, spot: TierRef) -> bool {
-        self.state.cache.is_closed(spot) && self.leaving_from(spot) > 0
+    pub(super) fn is_being_emptied(&self, tier_ref: TierRef) -> bool {
+        self.state.cache.is_closed(tier_ref) && self.leaving_from(tier_ref) > 0
     }
 }

@@ -91,7 +91,7 @@ impl Decide<'_> {
     pub(super) fn copies(&mut self) {
         if self.state.data_mode() != DataMode::Keep
             || self.state.stop.is_some()
-            || self.short_of_room
+            || self.short_of_space
         {
             return;
         }

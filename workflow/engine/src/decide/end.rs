@@ -76,7 +76,7 @@ impl Decide<'_> {
         };
         for instance in &assigned {
             let instance = *instance;
-            self.emit(Do::Unassign { instance }, Reason::RoomGone);
+            self.emit(Do::Unassign { instance }, Reason::SpaceGone);
         }
         !assigned.is_empty()
     }
@@ -215,16 +215,16 @@ impl Decide<'_> {
             return self.end_incomplete();
         }
         let cluster = &self.state.start.cluster;
-        let spots = (0u32..).zip(&cluster.nodes).flat_map(|(n, node)| {
+        let tier_refs = (0u32..).zip(&cluster.nodes).flat_map(|(n, node)| {
             (0u32..).zip(&node.tiers).map(move |(t, tier)| {
-                let spot = tarn_types::id::TierRef {
+                let tier_ref = tarn_types::id::TierRef {
                     node: tarn_types::id::NodeId(n),
                     tier: tarn_types::id::TierId(t),
                 };
-                (spot, tier.capacity)
+                (tier_ref, tier.capacity)
             })
         });
-        let shared = spots
+        let shared = tier_refs
             .into_iter()
             .filter(|(s, _)| !self.state.ledger.is_lost(s.node))
             .any(|(s, capacity)| self.state.ledger.capacity(s) < capacity);

@@ -49,7 +49,7 @@ impl Decide<'_> {
         let mut free = self.state.ledger.clone();
         for id in steps.placed.difference(&steps.running) {
             if let Some(placed) = steps.instance(*id).and_then(|i| i.placed()) {
-                free.expect(&placed.spots, self.demand(id.step));
+                free.expect(&placed.tier_refs, self.demand(id.step));
             }
         }
         free
@@ -100,12 +100,12 @@ impl Decide<'_> {
 
     /// Whether a step could begin on these nodes now, beside all that has a place.
     pub(super) fn free_for(&self, nodes: &[NodeId], demand: Demand) -> bool {
-        let spot = |node: &NodeId| TierRef {
+        let tier_ref = |node: &NodeId| TierRef {
             node: *node,
             tier: TierId(0),
         };
-        let spots: Vec<_> = nodes.iter().map(spot).collect();
-        self.turn.free.can_run(&spots, demand)
+        let tier_refs: Vec<_> = nodes.iter().map(tier_ref).collect();
+        self.turn.free.can_run(&tier_refs, demand)
     }
 
     /// When each of these nodes has so much to give, by the instances that run and wait there and on its host.

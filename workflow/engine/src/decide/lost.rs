@@ -19,8 +19,10 @@ impl Decide<'_> {
         let steps = &self.state.steps;
         let assigned = steps.placed.difference(&steps.running);
         let gone = assigned.filter_map(|id| {
-            let spots = &steps.instance(*id)?.placed()?.spots;
-            let lost = spots.iter().find(|s| self.state.ledger.is_lost(s.node))?;
+            let tier_refs = &steps.instance(*id)?.placed()?.tier_refs;
+            let lost = tier_refs
+                .iter()
+                .find(|s| self.state.ledger.is_lost(s.node))?;
             Some((*id, lost.node))
         });
         for (instance, node) in gone.collect::<Vec<_>>() {
@@ -69,10 +71,10 @@ impl Decide<'_> {
             self.emit(Do::Note { about }, why);
         }
         let unwanted = self.state.returned.iter().filter(|(.., s)| !s.leaving);
-        let unwanted = unwanted.map(|(part, spot, s)| Do::Evict {
+        let unwanted = unwanted.map(|(part, tier_ref, s)| Do::Evict {
             part,
             key: s.key.clone(),
-            at: Place::Node(spot),
+            at: Place::Node(tier_ref),
         });
         for what in unwanted.collect::<Vec<_>>() {
             self.emit(what, Reason::GivenUp);

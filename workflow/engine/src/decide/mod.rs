@@ -13,7 +13,7 @@ mod release;
 mod remake;
 mod rescue;
 mod restart;
-mod room;
+mod space;
 mod stage;
 mod start;
 mod tiers;
@@ -34,13 +34,13 @@ pub(crate) fn decide(state: &mut EngineState, actions: &mut Vec<Action>) {
     let mut d = Decide {
         state,
         actions,
-        short_of_room: false,
+        short_of_space: false,
         taken_back: false,
         turn: PlacementRound::default(),
     };
     loop {
         let before = d.actions.len();
-        d.short_of_room = false;
+        d.short_of_space = false;
         if d.state.finished.is_some() {
             return;
         }
@@ -88,7 +88,7 @@ struct Decide<'a> {
     state: &'a mut EngineState,
     actions: &'a mut Vec<Action>,
     /// In this round, an instance was found waiting for space.
-    short_of_room: bool,
+    short_of_space: bool,
     /// Every assignment was taken back once.
     taken_back: bool,
     /// The state of the placement in this round.
@@ -156,8 +156,8 @@ impl Decide<'_> {
 
     fn needs_on(&self, id: InstanceId, node: NodeId) -> Option<Vec<PartRef>> {
         let instance = self.state.steps.instance(id)?;
-        let spots = &instance.placed()?.spots;
-        let positions = spots
+        let tier_refs = &instance.placed()?.tier_refs;
+        let positions = tier_refs
             .iter()
             .enumerate()
             .filter(|(_, s)| s.node == node)

@@ -11,32 +11,32 @@ impl Decide<'_> {
     /// them: they are made again.
     pub(super) fn discard(&mut self) {
         let kept = self.state.partitions.kept.iter();
-        let over = kept.filter_map(|(id, lies)| {
+        let over = kept.filter_map(|(id, placement)| {
             let what = Do::Discard {
                 partition: *id,
-                key: lies.key.clone()?,
-                at: lies.spots.clone(),
+                key: placement.key.clone()?,
+                at: placement.tier_refs.clone(),
             };
-            Some((what, self.why_it_goes(*id, lies)?))
+            Some((what, self.why_it_goes(*id, placement)?))
         });
         for (what, why) in over.collect::<Vec<_>>() {
             self.emit(what, why);
         }
     }
 
-    fn why_it_goes(&self, id: PartitionId, lies: &KeptPartition) -> Option<Reason> {
+    fn why_it_goes(&self, id: PartitionId, placement: &KeptPartition) -> Option<Reason> {
         let steps = &self.state.steps;
         let mut users = self.state.start.workflow.partition(id).steps.iter();
         if users.all(|s| steps.all[s.at()].complete()) {
             return Some(Reason::Used);
         }
-        let node = self.lost_of(lies)?;
+        let node = self.lost_of(placement)?;
         let may = !self.state.partitions.is_used(id) && !self.is_filled(id);
         may.then_some(Reason::NodeLost { node })
     }
 
-    fn lost_of(&self, lies: &KeptPartition) -> Option<NodeId> {
-        let mut nodes = lies.spots.iter().map(|s| s.node);
+    fn lost_of(&self, placement: &KeptPartition) -> Option<NodeId> {
+        let mut nodes = placement.tier_refs.iter().map(|s| s.node);
         nodes.find(|n| self.state.ledger.is_lost(*n))
     }
 
@@ -62,8 +62,8 @@ impl Decide<'_> {
         let w = &self.state.start.workflow;
         let mut own = self.state.partitions.of(step).iter();
         own.find_map(|id| {
-            let lies = self.state.partitions.kept.get(id)?;
-            let node = self.lost_of(lies)?;
+            let placement = self.state.partitions.kept.get(id)?;
+            let node = self.lost_of(placement)?;
             Some(format!(
                 "step {} uses partition {}, which was on node {}, and that is lost; `tarn resume` continues when it is back with it, `tarn run` starts from the beginning",
                 w.step(step).name,

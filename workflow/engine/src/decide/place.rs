@@ -168,23 +168,23 @@ impl Decide<'_> {
         begin: Nanos,
         why: Reason,
     ) -> bool {
-        let mut spots = Vec::with_capacity(nodes.len());
+        let mut tier_refs = Vec::with_capacity(nodes.len());
         let mut reserve = u64::MAX;
         for (position, node) in nodes.iter().enumerate() {
-            let Some((spot, bytes)) = self.find_tier_space(id, position, *node) else {
+            let Some((tier_ref, bytes)) = self.find_tier_space(id, position, *node) else {
                 self.turn.roomless.insert(id);
                 return false;
             };
             // As much as each of its tiers has for it.
             reserve = reserve.min(bytes);
-            spots.push(spot);
+            tier_refs.push(tier_ref);
         }
-        self.turn.free.expect(&spots, self.demand(id.step));
-        self.leave_tiers(id, &spots);
+        self.turn.free.expect(&tier_refs, self.demand(id.step));
+        self.leave_tiers(id, &tier_refs);
         let end = self.state.now.saturating_add(begin);
         let what = Do::Assign {
             instance: id,
-            nodes: spots,
+            nodes: tier_refs,
             reserve,
             end: end.saturating_add(self.state.run_time(id.step)),
         };

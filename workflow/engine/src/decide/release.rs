@@ -112,7 +112,9 @@ impl Decide<'_> {
         if unneeded(self.state, name, part) && self.state.stop.is_none() {
             return Some(Reason::NotNeeded);
         }
-        let Place::Node(spot) = at else { return None };
+        let Place::Node(tier_ref) = at else {
+            return None;
+        };
         let stage_through = self.state.data_mode() == DataMode::StageThrough;
         let why = match self.state.data.to_release.get(&(name, at.clone())) {
             Some(&transfer) => Reason::MovedAway { transfer },
@@ -122,7 +124,7 @@ impl Decide<'_> {
             None => return None,
         };
         let used = replica.staged || !stage_through;
-        (!used || !self.needed_on(spot.node).contains(&name)).then_some(why)
+        (!used || !self.needed_on(tier_ref.node).contains(&name)).then_some(why)
     }
 
     /// `stage-through` and `cache`: a part that a step made goes out, unless its `dest` takes it at once.
@@ -136,12 +138,12 @@ impl Decide<'_> {
         }
         let to_dest =
             w.dataset(name.data).dest.is_some() && w.last_version(name.data) == name.version;
-        let lies = |(at, r): (&Place, &PartReplica)| match at {
+        let is_outside = |(at, r): (&Place, &PartReplica)| match at {
             Place::Node(_) => false,
             Place::External(_) => r.state != PartReplicaState::Bad,
             _ => true,
         };
-        let outside = part.replicas.iter().any(lies);
+        let outside = part.replicas.iter().any(is_outside);
         let stopping = match self.state.stop {
             Some(RunStopReason::Interrupted(_)) => true,
             // As for a `dest`: one attempt is made, and the rest is for `tarn resume`.

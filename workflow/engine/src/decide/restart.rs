@@ -16,7 +16,7 @@ impl Decide<'_> {
             let instance = steps.instance(*id).filter(|i| i.finished())?;
             Some(Do::Forget {
                 instance: *id,
-                at: instance.kept.spots.iter().copied().collect(),
+                at: instance.kept.tier_refs.iter().copied().collect(),
             })
         });
         for what in over.collect::<Vec<_>>() {
@@ -26,12 +26,12 @@ impl Decide<'_> {
 
     /// Removes the checkpoints of an instance from tiers that it leaves for others of their nodes: it begins again
     /// there, and nobody has counted the space that they take.
-    pub(super) fn leave_tiers(&mut self, id: InstanceId, spots: &[TierRef]) {
+    pub(super) fn leave_tiers(&mut self, id: InstanceId, tier_refs: &[TierRef]) {
         let leaves = |old: &&TierRef| {
-            let mut new = spots.iter();
+            let mut new = tier_refs.iter();
             new.any(|s| s.node == old.node && s.tier != old.tier)
         };
-        let kept = self.state.steps.instance(id).map(|i| &i.kept.spots);
+        let kept = self.state.steps.instance(id).map(|i| &i.kept.tier_refs);
         let at: Vec<TierRef> = kept.into_iter().flatten().filter(leaves).copied().collect();
         if !at.is_empty() {
             self.emit(Do::Forget { instance: id, at }, Reason::OtherTier);
@@ -57,8 +57,9 @@ impl Decide<'_> {
     /// The nodes that have the checkpoints of an instance that waits for a place, if none of them is lost: those that it ran on, or the
     /// one with its newest image.
     fn its_nodes(&self, id: InstanceId) -> Option<Vec<NodeId>> {
-        let waits =
-            |i: &&StepInstance| i.progress == InstanceProgress::Pending && !i.kept.spots.is_empty();
+        let waits = |i: &&StepInstance| {
+            i.progress == InstanceProgress::Pending && !i.kept.tier_refs.is_empty()
+        };
         let instance = self.state.steps.instance(id).filter(waits)?;
         if let Some((at, _)) = instance.kept.images.best(instance.ran_on.first().copied()) {
             return Some(vec![at.node]);
@@ -84,10 +85,10 @@ impl Decide<'_> {
                 continue;
             };
             let attempt = i.attempts;
-            let room = self.state.start.workflow.step(id.step).restart;
+            let space = self.state.start.workflow.step(id.step).restart;
             // The newest copy stays until the next is whole.
             let two = bytes.saturating_mul(2);
-            let reserve = room.map_or(0, |r| r.room).max(two);
+            let reserve = space.map_or(0, |r| r.space).max(two);
             let Some((to, before)) = self.buddy(id, from, reserve) else {
                 let about = Subject::Instance(id);
                 self.note(about, Reason::NoBuddy { bytes: reserve });
@@ -129,8 +130,8 @@ impl Decide<'_> {
                 && holds(*n)
         };
         let nodes = self.nodes_of_kind(id.step).into_iter().filter(suits);
-        let spots = nodes.filter_map(|n| self.home_on(id, n));
-        let to = spots.filter(|at| free(at) >= bytes).min_by_key(|at| {
+        let tier_refs = nodes.filter_map(|n| self.home_on(id, n));
+        let to = tier_refs.filter(|at| free(at) >= bytes).min_by_key(|at| {
             let same_host = cluster.node(at.node).host == here.host;
             (own(at).is_none(), same_host, Reverse(free(at)), at.node)
         })?;
@@ -145,7 +146,7 @@ impl Decide<'_> {
     /// Of nodes for a position of an instance: first the one with its checkpoints, last those with other positions'.
     pub(super) fn checkpoints_rank(&self, id: InstanceId, position: usize, node: NodeId) -> u8 {
         let instance = self.state.steps.instance(id);
-        let kept = instance.filter(|i| !i.kept.spots.is_empty());
+        let kept = instance.filter(|i| !i.kept.tier_refs.is_empty());
         if let Some(images) = kept.map(|i| &i.kept.images.whole).filter(|w| !w.is_empty()) {
             return u8::from(!images.keys().any(|at| at.node == node));
         }

@@ -1,7 +1,7 @@
 //! Staging: brings the parts that an assigned instance lacks to its nodes, each from its best source.
 
 use super::Decide;
-use super::room::TierSpaceOutlook;
+use super::space::TierSpaceOutlook;
 use crate::data::PartReplicaState;
 use std::collections::BTreeMap;
 use tarn_types::action::Do;
@@ -35,7 +35,7 @@ impl Decide<'_> {
             return;
         };
         let mut missing: Vec<(PartRef, TierRef)> = Vec::new();
-        for (position, spot) in placed.spots.iter().enumerate() {
+        for (position, tier_ref) in placed.tier_refs.iter().enumerate() {
             for name in instance
                 .needs
                 .iter()
@@ -45,8 +45,8 @@ impl Decide<'_> {
                 let Some(part) = self.state.data.part(*name) else {
                     continue;
                 };
-                let target = self.state.target(*spot, name.data);
-                if self.state.in_place(*spot, *name, part).is_none() && !part.incoming(target) {
+                let target = self.state.target(*tier_ref, name.data);
+                if self.state.in_place(*tier_ref, *name, part).is_none() && !part.incoming(target) {
                     missing.push((*name, target));
                 }
             }
@@ -101,8 +101,8 @@ impl Decide<'_> {
                 wanted.1.push(name);
             }
         }
-        for (spot, (bytes, _)) in &wanted {
-            if self.ensure_space(*spot, *bytes, id) != TierSpaceOutlook::Free {
+        for (tier_ref, (bytes, _)) in &wanted {
+            if self.ensure_space(*tier_ref, *bytes, id) != TierSpaceOutlook::Free {
                 return;
             }
         }

@@ -23,26 +23,26 @@ impl Decide<'_> {
         assigned.sort_by_key(|id| steps.turn(*id));
         let mut waiting: BTreeSet<NodeId> = BTreeSet::new();
         for id in assigned.iter().copied() {
-            let Some(spots) = self
+            let Some(tier_refs) = self
                 .state
                 .steps
                 .instance(id)
                 .and_then(|i| i.placed())
-                .map(|p| p.spots.clone())
+                .map(|p| p.tier_refs.clone())
             else {
                 continue;
             };
-            let Some(views) = self.views(id, &spots) else {
+            let Some(views) = self.views(id, &tier_refs) else {
                 continue;
             };
             let demand = Demand::of(self.state.start.workflow.step(id.step));
-            let kept = spots.iter().any(|s| waiting.contains(&s.node));
-            if kept || !self.state.ledger.can_run(&spots, demand) {
-                waiting.extend(spots.iter().map(|s| s.node));
+            let kept = tier_refs.iter().any(|s| waiting.contains(&s.node));
+            if kept || !self.state.ledger.can_run(&tier_refs, demand) {
+                waiting.extend(tier_refs.iter().map(|s| s.node));
                 continue;
             }
-            if self.ensure_reserved_space(id, &spots, &assigned) {
-                self.start_one(id, spots, views);
+            if self.ensure_reserved_space(id, &tier_refs, &assigned) {
+                self.start_one(id, tier_refs, views);
             }
         }
     }
@@ -52,12 +52,12 @@ impl Decide<'_> {
     fn ensure_reserved_space(
         &mut self,
         id: InstanceId,
-        spots: &[TierRef],
+        tier_refs: &[TierRef],
         queue: &[InstanceId],
     ) -> bool {
         let mut behind = queue.iter().rev().copied().take_while(|other| *other != id);
         loop {
-            let overdrawn = self.overdrawn(id, spots);
+            let overdrawn = self.overdrawn(id, tier_refs);
             if overdrawn.is_empty() {
                 return true;
             }
@@ -65,7 +65,7 @@ impl Decide<'_> {
                 let placed = self.state.steps.instance(*other).and_then(|i| i.placed());
                 let waits = placed.filter(|p| p.started.is_none());
                 waits.is_some_and(|p| {
-                    let claims = self.claims(*other, &p.spots);
+                    let claims = self.claims(*other, &p.tier_refs);
                     claims.iter().any(|s| overdrawn.contains(s))
                 })
             });
@@ -73,7 +73,7 @@ impl Decide<'_> {
             back.insert(other.unwrap_or(id));
             let is_among = back.contains(&id);
             for instance in back {
-                self.emit(Do::Unassign { instance }, Reason::RoomGone);
+                self.emit(Do::Unassign { instance }, Reason::SpaceGone);
             }
             if is_among {
                 return false;
@@ -82,38 +82,41 @@ impl Decide<'_> {
     }
 
     /// Tiers on which an instance has yet to take space and which have less than it reserved.
-    fn overdrawn(&self, id: InstanceId, spots: &[TierRef]) -> BTreeSet<TierRef> {
-        let mut claims = self.claims(id, spots);
+    fn overdrawn(&self, id: InstanceId, tier_refs: &[TierRef]) -> BTreeSet<TierRef> {
+        let mut claims = self.claims(id, tier_refs);
         claims.retain(|s| self.state.ledger.is_overdrawn(*s));
         claims
     }
 
     /// Tiers on which space is set aside for an instance's outputs and for its partitions.
-    fn claims(&self, id: InstanceId, spots: &[TierRef]) -> BTreeSet<TierRef> {
+    fn claims(&self, id: InstanceId, tier_refs: &[TierRef]) -> BTreeSet<TierRef> {
         let start = &self.state.start;
         let (w, cluster) = (&start.workflow, &start.cluster);
         let placed = self.state.steps.instance(id).and_then(|i| i.placed());
         let writes = placed.is_some_and(|p| p.reserve > 0);
-        let outputs = spots.iter().copied().filter(|_| writes);
-        let partitions = self.state.partitions.to_make(w, cluster, id.step, spots);
+        let outputs = tier_refs.iter().copied().filter(|_| writes);
+        let partitions = self
+            .state
+            .partitions
+            .to_make(w, cluster, id.step, tier_refs);
         outputs.chain(partitions).collect()
     }
 
     /// The replicas that make up the view of each node of an instance; `None` while something is missing.
-    fn views(&self, id: InstanceId, spots: &[TierRef]) -> Option<Vec<Vec<Vec<NodeReplica>>>> {
+    fn views(&self, id: InstanceId, tier_refs: &[TierRef]) -> Option<Vec<Vec<Vec<NodeReplica>>>> {
         let instance = self.state.steps.instance(id)?;
-        let held = |spot: TierRef, name| {
+        let held = |tier_ref: TierRef, name| {
             let part = self.state.data.part(name)?;
             Some(NodeReplica {
                 part: name,
                 key: part.info.key.clone(),
-                spot: self.state.in_place(spot, name, part)?,
+                tier_ref: self.state.in_place(tier_ref, name, part)?,
             })
         };
         let one_use = |positions: &Vec<Vec<_>>| {
-            let lists = positions.iter().zip(spots);
+            let lists = positions.iter().zip(tier_refs);
             lists
-                .map(|(list, spot)| list.iter().map(|name| held(*spot, *name)).collect())
+                .map(|(list, tier_ref)| list.iter().map(|name| held(*tier_ref, *name)).collect())
                 .collect()
         };
         instance.needs.iter().map(one_use).collect()
@@ -167,7 +170,7 @@ impl Decide<'_> {
             partitions,
         };
         let why = match instance.failures {
-            _ if !instance.kept.spots.is_empty() => Reason::Restart {
+            _ if !instance.kept.tier_refs.is_empty() => Reason::Restart {
                 from: instance.kept.last,
                 restart: instance.attempts,
                 failures: instance.failures,

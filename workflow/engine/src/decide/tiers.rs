@@ -1,7 +1,7 @@
 //! The tier of a node that a placement uses, the space that it takes there, and whether it is free.
 
 use super::Decide;
-use super::room::TierSpaceOutlook;
+use super::space::TierSpaceOutlook;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::id::{InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_types::part::{PartRef, Place};
@@ -10,7 +10,7 @@ use tarn_types::units::Nanos;
 /// The space that a position of an instance takes on a node.
 struct PlacementSpaceDemand {
     /// The tier it writes to.
-    spot: TierRef,
+    tier_ref: TierRef,
     /// Bytes set aside there for its outputs.
     reserve: u64,
     /// How many of these are no guess.
@@ -88,23 +88,23 @@ impl Decide<'_> {
         });
         let capacity = |s: &TierRef| self.state.start.cluster.tier(*s).capacity;
         let (soft, hard) = self.state.output_bytes(id);
-        allowed.into_iter().find_map(|spot| {
-            let mut bytes = self.bytes_by_spot(id, position, spot);
-            for (at, takes) in self.wanted_partitions(id, spot)? {
+        allowed.into_iter().find_map(|tier_ref| {
+            let mut bytes = self.bytes_by_tier(id, position, tier_ref);
+            for (at, takes) in self.wanted_partitions(id, tier_ref)? {
                 bytes.entry(at).or_default().0 += takes;
             }
-            let (missing, here) = *bytes.entry(spot).or_default();
+            let (missing, here) = *bytes.entry(tier_ref).or_default();
             let too_much = |(s, (missing, here)): (&TierRef, &(u64, u64))| {
                 missing.saturating_add(*here) > capacity(s)
             };
-            let beside = capacity(&spot).saturating_sub(missing.saturating_add(here));
+            let beside = capacity(&tier_ref).saturating_sub(missing.saturating_add(here));
             if bytes.iter().any(too_much) || hard > beside {
                 return None;
             }
             let reserve = soft.min(beside).max(hard);
             let brings = bytes.into_iter().map(|(at, (missing, _))| (at, missing));
             Some(PlacementSpaceDemand {
-                spot,
+                tier_ref,
                 reserve,
                 sure: hard,
                 brings: brings.collect(),
@@ -114,7 +114,7 @@ impl Decide<'_> {
 
     /// The tier of a node that a step of one node would write to.
     pub(super) fn home_on(&self, id: InstanceId, node: NodeId) -> Option<TierRef> {
-        Some(self.space_demand_on(id, 0, node)?.spot)
+        Some(self.space_demand_on(id, 0, node)?.tier_ref)
     }
 
     /// The space that its partitions take on a node, if it writes to this tier of it.
@@ -132,18 +132,20 @@ impl Decide<'_> {
         position: usize,
         node: NodeId,
     ) -> Option<(TierRef, u64)> {
-        let room = self.space_demand_on(id, position, node)?;
-        let brought = room.brings.get(&room.spot).copied().unwrap_or(0);
-        if self.is_being_emptied(room.spot) {
+        let space = self.space_demand_on(id, position, node)?;
+        let brought = space.brings.get(&space.tier_ref).copied().unwrap_or(0);
+        if self.is_being_emptied(space.tier_ref) {
             return None;
         }
-        let free = self.free_but_for_cache(room.spot).saturating_sub(brought);
+        let free = self
+            .free_but_for_cache(space.tier_ref)
+            .saturating_sub(brought);
         let reserve = match self.turn.last_resort && self.idle() {
-            true => room.reserve.min(free).max(room.sure),
-            false => room.reserve,
+            true => space.reserve.min(free).max(space.sure),
+            false => space.reserve,
         };
-        for (at, bytes) in room.brings {
-            let want = match at == room.spot {
+        for (at, bytes) in space.brings {
+            let want = match at == space.tier_ref {
                 true => bytes.saturating_add(reserve),
                 false => bytes,
             };
@@ -160,15 +162,15 @@ impl Decide<'_> {
                 TierSpaceOutlook::Stuck => return None,
             }
         }
-        Some((room.spot, reserve))
+        Some((space.tier_ref, reserve))
     }
 
     /// For each tier that a position of an instance uses: bytes that must be brought, bytes that are there.
-    fn bytes_by_spot(
+    fn bytes_by_tier(
         &self,
         id: InstanceId,
         position: usize,
-        spot: TierRef,
+        tier_ref: TierRef,
     ) -> BTreeMap<TierRef, (u64, u64)> {
         let mut all: BTreeMap<TierRef, (u64, u64)> = BTreeMap::new();
         let names: BTreeSet<_> = self.needs_of(id, position).collect();
@@ -176,9 +178,9 @@ impl Decide<'_> {
             let Some(part) = self.state.data.part(*name) else {
                 continue;
             };
-            let target = self.state.target(spot, name.data);
+            let target = self.state.target(tier_ref, name.data);
             let entry = all.entry(target).or_default();
-            match self.state.usable_on(spot.node, part) {
+            match self.state.usable_on(tier_ref.node, part) {
                 // The owner has set its space aside.
                 Some(s) if s == target && part.is_others_at(&Place::Node(s)) => {}
                 Some(s) if s == target => entry.1 += part.info.stored,

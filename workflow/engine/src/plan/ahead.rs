@@ -123,9 +123,9 @@ impl PlannerState {
             self.remind(begin);
             return;
         }
-        let room = bytes.saturating_add(self.written(job));
+        let space = bytes.saturating_add(self.written(job));
         let fits = |n: &NodeId| {
-            self.nodes.free_space(*n) >= room.saturating_add(self.claims.kept_from(*n, id))
+            self.nodes.free_space(*n) >= space.saturating_add(self.claims.kept_from(*n, id))
         };
         if !nodes.iter().all(fits) {
             return;

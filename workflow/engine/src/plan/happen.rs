@@ -44,7 +44,7 @@ impl PlannerState {
             (Where::Nodes(_), _) if m.direct => {}
             (Where::Nodes(to), _) => self.items.arrived(self.now, m.item, to, m.spread),
         }
-        if let MovePurpose::Room = order.purpose
+        if let MovePurpose::Space = order.purpose
             && let Where::Nodes(from) = &m.from
         {
             // It is elsewhere now: here it can go.
@@ -178,7 +178,7 @@ impl PlannerState {
             }
             MovePurpose::Output(_) => {}
             MovePurpose::Deliver => self.deliver(m.item),
-            MovePurpose::Room | MovePurpose::Spare => {}
+            MovePurpose::Space | MovePurpose::Spare => {}
         }
         let readers = self.item(m.item).map(|i| i.readers.clone());
         for reader in readers.unwrap_or_default() {

@@ -111,12 +111,12 @@ impl PlannerState {
             held.iter().for_each(|pin| self.unpin(pin));
             // When nothing is under way that could free space, or that takes too long, it does without.
             if !all && self.under_way > 0 {
-                let room = nodes
+                let space = nodes
                     .iter()
                     .map(|n| self.time_until_space(*n, bytes, id))
                     .max();
                 let without = self.without_tiers(missing, written, nodes.len(), job);
-                if !self.may_do_without(id) || room.is_none_or(|r| r <= without) {
+                if !self.may_do_without(id) || space.is_none_or(|r| r <= without) {
                     self.claim_space(id, nodes, bytes);
                     return false;
                 }

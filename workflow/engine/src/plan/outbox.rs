@@ -24,7 +24,7 @@ pub(crate) enum MovePurpose {
     /// It has to be outside in the end.
     Deliver,
     /// It makes space where it is.
-    Room,
+    Space,
     /// It may turn out useful.
     Spare,
 }
@@ -281,8 +281,8 @@ impl Outbox {
                 continue;
             };
             let one = (all / u64::from(limits.store.saturates.max(1))).max(1);
-            let room = u32::try_from(free.div_ceil(one)).unwrap_or(u32::MAX);
-            let streams = limits.streams(&order.what).min(room.max(1));
+            let space = u32::try_from(free.div_ceil(one)).unwrap_or(u32::MAX);
+            let streams = limits.streams(&order.what).min(space.max(1));
             let rate = limits.takes(&order.what, streams);
             add(&mut self.busy[at], rate, "admitted bandwidth");
             (order.what.streams, order.rate) = (streams, rate);

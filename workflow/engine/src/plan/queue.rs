@@ -54,11 +54,11 @@ impl Fit {
 
     /// Whether it could begin.
     pub(crate) fn takes(&self, w: &QueuedJob) -> bool {
-        let room = match w.cores {
+        let space = match w.cores {
             0 => w.nodes <= self.nodes,
             cores => cores <= self.cores,
         };
-        room && (w.limit <= self.limit || w.nodes <= self.extra)
+        space && (w.limit <= self.limit || w.nodes <= self.extra)
     }
 }
 

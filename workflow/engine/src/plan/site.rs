@@ -152,17 +152,17 @@ impl PlannerState {
             let past = past.saturating_add(absent);
             return (coming, 0, self.outside_time(past, written, 1));
         }
-        let room = self.time_until_space(node, missing.saturating_add(written), id);
-        if room > 0 && self.may_do_without(id) {
+        let space = self.time_until_space(node, missing.saturating_add(written), id);
+        if space > 0 && self.may_do_without(id) {
             let without = self.without_tiers(absent, written, 1, job);
-            if room > without {
+            if space > without {
                 let past = self.outside_time(past, 0, 1);
                 return (coming, 0, past.saturating_add(without));
             }
         }
         let io = self.outside_time(past, 0, 1);
         let io = io.saturating_add(self.on_tiers(&[node], inputs, written));
-        (wait.max(room), missing, io)
+        (wait.max(space), missing, io)
     }
 
     fn candidate(

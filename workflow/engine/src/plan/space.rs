@@ -170,7 +170,7 @@ impl PlannerState {
             direct: false,
             job: None,
             urgency,
-            purpose: MovePurpose::Room,
+            purpose: MovePurpose::Space,
         };
         let order = self.order(draft);
         match to {

@@ -51,9 +51,9 @@ impl PlannerState {
             };
             let wanted = item.readers.len() > 1 && !item.outside;
             let idle = only.present() && only.pins == 0 && only.nodes.len() == 1;
-            let room = self.nodes.free_space(to) / 2 >= item.item.bytes;
+            let space = self.nodes.free_space(to) / 2 >= item.item.bytes;
             let elsewhere = !only.has(to);
-            (wanted && idle && room && elsewhere).then(|| (input.item, only.clone(), to))
+            (wanted && idle && space && elsewhere).then(|| (input.item, only.clone(), to))
         })
     }
 

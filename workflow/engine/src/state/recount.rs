@@ -22,26 +22,30 @@ impl EngineState {
         let mut counted: BTreeMap<TierRef, u64> = BTreeMap::new();
         for (_, part) in self.data.parts() {
             for (place, replica) in &part.replicas {
-                if let (Place::Node(spot), false) = (
+                if let (Place::Node(tier_ref), false) = (
                     place,
                     matches!(replica.state, PartReplicaState::Incoming(_)),
                 ) {
-                    *counted.entry(*spot).or_default() += replica.stored;
+                    *counted.entry(*tier_ref).or_default() += replica.stored;
                 }
             }
         }
-        for (_, spot, replica) in self.returned.iter() {
-            *counted.entry(spot).or_default() += replica.stored;
+        for (_, tier_ref, replica) in self.returned.iter() {
+            *counted.entry(tier_ref).or_default() += replica.stored;
         }
         for (n, node) in (0..).zip(&self.start.cluster.nodes) {
             for t in (0..).map(TierId).take(node.tiers.len()) {
-                let spot = TierRef {
+                let tier_ref = TierRef {
                     node: NodeId(n),
                     tier: t,
                 };
-                if !self.ledger.is_lost(spot.node) {
-                    let counted = counted.get(&spot).copied().unwrap_or(0);
-                    assert_eq!(self.ledger.used(spot), counted, "bytes used of {spot:?}");
+                if !self.ledger.is_lost(tier_ref.node) {
+                    let counted = counted.get(&tier_ref).copied().unwrap_or(0);
+                    assert_eq!(
+                        self.ledger.used(tier_ref),
+                        counted,
+                        "bytes used of {tier_ref:?}"
+                    );
                 }
             }
         }
@@ -55,8 +59,8 @@ impl EngineState {
         }
         let running = self.steps.running.iter();
         let placed = running.filter_map(|id| self.steps.instance(*id)?.placed());
-        for (part, spot) in placed.flat_map(|p| &p.pinned) {
-            *counted.entry((*part, Place::Node(*spot))).or_default() += 1;
+        for (part, tier_ref) in placed.flat_map(|p| &p.pinned) {
+            *counted.entry((*part, Place::Node(*tier_ref))).or_default() += 1;
         }
         for (name, part) in self.data.parts() {
             for (place, replica) in &part.replicas {

@@ -15,7 +15,7 @@ impl Steps {
         let id = run.instance;
         self.kept.insert(id);
         if let Some(i) = self.instance_mut(id) {
-            i.kept.spots.extend(&run.nodes);
+            i.kept.tier_refs.extend(&run.nodes);
         }
     }
 
@@ -39,12 +39,12 @@ impl Steps {
         attempt: u32,
         what: &Imaged,
     ) {
-        let lost = |spot: &TierRef| ledger.is_lost(spot.node);
+        let lost = |tier_ref: &TierRef| ledger.is_lost(tier_ref.node);
         let Some(i) = self.instance_mut(id).filter(|i| !i.finished()) else {
             return;
         };
         let home = i.placed().filter(|_| i.attempts == attempt);
-        let home = home.and_then(|p| p.spots.first().copied());
+        let home = home.and_then(|p| p.tier_refs.first().copied());
         let images = &mut i.kept.images;
         match (what, home) {
             (Imaged::Taken { id, bytes, .. }, Some(home)) if !lost(&home) => {
@@ -59,7 +59,7 @@ impl Steps {
             (Imaged::Copied { id, at, .. }, _) => {
                 images.copying.take_if(|to| to == at);
                 // A checkpoint that was forgotten meanwhile is not there.
-                if i.kept.spots.contains(at) && !lost(at) {
+                if i.kept.tier_refs.contains(at) && !lost(at) {
                     let newest = images.whole.entry(*at).or_insert(*id);
                     *newest = (*newest).max(*id);
                 }
@@ -79,7 +79,7 @@ impl Steps {
     ) {
         self.give_image_space_back(ledger, id, |at| at == to);
         if let Some(i) = self.instance_mut(id) {
-            i.kept.spots.insert(to);
+            i.kept.tier_refs.insert(to);
             i.kept.images.taken = None;
             i.kept.images.copying = Some(to);
             i.kept.images.buddies.insert(to, reserve);
@@ -138,20 +138,20 @@ impl Steps {
         id: InstanceId,
         at: &[TierRef],
     ) {
-        self.give_image_space_back(ledger, id, |spot| at.contains(&spot));
+        self.give_image_space_back(ledger, id, |tier_ref| at.contains(&tier_ref));
         let Some(i) = self.instance_mut(id) else {
             return;
         };
-        i.kept.spots.retain(|s| !at.contains(s));
+        i.kept.tier_refs.retain(|s| !at.contains(s));
         i.kept.images.whole.retain(|s, _| !at.contains(s));
         i.kept.images.taken.take_if(|(_, s, _)| at.contains(s));
         if i.finished() {
             i.kept = InstanceCheckpoints::default();
-        } else if i.kept.spots.is_empty() {
+        } else if i.kept.tier_refs.is_empty() {
             // It begins again, and its versions with it.
             (i.kept.last, i.kept.newest) = (None, None);
         }
-        if i.kept.spots.is_empty() {
+        if i.kept.tier_refs.is_empty() {
             self.kept.remove(&id);
         }
     }

@@ -8,8 +8,8 @@ use tarn_simulator::{Estimates, Simulation};
 use tarn_types::action::{Action, AttemptSpec, Do, Outcome};
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_types::event::{
-    AttemptOutcome, Event, Failure, FailureKind, Options, Output, PriorInstance, Start, Undeclared,
-    Usage, Verify,
+    AttemptOutcome, Event, Options, Output, PriorInstance, RunError, RunErrorKind, Start,
+    Undeclared, Usage, Verify,
 };
 use tarn_types::hash::Hash;
 use tarn_types::history::History;
@@ -141,17 +141,17 @@ pub(crate) fn estimates(bytes: u64) -> Estimates {
     }
 }
 
-pub(crate) struct Played {
+pub(crate) struct SimulatedRun {
     pub(crate) outcome: Outcome,
     pub(crate) records: Vec<Record>,
     pub(crate) sim: Simulation,
 }
 
-pub(crate) fn play(start: &Start, estimates: Estimates) -> Played {
-    play_in(start, Simulation::new(start, estimates))
+pub(crate) fn simulate(start: &Start, estimates: Estimates) -> SimulatedRun {
+    simulate_in(start, Simulation::new(start, estimates))
 }
 
-pub(crate) fn play_in(start: &Start, mut sim: Simulation) -> Played {
+pub(crate) fn simulate_in(start: &Start, mut sim: Simulation) -> SimulatedRun {
     let mut journal = Memory::default();
     let first = Event::Started(Box::new(start.clone()));
     let outcome = drive(
@@ -163,14 +163,14 @@ pub(crate) fn play_in(start: &Start, mut sim: Simulation) -> Played {
         &mut |_| {},
     )
     .expect("the loop");
-    Played {
+    SimulatedRun {
         outcome,
         records: journal.0,
         sim,
     }
 }
 
-impl Played {
+impl SimulatedRun {
     pub(crate) fn actions(&self) -> impl Iterator<Item = &Action> {
         self.records.iter().flat_map(|r| &r.actions)
     }
@@ -269,12 +269,12 @@ impl Hand {
             engine: Engine::new(),
             now: 0,
         };
-        let actions = hand.says(Event::Started(Box::new(s.clone())));
+        let actions = hand.step(Event::Started(Box::new(s.clone())));
         (hand, actions)
     }
 
     /// The decisions after this event, a second after the last one. Evictions take no time.
-    pub(crate) fn says(&mut self, event: Event) -> Vec<Action> {
+    pub(crate) fn step(&mut self, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         self.now += SECOND;
         self.engine.step(self.now, &event, &mut actions);
@@ -290,12 +290,12 @@ impl Hand {
     }
 
     /// The time until the engine's next step.
-    pub(crate) fn asks_in(&self) -> Option<u64> {
+    pub(crate) fn next_step_in(&self) -> Option<u64> {
         Some(self.engine.deadline()? - self.now)
     }
 
     pub(crate) fn listed(&mut self, of: u32, parts: Vec<PartInfo>) -> Vec<Action> {
-        self.says(Event::SourceListed {
+        self.step(Event::SourceListed {
             data: data(of),
             parts,
         })
@@ -339,7 +339,7 @@ impl Hand {
         )
     }
 
-    pub(crate) fn fails(&mut self, run: &AttemptSpec, kind: FailureKind) -> Vec<Action> {
+    pub(crate) fn fails(&mut self, run: &AttemptSpec, kind: RunErrorKind) -> Vec<Action> {
         self.ended(
             run,
             AttemptOutcome::Failed {
@@ -351,7 +351,7 @@ impl Hand {
     }
 
     pub(crate) fn ended(&mut self, run: &AttemptSpec, ended: AttemptOutcome) -> Vec<Action> {
-        self.says(Event::Ended {
+        self.step(Event::Ended {
             instance: run.instance,
             attempt: run.attempt,
             ended,
@@ -359,8 +359,8 @@ impl Hand {
         })
     }
 
-    pub(crate) fn failed(&mut self, id: TransferId, kind: FailureKind) -> Vec<Action> {
-        self.says(Event::TransferFailed {
+    pub(crate) fn failed(&mut self, id: TransferId, kind: RunErrorKind) -> Vec<Action> {
+        self.step(Event::TransferFailed {
             id,
             failure: failure(kind),
             damaged: None,
@@ -369,16 +369,16 @@ impl Hand {
 
     /// A transfer finds the replica damaged that it reads of its part at this place in the order.
     pub(crate) fn finds_damaged(&mut self, t: &Transfer, at: usize) -> Vec<Action> {
-        self.says(Event::TransferFailed {
+        self.step(Event::TransferFailed {
             id: t.id,
-            failure: failure(FailureKind::Corrupt),
+            failure: failure(RunErrorKind::Corrupt),
             damaged: Some(t.parts[at].part),
         })
     }
 
     /// A transfer brings all of its parts.
     pub(crate) fn brought(&mut self, t: &Transfer, bytes: u64) -> Vec<Action> {
-        self.says(Event::TransferDone {
+        self.step(Event::TransferDone {
             id: t.id,
             bytes,
             hashes: t.parts.iter().map(|_| Hash(1)).collect(),
@@ -388,8 +388,8 @@ impl Hand {
     }
 }
 
-fn failure(kind: FailureKind) -> Failure {
-    Failure {
+fn failure(kind: RunErrorKind) -> RunError {
+    RunError {
         kind,
         message: "it is said to".into(),
     }

@@ -84,9 +84,12 @@ fn run(case: &Case, policy: Policy, mut log: Option<&mut String>) -> Result<u64,
     let mut line = String::new();
     let driven = drive_site(&mut planner, &mut world, &mut |now, event, actions| {
         line.clear();
-        let told = writeln!(line, "{now} {event:?}");
-        let done = actions.iter().try_for_each(|a| writeln!(line, "    {a:?}"));
-        assert!(told.and(done).is_ok(), "a string can be written to");
+        let event_written = writeln!(line, "{now} {event:?}");
+        let actions_written = actions.iter().try_for_each(|a| writeln!(line, "    {a:?}"));
+        assert!(
+            event_written.and(actions_written).is_ok(),
+            "a string can be written to"
+        );
         line.hash(&mut hash);
         if let Some(log) = &mut log {
             log.push_str(&line);
@@ -213,7 +216,7 @@ policies! {
     fcfs_cache: "fcfs+cache",
     greedy: "greedy",
     greedy_cache: "greedy+cache",
-    greedy_patient: "greedy:patience=10m",
+    greedy_max_wait: "greedy:max-wait=10m",
     easy: "easy",
     easy_cache: "easy+cache",
     sjf_easy: "sjf-easy",

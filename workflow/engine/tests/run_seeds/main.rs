@@ -33,7 +33,7 @@ const FOUND: [(u64, &str); 4] = [
     (96_601_103, "heft+cache"),
     // Tiers that shrink after steps with partitions have a place there.
     (41_800_144, "fcfs"),
-    (230_100_136, "greedy+cache:patience=1m"),
+    (230_100_136, "greedy+cache:max-wait=1m"),
     (100_400_059, "same-nodes"),
 ];
 /// Events of one run; most have some hundred. So many are an engine that goes round in circles.
@@ -98,7 +98,7 @@ impl World for Bounded {
 }
 
 /// A log with its end, or the error.
-struct Played {
+struct SimulatedRun {
     records: Vec<Record>,
     ended: Result<Outcome, String>,
 }
@@ -127,7 +127,13 @@ fn start(case: &Case, policy: &str) -> Start {
 }
 
 /// Drives an engine with these records behind it, all of them and those that come held to the rules.
-fn play(engine: &mut Engine, sim: Simulation, before: &[Record], first: Event, seq: u64) -> Played {
+fn simulate(
+    engine: &mut Engine,
+    sim: Simulation,
+    before: &[Record],
+    first: Event,
+    seq: u64,
+) -> SimulatedRun {
     let mut rules = Rules::new();
     let mut broken = before.iter().try_for_each(|r| rules.check(r));
     let mut journal = Memory(before.to_vec());
@@ -148,7 +154,7 @@ fn play(engine: &mut Engine, sim: Simulation, before: &[Record], first: Event, s
             }
         },
     );
-    Played {
+    SimulatedRun {
         records: journal.0,
         ended: broken
             .map_err(|e| e.to_string())
@@ -156,10 +162,10 @@ fn play(engine: &mut Engine, sim: Simulation, before: &[Record], first: Event, s
     }
 }
 
-fn run(case: &Case, policy: &str) -> Played {
+fn run(case: &Case, policy: &str) -> SimulatedRun {
     let start = start(case, policy);
     let sim = case.disturb(Simulation::new(&start, case.estimates()), 0);
-    play(
+    simulate(
         &mut Engine::new(),
         sim,
         &[],
@@ -184,7 +190,7 @@ fn go_on(
     records: &[Record],
     cut: usize,
     r: &mut Random,
-) -> Result<Played, String> {
+) -> Result<SimulatedRun, String> {
     let before = &records[..cut];
     let (mut engine, seq, now) = replay(before);
     let h = history(before);
@@ -193,21 +199,21 @@ fn go_on(
         .into_iter()
         .map(|(p, _, at)| (p, at))
         .collect();
-    let told = h
+    let recorded = h
         .replicas
         .iter()
         .flat_map(|(p, places)| places.keys().map(|at| (*p, at.clone())));
-    let mut told: BTreeSet<_> = told.collect();
+    let mut recorded: BTreeSet<_> = recorded.collect();
     // A returned replica is there, though nobody wants it, while it is made again.
-    told.retain(|lies| {
-        let part = lies.0;
+    recorded.retain(|replica| {
+        let part = replica.0;
         let step = case.workflow.producer(part.data, part.version);
         let index = part.origin;
         let maker = step.and_then(|step| h.instances.get(&InstanceId { step, index }));
-        there.contains(lies) || maker.is_none_or(|i| i.state.is_done())
+        there.contains(replica) || maker.is_none_or(|i| i.state.is_done())
     });
-    if there != told {
-        let differ: Vec<_> = there.symmetric_difference(&told).collect();
+    if there != recorded {
+        let differ: Vec<_> = there.symmetric_difference(&recorded).collect();
         return Err(format!(
             "cut at {cut}, engine and history differ: {differ:?}"
         ));
@@ -219,10 +225,10 @@ fn go_on(
     // Data of lost nodes may be found after all.
     let current = |key: &StoreKey, part| h.parts.get(part).is_some_and(|i| i.key == *key);
     let unreachable = h.unreachable.iter();
-    let unreachable = unreachable.filter(|((key, _), lies)| current(key, &lies.part));
-    let unreachable = unreachable.map(|((_, at), lies)| (lies.part, at.clone()));
-    let asked: Vec<_> = there.into_iter().chain(unreachable).collect();
-    for (part, at) in asked {
+    let unreachable = unreachable.filter(|((key, _), replica)| current(key, &replica.part));
+    let unreachable = unreachable.map(|((_, at), replica)| (replica.part, at.clone()));
+    let candidates: Vec<_> = there.into_iter().chain(unreachable).collect();
+    for (part, at) in candidates {
         let info = h.parts.get(&part).expect("it was made").clone();
         // A power cut: data in memory is gone. A folder outside holds a whole version, or does not count.
         let gone = match at {
@@ -248,7 +254,7 @@ fn go_on(
         }
     }
     let sim = case.disturb(sim, now + 1);
-    Ok(play(
+    Ok(simulate(
         &mut engine,
         sim,
         before,
@@ -262,7 +268,7 @@ fn go_on(
 }
 
 /// The next run, which knows some of the data that this one has made, kept and delivered.
-fn again(case: &Case, policy: &str, records: &[Record], r: &mut Random) -> Played {
+fn again(case: &Case, policy: &str, records: &[Record], r: &mut Random) -> SimulatedRun {
     let h = history(records);
     let mut start = start(case, policy);
     start.run = "seed-2".into();
@@ -306,7 +312,7 @@ fn again(case: &Case, policy: &str, records: &[Record], r: &mut Random) -> Playe
         assert!(sim.put(part, info, at), "there is room outside");
     }
     let sim = case.disturb(sim, 0);
-    play(
+    simulate(
         &mut Engine::new(),
         sim,
         &[],
@@ -337,17 +343,17 @@ fn decides_the_same(records: &[Record]) -> Result<(), String> {
 /// The failures that were reported.
 fn failures(records: &[Record]) -> Vec<String> {
     let actions = records.iter().flat_map(|r| &r.actions);
-    let told = actions.filter_map(|a| match &a.why {
+    let messages = actions.filter_map(|a| match &a.why {
         Reason::Failed { message } | Reason::GaveUp { message } => Some(message.clone()),
         _ => None,
     });
-    told.collect()
+    messages.collect()
 }
 
 /// Whether a run ended as it may, and when it should have.
-fn judge(case: &Case, played: &Played, since: usize) -> Result<(), String> {
-    let outcome = played.ended.clone()?;
-    let records = &played.records;
+fn judge(case: &Case, simulated: &SimulatedRun, since: usize) -> Result<(), String> {
+    let outcome = simulated.ended.clone()?;
+    let records = &simulated.records;
     let end = records.last().map_or(0, |r| r.now);
     let begin = records.get(since).map_or(0, |r| r.now);
     let latest = latest_end(case, records, begin);
@@ -484,19 +490,19 @@ fn check(seed: u64, policy: &str, keep_log: bool) -> Result<Outcome, String> {
             .collect(),
     };
     for cut in cuts {
-        let told = |what| format!("cut at {cut}: {what}");
+        let with_cut = |what| format!("cut at {cut}: {what}");
         let (mut engine, _, _) = replay(&first.records[..cut]);
         let next = &first.records[cut];
         let mut actions = Vec::new();
         engine.step(next.now, &next.event, &mut actions);
         if actions != next.actions {
             let what = format!("a replayed engine decides otherwise: {actions:?}");
-            return Err(fails(told(what), &first.records));
+            return Err(fails(with_cut(what), &first.records));
         }
-        let played = go_on(&case, policy, &first.records, cut, &mut r);
-        let played = played.map_err(|what| fails(what, &first.records))?;
-        let judged = judge(&case, &played, cut).and_then(|()| decides_the_same(&played.records));
-        judged.map_err(|what| fails(told(what), &played.records))?;
+        let resumed = go_on(&case, policy, &first.records, cut, &mut r);
+        let resumed = resumed.map_err(|what| fails(what, &first.records))?;
+        let judged = judge(&case, &resumed, cut).and_then(|()| decides_the_same(&resumed.records));
+        judged.map_err(|what| fails(with_cut(what), &resumed.records))?;
     }
     if first.ended == Ok(Outcome::Done) && !case.tight {
         let next = again(&case, policy, &first.records, &mut r);
@@ -508,8 +514,8 @@ fn check(seed: u64, policy: &str, keep_log: bool) -> Result<Outcome, String> {
 
 /// Runs the seeds of a policy; reports all that fail.
 fn all_seeds(policy: &str) {
-    let asked = std::env::var("TARN_SEEDS").ok();
-    let seeds = asked.map_or(SEEDS, |s| s.parse().expect("TARN_SEEDS is a number"));
+    let count = std::env::var("TARN_SEEDS").ok();
+    let seeds = count.map_or(SEEDS, |s| s.parse().expect("TARN_SEEDS is a number"));
     let first = policy.bytes().map(u64::from).sum::<u64>() * 100_000;
     let mut done = 0;
     let mut failed = Vec::new();
@@ -572,7 +578,7 @@ policies! {
     fcfs: "fcfs",
     fcfs_cache: "fcfs+cache",
     greedy: "greedy",
-    greedy_patient: "greedy+cache:patience=1m",
+    greedy_max_wait: "greedy+cache:max-wait=1m",
     easy: "easy",
     easy_cache: "easy+cache",
     sjf_easy: "sjf-easy",

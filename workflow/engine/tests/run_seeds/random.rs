@@ -157,9 +157,9 @@ impl Case {
         for (at, until, by) in t.slow.iter().filter(|s| s.0 >= now) {
             sim.slow_links(*at, *until, *by);
         }
-        for (at, spot, bytes) in t.capacity.iter().filter(|c| c.0 >= now) {
-            let (spot, bytes) = (*spot, *bytes);
-            sim.inject(*at, Event::Capacity { spot, bytes });
+        for (at, tier_ref, bytes) in t.capacity.iter().filter(|c| c.0 >= now) {
+            let (tier_ref, bytes) = (*tier_ref, *bytes);
+            sim.inject(*at, Event::Capacity { tier_ref, bytes });
         }
         if let Some(at) = t.interrupt.filter(|at| *at >= now) {
             // SIGINT, or SIGTERM, after which datasets that ask for it are drained.
@@ -554,10 +554,10 @@ fn trouble(r: &mut Random, cluster: &Cluster) -> Trouble {
         let node = node(r);
         let tiers = &cluster.node(node).tiers;
         let tier = TierId(r.small(0, tiers.len() as u32 - 1));
-        let spot = TierRef { node, tier };
-        let all = cluster.tier(spot).capacity;
-        capacity.push((r.within(0, until), spot, all / 100 * r.within(0, 90)));
-        capacity.push((until + 1, spot, all));
+        let tier_ref = TierRef { node, tier };
+        let all = cluster.tier(tier_ref).capacity;
+        capacity.push((r.within(0, until), tier_ref, all / 100 * r.within(0, 90)));
+        capacity.push((until + 1, tier_ref, all));
     }
     let interrupt = r.percent(8).then(|| r.within(0, until));
     if r.percent(30) {

@@ -274,8 +274,9 @@ impl Indexing<'_> {
         let there = self.history.replicas.iter().flat_map(|(part, places)| {
             let info = self.history.parts.get(part);
             info.into_iter().flat_map(move |info| {
-                let lies = |(place, r): (_, &Replica)| (&info.key, *part, place, info.bytes, *r);
-                places.iter().map(lies)
+                let with_part =
+                    |(place, r): (_, &Replica)| (&info.key, *part, place, info.bytes, *r);
+                places.iter().map(with_part)
             })
         });
         // A lost node may still hold its replicas: the next run that reaches it finds out.
@@ -378,9 +379,9 @@ pub(super) fn stored_at(
     machines: bool,
 ) -> Option<StoredAt> {
     match place {
-        Place::Node(spot) => {
-            let node = cluster.nodes.get(spot.node.at())?;
-            let tier = node.tiers.get(spot.tier.at())?;
+        Place::Node(tier_ref) => {
+            let node = cluster.nodes.get(tier_ref.node.at())?;
+            let tier = node.tiers.get(tier_ref.tier.at())?;
             Some(StoredAt::Node {
                 name: node.name.clone(),
                 tier: tier.name.clone(),

@@ -300,12 +300,12 @@ fn prior_instance(
 ) -> PriorInstance {
     let mut held = Vec::new();
     for (o, output) in outputs.iter_mut().enumerate() {
-        for (p, (info, spots)) in output.parts.iter_mut().enumerate() {
-            spots.clear();
+        for (p, (info, tier_refs)) in output.parts.iter_mut().enumerate() {
+            tier_refs.clear();
             for place in places.get(&info.key.0).into_iter().flatten() {
                 held.push((o as u32, p as u32, place.clone()));
-                if let Place::Node(spot) = place {
-                    spots.push(*spot);
+                if let Place::Node(tier_ref) = place {
+                    tier_refs.push(*tier_ref);
                 }
             }
         }

@@ -9,7 +9,7 @@ use tarn_ports::{Journal, Record};
 use tarn_types::action::{Action, AttemptSpec, Do, NodeReplica, Outcome, Subject};
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_types::event::{
-    AttemptOutcome, Event, Failure, FailureKind, Options, Output, Start, Undeclared, Usage,
+    AttemptOutcome, Event, Options, Output, RunError, RunErrorKind, Start, Undeclared, Usage,
 };
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
@@ -26,7 +26,7 @@ use tarn_types::workflow::{
 /// The start of a run, in seconds since 1970.
 pub(crate) const WALL: u64 = 1_795_000_000;
 
-pub(crate) fn spot(node: u32) -> TierRef {
+pub(crate) fn tier_ref(node: u32) -> TierRef {
     TierRef {
         node: NodeId(node),
         tier: TierId(0),
@@ -232,13 +232,13 @@ fn run(step: u32, attempt: u32, view: PartRef, key: &str, node: u32, name: &str)
     let held = NodeReplica {
         part: view,
         key: StoreKey(key.into()),
-        spot: spot(node),
+        tier_ref: tier_ref(node),
     };
     let run = AttemptSpec {
         instance: instance(step),
         attempt,
         item: None,
-        nodes: vec![spot(node)],
+        nodes: vec![tier_ref(node)],
         views: vec![vec![vec![held]], vec![]],
         identity: Hash(100 + u128::from(step)),
         store: format!("{name}.s{step}"),
@@ -266,7 +266,7 @@ fn committed(data: u32, info: PartInfo, node: u32) -> AttemptOutcome {
         outputs: vec![Output {
             data: DataId(data),
             version: 1,
-            parts: vec![(info, vec![spot(node)])],
+            parts: vec![(info, vec![tier_ref(node)])],
         }],
         undeclared: Undeclared::default(),
     }
@@ -275,7 +275,7 @@ fn committed(data: u32, info: PartInfo, node: u32) -> AttemptOutcome {
 pub(crate) fn assign(step: u32, node: u32) -> Action {
     let what = Do::Assign {
         instance: instance(step),
-        nodes: vec![spot(node)],
+        nodes: vec![tier_ref(node)],
         reserve: 1 << 20,
         end: 9 * SECOND,
     };
@@ -304,14 +304,14 @@ pub(crate) fn story(name: &str, wall: u64) -> Vec<Record> {
         from: NodeId(0),
     };
     let failed = AttemptOutcome::Failed {
-        failure: Failure {
-            kind: FailureKind::Exit,
+        failure: RunError {
+            kind: RunErrorKind::Exit,
             message: "exit status 3".into(),
         },
         log_tail: "line 1\nline 2\n".into(),
         newest: None,
     };
-    let (n0, n1) = (Place::Node(spot(0)), Place::Node(spot(1)));
+    let (n0, n1) = (Place::Node(tier_ref(0)), Place::Node(tier_ref(1)));
     let (mid, out) = (format!("{name}.s0.0"), format!("{name}.s1.0"));
     let evict = Do::Evict {
         part: part(0, 0),

@@ -12,7 +12,7 @@ use crate::storage::store::{failure, write_manifests};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tarn_types::action::{AttemptSpec, NodeReplica};
-use tarn_types::event::{Failure, FailureKind, Output, Undeclared};
+use tarn_types::event::{Output, RunError, RunErrorKind, Undeclared};
 use tarn_types::manifest::Manifest;
 use tarn_types::merge::{self, Conflict};
 use tarn_types::part::{PartClass, PartInfo, PartRef, StoreKey};
@@ -35,7 +35,7 @@ pub(crate) fn commit(
     run: &AttemptSpec,
     needs: &[Need<'_>],
     begun: &mut Vec<StoreKey>,
-) -> Result<Vec<Output>, Failure> {
+) -> Result<Vec<Output>, RunError> {
     let shared = team.shared;
     let mut made = Vec::new();
     // Everything is hashed and found in order before the first part is published.
@@ -56,7 +56,7 @@ pub(crate) fn commit(
         let may_be_empty = run.item.is_some();
         if !may_be_empty && groups.iter().all(|(_, m)| m.entries.is_empty()) {
             return Err(failure(
-                FailureKind::NoOutput,
+                RunErrorKind::NoOutput,
                 format!(
                     "it succeeded but wrote nothing to its output `{}` ($TARN_{}); nothing was kept",
                     need.name, need.name
@@ -93,7 +93,7 @@ fn publish(
     team: &mut Team<'_>,
     need: &Need<'_>,
     parts: &[NewPart],
-) -> Result<Vec<Vec<u64>>, Failure> {
+) -> Result<Vec<Vec<u64>>, RunError> {
     let shared = team.shared;
     let paths: Vec<PathBuf> = parts.iter().map(|p| shared.manifest_file(&p.key)).collect();
     let manifests = parts.iter().map(|p| &*p.manifest);
@@ -116,7 +116,7 @@ fn publish(
         if stored.len() != own(at).count() {
             let name = member.name();
             return Err(failure(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 format!("node `{name}` has not published all that it was to; nothing was kept"),
             ));
         }
@@ -124,14 +124,14 @@ fn publish(
     Ok(stored)
 }
 
-fn conflict(need: &Need<'_>, nodes: &[Box<dyn Member + '_>], c: &Conflict) -> Failure {
+fn conflict(need: &Need<'_>, nodes: &[Box<dyn Member + '_>], c: &Conflict) -> RunError {
     let name = |at: usize| {
         nodes
             .get(at)
             .map_or_else(|| format!("number {at}"), |n| format!("`{}`", n.name()))
     };
     failure(
-        FailureKind::Conflict,
+        RunErrorKind::Conflict,
         format!(
             "`{}` of output `{}` differs between node {} and node {}; files of one name must be equal where trees are gathered; nothing was kept",
             String::from_utf8_lossy(&c.path),
@@ -147,7 +147,7 @@ fn gather(
     need: &Need<'_>,
     nodes: &[Box<dyn Member + '_>],
     trees: &[Arc<Manifest>],
-) -> Result<ContentGroups, Failure> {
+) -> Result<ContentGroups, RunError> {
     if let [only] = trees {
         return Ok(vec![(vec![0], Manifest::clone(only))]);
     }
@@ -182,14 +182,14 @@ fn gather(
     merge::merge_nodes(&base, &given, trees).map_err(|c| conflict(need, nodes, &c))
 }
 
-fn merged(shared: &RunFacts, need: &Need<'_>, held: &[&NodeReplica]) -> Result<Manifest, Failure> {
+fn merged(shared: &RunFacts, need: &Need<'_>, held: &[&NodeReplica]) -> Result<Manifest, RunError> {
     let manifests = held
         .iter()
         .map(|h| shared.manifest(&h.key))
         .collect::<Result<Vec<_>, _>>()?;
     merge::merge(&manifests.iter().collect::<Vec<_>>()).map_err(|c| {
         failure(
-            FailureKind::Conflict,
+            RunErrorKind::Conflict,
             format!(
                 "the parts of `{}` differ in `{}`",
                 need.name,
@@ -229,14 +229,14 @@ fn name_parts(
     need: &Need<'_>,
     groups: ContentGroups,
     key_number: &mut u32,
-) -> Result<Vec<NewPart>, Failure> {
+) -> Result<Vec<NewPart>, RunError> {
     let dataset = shared.dataset(need.data)?;
     let mut parts = Vec::new();
     for (holders, manifest) in groups {
         let divided = merge::partition(&manifest, dataset.partition, dataset.scatter.as_ref())
             .map_err(|e| {
                 failure(
-                    FailureKind::Io,
+                    RunErrorKind::Io,
                     format!(
                         "its output `{}` cannot be divided into parts: {e}",
                         need.name
@@ -260,7 +260,7 @@ fn name_parts(
     }
     if parts.len() > tarn_types::bounds::MAX_PARTS {
         return Err(failure(
-            FailureKind::Io,
+            RunErrorKind::Io,
             format!(
                 "its output `{}` has more than {} parts",
                 need.name,
@@ -309,7 +309,7 @@ fn record(
 }
 
 /// Counts what a step left in its scratch folders.
-pub(crate) fn undeclared(team: &mut Team<'_>) -> Result<Undeclared, Failure> {
+pub(crate) fn undeclared(team: &mut Team<'_>) -> Result<Undeclared, RunError> {
     let all = team.run_and_collect(
         |_| StepNodeTask::Undeclared,
         |done| match done {

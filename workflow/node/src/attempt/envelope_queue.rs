@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::id::NodeId;
 
 /// Messages of one node that wait for an attempt's thread: each is a reply, or reports the one end of a helper.
@@ -23,7 +23,7 @@ struct PendingEnvelopes {
     /// Nodes from which nothing will come any more.
     lost: BTreeSet<usize>,
     /// Nodes that are there, with which no messages can be exchanged, and the failure that it is.
-    unreachable: BTreeMap<usize, Failure>,
+    unreachable: BTreeMap<usize, RunError>,
     all_lost: bool,
 }
 
@@ -95,7 +95,7 @@ impl EnvelopeQueue {
     }
 
     /// No messages can be exchanged with a node, though it is not known as lost.
-    pub(crate) fn cut_off(&self, node: NodeId, failure: &Failure, stop: &StepStopper) {
+    pub(crate) fn cut_off(&self, node: NodeId, failure: &RunError, stop: &StepStopper) {
         let failures = self.positions(node).map(|at| (at, failure.clone()));
         self.pending().unreachable.extend(failures);
         stop.wake();
@@ -113,7 +113,7 @@ impl EnvelopeQueue {
     }
 
     /// The failure of the attempt when the follower at a position, named `name`, does not respond.
-    pub(crate) fn failure(&self, at: usize, name: &str) -> Failure {
+    pub(crate) fn failure(&self, at: usize, name: &str) -> RunError {
         let pending = self.pending();
         // Of a lost node everything else follows.
         let is_lost = pending.all_lost || pending.lost.contains(&at);
@@ -123,9 +123,9 @@ impl EnvelopeQueue {
 }
 
 /// The failure of a node that does not answer any more.
-fn lost_failure(name: &str) -> Failure {
+fn lost_failure(name: &str) -> RunError {
     failure(
-        FailureKind::NodeLost,
+        RunErrorKind::NodeLost,
         format!("node `{name}` was lost while the step was on it; nothing of this attempt is kept"),
     )
 }

@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use tarn_types::action::AttemptSpec;
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::id::NodeId;
 use tarn_types::nodes::AttemptId;
 
@@ -180,7 +180,7 @@ impl StepRouter {
     pub(crate) fn undelivered(&self, node: NodeId, step: AttemptId, why: &str) {
         let led = self.led.lock().ok().and_then(|l| l.get(&step).cloned());
         if let Some(handle) = led {
-            let cut_off = failure(FailureKind::Io, why);
+            let cut_off = failure(RunErrorKind::Io, why);
             let envelopes = handle.envelopes.iter();
             envelopes.for_each(|m| m.cut_off(node, &cut_off, &handle.stop));
             return;
@@ -271,13 +271,13 @@ fn attend(peer: AttemptPeer<'_>, run: &AttemptSpec, handle: &Handle) {
 }
 
 /// Why this node takes no part in an attempt.
-fn refusal(text: impl Into<String>) -> Failure {
-    failure(FailureKind::Launch, text)
+fn refusal(text: impl Into<String>) -> RunError {
+    failure(RunErrorKind::Launch, text)
 }
 
 /// Answers until the leader has understood.
-fn refuse(peer: AttemptPeer<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why: Failure) {
-    let refused: Result<_, Failure> = Err(why);
+fn refuse(peer: AttemptPeer<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why: RunError) {
+    let refused: Result<_, RunError> = Err(why);
     let mut over = false;
     while !over && !envelopes.lost(peer.at) {
         if let Some(envelope) = envelopes.take(peer.at) {

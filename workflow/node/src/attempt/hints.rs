@@ -252,8 +252,8 @@ mod tests {
                 "$TARN_WORKFLOW_DIR/analyse.py",
             ),
         ] {
-            let said = own.of_line(&used, line).unwrap_or_default();
-            assert!(said.contains(hint), "{line}: {said}");
+            let actual = own.of_line(&used, line).unwrap_or_default();
+            assert!(actual.contains(hint), "{line}: {actual}");
         }
         // Files in the machine's /tmp, as this folder's are, are not in a step's own.
         let program = folder.path().join("analyse.py").display().to_string();
@@ -268,8 +268,8 @@ mod tests {
         );
         let is_in_tmp = tmp::words(&program).next().is_some();
         for tail in [of_openmpi, of_folder] {
-            let said = own.of_launcher(&tail);
-            let names = said.is_some_and(|hint| hint.contains("tmp = \"shared\""));
+            let hint = own.of_launcher(&tail);
+            let names = hint.is_some_and(|hint| hint.contains("tmp = \"shared\""));
             assert_eq!(names, is_in_tmp, "{tail}");
         }
         for line in [
@@ -278,8 +278,8 @@ mod tests {
             ),
             format!("slurmstepd: error: execve(): {program}: No such file or directory"),
         ] {
-            let said = own.of_line(&used, &line);
-            let names = said.is_some_and(|hint| hint.contains("tmp = \"shared\""));
+            let hint = own.of_line(&used, &line);
+            let names = hint.is_some_and(|hint| hint.contains("tmp = \"shared\""));
             assert_eq!(names, is_in_tmp, "{line}");
         }
         let beside = format!("wrote it\nExecutable: {program}\n");

@@ -37,7 +37,7 @@ use tarn_ports::MoverError;
 use tarn_sys::memory::in_memory;
 use tarn_types::action::{AttemptSpec, NodeReplica};
 use tarn_types::checkpoint::{Checkpoint, CheckpointId};
-use tarn_types::event::{Event, Failure, FailureKind, Imaged, Undeclared};
+use tarn_types::event::{Event, Imaged, RunError, RunErrorKind, Undeclared};
 use tarn_types::id::{DataId, TierRef};
 use tarn_types::manifest::{EntryKind, Manifest};
 use tarn_types::part::{PartRef, Place, StoreKey};
@@ -111,30 +111,30 @@ impl<'a> LocalNode<'a> {
         }
     }
 
-    fn work(&self) -> Result<PathBuf, Failure> {
+    fn work(&self) -> Result<PathBuf, RunError> {
         self.of.shared.work_folder(self.of.run, self.tier_ref)
     }
 
-    fn ready(&self) -> Result<&PreparedNode, Failure> {
+    fn ready(&self) -> Result<&PreparedNode, RunError> {
         self.ready
             .as_ref()
-            .ok_or_else(|| failure(FailureKind::Launch, "it was not prepared"))
+            .ok_or_else(|| failure(RunErrorKind::Launch, "it was not prepared"))
     }
 
-    fn start(&mut self) -> Result<(), Failure> {
+    fn start(&mut self) -> Result<(), RunError> {
         let exe = &self.of.shared.helper;
         let helper = HelperProcess::spawn(exe, open_log(self.of.log)?).map_err(|e| {
             let message = format!(
                 "its helper process ({}) cannot be started: {e}",
                 exe.display()
             );
-            failure(FailureKind::Launch, message)
+            failure(RunErrorKind::Launch, message)
         })?;
         self.helper = Some(helper);
         Ok(())
     }
 
-    fn reserve(&mut self) -> Result<(), Failure> {
+    fn reserve(&mut self) -> Result<(), RunError> {
         let Attempted {
             shared,
             run,
@@ -157,7 +157,7 @@ impl<'a> LocalNode<'a> {
 
     /// The bytes that the file system of a shared namespace keeps here of the step's inputs in it: an even share, and the largest
     /// file more, which is whole on one node. (Changed data takes as much beside the pre-image: `reserve` has that.)
-    fn put_in(&self) -> Result<u64, Failure> {
+    fn put_in(&self) -> Result<u64, RunError> {
         let Attempted {
             shared, run, needs, ..
         } = self.of;
@@ -177,7 +177,7 @@ impl<'a> LocalNode<'a> {
     }
 
     /// The folders of its checkpoints, if it resumes from them.
-    fn checkpoint_folders(&self) -> Result<Option<CheckpointFolders>, Failure> {
+    fn checkpoint_folders(&self) -> Result<Option<CheckpointFolders>, RunError> {
         let Attempted {
             shared, step, run, ..
         } = self.of;
@@ -187,7 +187,7 @@ impl<'a> LocalNode<'a> {
         restart.transpose()
     }
 
-    fn checkpoints(&self) -> Result<Vec<Checkpoint>, Failure> {
+    fn checkpoints(&self) -> Result<Vec<Checkpoint>, RunError> {
         let from = self.of.step.restart.map(|r| r.from);
         Ok(match (self.checkpoint_folders()?, from) {
             (Some(k), Some(CheckpointMethod::Phx)) => {
@@ -199,7 +199,7 @@ impl<'a> LocalNode<'a> {
     }
 
     /// The image that the step resumes from, if there is one.
-    fn image(&mut self) -> Result<Option<StepImage>, Failure> {
+    fn image(&mut self) -> Result<Option<StepImage>, RunError> {
         let Attempted {
             shared,
             step,
@@ -227,15 +227,17 @@ impl<'a> LocalNode<'a> {
 
     fn not_restored(&self, id: CheckpointId, why: String) {
         let run = self.of.run;
-        self.of.shared.deliver(NodeLoopEvent::News(Event::Image {
-            instance: run.instance,
-            attempt: run.attempt,
-            what: Imaged::NotRestored { id, why },
-        }));
+        self.of
+            .shared
+            .deliver(NodeLoopEvent::Notification(Event::Image {
+                instance: run.instance,
+                attempt: run.attempt,
+                what: Imaged::NotRestored { id, why },
+            }));
     }
 
     /// The image that it was to resume from is of no use.
-    fn discard(&mut self, why: &str) -> Result<(), Failure> {
+    fn discard(&mut self, why: &str) -> Result<(), RunError> {
         if let (Some(kept), Some(id)) = (self.checkpoint_folders()?, self.begun_with.take()) {
             image::discard(&*self.of.shared.mover, &kept.tier, id);
             self.not_restored(id, why.to_owned());
@@ -243,7 +245,7 @@ impl<'a> LocalNode<'a> {
         Ok(())
     }
 
-    fn prepare(&mut self, hosts: &str) -> Result<(), Failure> {
+    fn prepare(&mut self, hosts: &str) -> Result<(), RunError> {
         let Attempted { shared, run, .. } = self.of;
         let work = self.work()?;
         self.pieces = None;
@@ -295,7 +297,7 @@ impl<'a> LocalNode<'a> {
     }
 
     /// Makes its partitions, in the space that was claimed for them.
-    fn make_partitions(&mut self) -> Result<(), Failure> {
+    fn make_partitions(&mut self) -> Result<(), RunError> {
         let Attempted { shared, run, .. } = self.of;
         let all = partitions::of(shared, run)?;
         let _near = self.of.shared.near(self.tier_ref);
@@ -312,13 +314,13 @@ impl<'a> LocalNode<'a> {
     }
 
     /// Has the helper mount memory for what is encrypted, if anything is.
-    fn mount_tmpfs(&mut self, work: &Path) -> Result<(), Failure> {
+    fn mount_tmpfs(&mut self, work: &Path) -> Result<(), RunError> {
         let Attempted {
             shared, run, needs, ..
         } = self.of;
         let refused = |why: &str| {
             let message = format!("it uses encrypted data, and {why}");
-            failure(FailureKind::Launch, message)
+            failure(RunErrorKind::Launch, message)
         };
         if !step_tmpfs::is_needed(shared, needs, self.at) {
             return Ok(());
@@ -341,7 +343,7 @@ impl<'a> LocalNode<'a> {
 
     /// Compares inputs with their manifests afterwards, if they cannot be mounted read-only. A changed replica is removed and
     /// reported to the engine, which fetches or makes the part again.
-    fn compare(&mut self) -> Result<Option<(usize, String)>, Failure> {
+    fn compare(&mut self) -> Result<Option<(usize, String)>, RunError> {
         let Attempted { shared, needs, .. } = self.of;
         let mut first = None;
         let inputs = needs.iter().enumerate();
@@ -349,12 +351,12 @@ impl<'a> LocalNode<'a> {
             for held in need.held.get(self.at).into_iter().flatten() {
                 if let Some(path) = changed(shared, need.data, held)? {
                     first.get_or_insert((number, path));
-                    if !shared.leave_to_others(held.spot, &held.key) {
-                        let replica = shared.replica(held.spot, &held.key)?;
+                    if !shared.leave_to_others(held.tier_ref, &held.key) {
+                        let replica = shared.replica(held.tier_ref, &held.key)?;
                         shared.mover.remove(&replica)?;
-                        shared.ledgers.left(held.spot, &held.key);
+                        shared.ledgers.left(held.tier_ref, &held.key);
                     }
-                    self.evicted.push((held.part, held.spot));
+                    self.evicted.push((held.part, held.tier_ref));
                 }
             }
         }
@@ -484,7 +486,7 @@ impl<'a> LocalNode<'a> {
         found
     }
 
-    fn digest(&mut self, data: DataId) -> Result<StepNodeTaskResult, Failure> {
+    fn digest(&mut self, data: DataId) -> Result<StepNodeTaskResult, RunError> {
         let Some(folder) = self.ready()?.outs.get(&data) else {
             return Ok(StepNodeTaskResult::Nothing);
         };
@@ -495,24 +497,24 @@ impl<'a> LocalNode<'a> {
                 Err(_) => "removed",
             };
             return Err(failure(
-                FailureKind::NoOutput,
+                RunErrorKind::NoOutput,
                 format!(
                     "it {what} the folder of its output `{name}`; nothing was kept: the content of that folder at its end is the output"
                 ),
             ));
         }
         if Need::spread(self.of.needs, self.of.shared, self.of.run).any(|n| n.data == data) {
-            tidy(folder).map_err(|e| failure(FailureKind::Io, e.to_string()))?;
+            tidy(folder).map_err(|e| failure(RunErrorKind::Io, e.to_string()))?;
         }
         let _near = self.of.shared.near(self.tier_ref);
         let hashed = || self.of.shared.mover.digest(folder, &self.of.handle.control);
         let digest = match hashed() {
-            Err(e) if e.failure.kind == FailureKind::Io && self.without_sockets(name, folder) => {
+            Err(e) if e.failure.kind == RunErrorKind::Io && self.without_sockets(name, folder) => {
                 hashed()
             }
             hashed => hashed,
         };
-        let tree = Arc::new(digest.map_err(|MoverError { failure: f, .. }| Failure {
+        let tree = Arc::new(digest.map_err(|MoverError { failure: f, .. }| RunError {
             message: format!("its output `{name}` cannot be kept: {}", f.message),
             ..f
         })?);
@@ -523,7 +525,7 @@ impl<'a> LocalNode<'a> {
     /// The outputs of a step must fit onto its tier beside the data that is there or on its way: a tier without a quota takes
     /// more than its size, and the excess is in the way of everything else. Outputs that fit have their space reserved from here
     /// on.
-    fn fits(&mut self) -> Result<(), Failure> {
+    fn fits(&mut self) -> Result<(), RunError> {
         let Attempted { shared, needs, .. } = self.of;
         let node = shared.cluster.nodes.get(self.tier_ref.node.at());
         let Some(tier) = node.and_then(|n| n.tiers.get(self.tier_ref.tier.at())) else {
@@ -532,7 +534,7 @@ impl<'a> LocalNode<'a> {
         let trees = self.trees.iter();
         let written: u64 = trees.map(|(data, t)| shared.estimate(*data, t)).sum();
         let held = needs.iter().filter_map(|n| n.held.get(self.at)).flatten();
-        let on_tier = held.filter(|h| h.spot == self.tier_ref);
+        let on_tier = held.filter(|h| h.tier_ref == self.tier_ref);
         let read: BTreeSet<(&StoreKey, DataId)> = on_tier.map(|h| (&h.key, h.part.data)).collect();
         let mut beside = 0u64;
         for (key, data) in read {
@@ -550,7 +552,7 @@ impl<'a> LocalNode<'a> {
                 tier.name,
                 Bytes(capacity),
             );
-            Err(failure(FailureKind::NoSpace, message))
+            Err(failure(RunErrorKind::NoSpace, message))
         };
         if written.saturating_add(beside) > capacity {
             let remedy = "give a larger tier (--tier NAME=PATH:SIZE)";
@@ -612,7 +614,7 @@ impl<'a> LocalNode<'a> {
         // Views have linked to their files.
         let held = self.of.needs.iter().filter_map(|n| n.held.get(self.at));
         for held in held.filter(|h| h.len() > 1).flatten() {
-            if let Ok(replica) = shared.replica(held.spot, &held.key) {
+            if let Ok(replica) = shared.replica(held.tier_ref, &held.key) {
                 untouched::links_gone(&replica);
             }
         }
@@ -630,7 +632,7 @@ impl Member for LocalNode<'_> {
 
     fn begin(&mut self, _: &StepNodeTask) {}
 
-    fn run(&mut self, task: &StepNodeTask) -> Result<StepNodeTaskResult, Failure> {
+    fn run(&mut self, task: &StepNodeTask) -> Result<StepNodeTaskResult, RunError> {
         match task {
             StepNodeTask::Start => self.start()?,
             StepNodeTask::Reserve => self.reserve()?,
@@ -673,7 +675,7 @@ impl Member for LocalNode<'_> {
         self.helper.take_if(|h| h.used().is_some())
     }
 
-    fn lost(&self) -> Option<Failure> {
+    fn lost(&self) -> Option<RunError> {
         None
     }
 }
@@ -682,8 +684,8 @@ fn changed(
     shared: &DataContext,
     data: DataId,
     held: &NodeReplica,
-) -> Result<Option<String>, Failure> {
-    let replica = shared.replica(held.spot, &held.key)?;
+) -> Result<Option<String>, RunError> {
+    let replica = shared.replica(held.tier_ref, &held.key)?;
     let manifest = shared.manifest(&held.key)?;
     let sealed = shared.dataset(data)?.encrypt;
     match shared.list_replica(&replica, sealed) {

@@ -2,7 +2,7 @@
 
 use crate::attempt::node_task::{StepNodeTask, StepNodeTaskResult};
 use crate::helper::launch::{HelperProcess, Launcher};
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 use tarn_types::id::TierRef;
 use tarn_types::part::PartRef;
 
@@ -18,7 +18,7 @@ pub(crate) trait Member {
     fn begin(&mut self, task: &StepNodeTask);
 
     /// Does it, or waits until it is done. Once for each [`Member::begin`].
-    fn run(&mut self, task: &StepNodeTask) -> Result<StepNodeTaskResult, Failure>;
+    fn run(&mut self, task: &StepNodeTask) -> Result<StepNodeTaskResult, RunError>;
 
     /// Instead of [`Member::run`]: nobody needs the result any more.
     fn give_up(&mut self);
@@ -33,5 +33,5 @@ pub(crate) trait Member {
     fn leaving(&mut self) -> Option<HelperProcess>;
 
     /// That the node is lost, or cannot be reached, if it is so.
-    fn lost(&self) -> Option<Failure>;
+    fn lost(&self) -> Option<RunError>;
 }

@@ -7,7 +7,7 @@ use crate::helper::provider::ProviderAddress;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tarn_types::action::AttemptSpec;
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 use tarn_types::id::{NodeId, TierRef};
 use tarn_types::manifest::{Manifest, ManifestError};
 use tarn_types::nodes::AttemptId;
@@ -30,7 +30,7 @@ pub(crate) enum AttemptMessage {
     Cancel,
     /// From a follower: the result of a task, and the damaged replicas that were removed.
     Done {
-        result: Result<StepNodeTaskResult, Failure>,
+        result: Result<StepNodeTaskResult, RunError>,
         evicted: Vec<(PartRef, TierRef)>,
     },
     /// From a follower: whether everything is set up, and where its part of a shared namespace is reached.

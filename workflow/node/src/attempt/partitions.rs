@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tarn_ports::{Pieces, STEP_SPACE};
 use tarn_types::action::{AttemptSpec, PartitionAssignment};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::id::TierRef;
 use tarn_types::part::StoreKey;
 use tarn_types::workflow::{KeepPartition, StoragePartition};
@@ -46,11 +46,11 @@ pub(crate) struct SeenPartition {
 pub(crate) fn of<'a>(
     shared: &'a RunFacts,
     run: &'a AttemptSpec,
-) -> Result<Vec<AttemptPartition<'a>>, Failure> {
+) -> Result<Vec<AttemptPartition<'a>>, RunError> {
     let known = |assignment: &'a PartitionAssignment| {
         let about = shared.workflow.partitions.get(assignment.partition.at());
-        let about = about.filter(|_| assignment.spots.len() == run.nodes.len());
-        let why = || failure(FailureKind::Launch, "the workflow has no such partition");
+        let about = about.filter(|_| assignment.tier_refs.len() == run.nodes.len());
+        let why = || failure(RunErrorKind::Launch, "the workflow has no such partition");
         about
             .map(|about| AttemptPartition { about, assignment })
             .ok_or_else(why)
@@ -64,18 +64,18 @@ pub(crate) fn export_pieces(
     (shared, run): (&DataContext, &AttemptSpec),
     at: usize,
     work: &Path,
-) -> Result<Option<Box<dyn Send>>, Failure> {
+) -> Result<Option<Box<dyn Send>>, RunError> {
     let all = of(shared, run)?;
     let apart = all.iter().filter(|p| p.is_apart(shared));
     let folder = |p: &AttemptPartition<'_>| Ok((p.about.name.clone(), p.folder(shared, run, at)?));
     let folders = apart.map(folder);
-    let folders = folders.collect::<Result<BTreeMap<_, _>, Failure>>()?;
+    let folders = folders.collect::<Result<BTreeMap<_, _>, RunError>>()?;
     if folders.is_empty() {
         return Ok(None);
     }
     let none = || {
         let text = "a partition is on nodes that cannot be reached from here";
-        failure(FailureKind::Launch, text)
+        failure(RunErrorKind::Launch, text)
     };
     let peers = shared.peers.as_ref().ok_or_else(none)?;
     let socket_folder = work.join(SOCKET_FOLDER);
@@ -111,16 +111,16 @@ impl AttemptPartition<'_> {
 
     /// Whether it is spread over nodes that are not all this world's.
     fn is_apart(&self, shared: &RunFacts) -> bool {
-        let mut tier_refs = self.assignment.spots.iter();
+        let mut tier_refs = self.assignment.tier_refs.iter();
         self.about.spread.is_some() && tier_refs.any(|s| !shared.own.has(s.node))
     }
 
     fn tier_ref(&self, at: usize) -> TierRef {
-        self.assignment.spots[at]
+        self.assignment.tier_refs[at]
     }
 
     /// The folder that has it at a position of the step.
-    fn folder(&self, shared: &RunFacts, run: &AttemptSpec, at: usize) -> Result<PathBuf, Failure> {
+    fn folder(&self, shared: &RunFacts, run: &AttemptSpec, at: usize) -> Result<PathBuf, RunError> {
         if self.is_kept() {
             return Ok(self.kept(shared, at)?.tier);
         }
@@ -128,11 +128,11 @@ impl AttemptPartition<'_> {
         Ok(work.join(FOLDER).join(&self.about.name))
     }
 
-    fn kept(&self, shared: &RunFacts, at: usize) -> Result<CheckpointFolders, Failure> {
+    fn kept(&self, shared: &RunFacts, at: usize) -> Result<CheckpointFolders, RunError> {
         CheckpointFolders::named(shared, beside(&self.assignment.key), self.tier_ref(at))
     }
 
-    fn is_there(&self, shared: &RunFacts, at: usize) -> Result<bool, Failure> {
+    fn is_there(&self, shared: &RunFacts, at: usize) -> Result<bool, RunError> {
         let file = self.about.file();
         Ok(self.is_kept() && self.kept(shared, at)?.tier.join(file).is_file())
     }
@@ -143,7 +143,7 @@ impl AttemptPartition<'_> {
         shared: &'s DataContext,
         at: usize,
         cancelled: &dyn Fn() -> bool,
-    ) -> Result<Option<Reservation<'s>>, Failure> {
+    ) -> Result<Option<Reservation<'s>>, RunError> {
         if self.is_there(shared, at)? {
             return Ok(None);
         }
@@ -154,9 +154,9 @@ impl AttemptPartition<'_> {
                 self.about.name,
                 node.map_or("?", |n| n.name.as_str()),
             );
-            return Err(failure(FailureKind::Launch, message));
+            return Err(failure(RunErrorKind::Launch, message));
         }
-        let bytes = self.about.takes(self.assignment.spots.len());
+        let bytes = self.about.takes(self.assignment.tier_refs.len());
         shared
             .reserve(self.tier_ref(at), bytes, cancelled)
             .map(Some)
@@ -168,16 +168,16 @@ impl AttemptPartition<'_> {
         (shared, run): (&NodeContext, &AttemptSpec),
         at: usize,
         reserved: Option<&mut Reservation<'_>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RunError> {
         if self.is_there(shared, at)? {
             return Ok(());
         }
         let folder = self.folder(shared, run, at)?;
         make_folder(&folder)?;
-        let bytes = self.about.on_each(self.assignment.spots.len());
+        let bytes = self.about.on_each(self.assignment.tier_refs.len());
         let unit = self.about.unit.unwrap_or(0);
         let made = (shared.partitions)(&folder, &self.about.name, bytes, unit);
-        made.map_err(|f| Failure {
+        made.map_err(|f| RunError {
             message: format!("its partition `{}`: {}", self.about.name, f.message),
             ..f
         })?;
@@ -209,9 +209,9 @@ impl AttemptPartition<'_> {
         (shared, run): (&RunFacts, &AttemptSpec),
         at: usize,
         mut show: impl FnMut(PathBuf, &str) -> PathBuf,
-    ) -> Result<SeenPartition, Failure> {
+    ) -> Result<SeenPartition, RunError> {
         let pieces = match self.about.spread {
-            Some(_) => 0..self.assignment.spots.len(),
+            Some(_) => 0..self.assignment.tier_refs.len(),
             None => at..at + 1,
         };
         let (name, apart) = (&self.about.name, self.is_apart(shared));
@@ -224,7 +224,7 @@ impl AttemptPartition<'_> {
             let folder = self.folder(shared, run, piece)?;
             Ok(show(folder, &partition_mount_point(self.about, piece)).join(name))
         });
-        let names: Vec<PathBuf> = names.collect::<Result<_, Failure>>()?;
+        let names: Vec<PathBuf> = names.collect::<Result<_, RunError>>()?;
         fit(name, &names)?;
         Ok(SeenPartition {
             name: name.clone(),
@@ -236,7 +236,7 @@ impl AttemptPartition<'_> {
 }
 
 /// Whether the names of a partition's pieces fit into one variable; Linux starts no program with a longer one.
-fn fit(name: &str, pieces: &[PathBuf]) -> Result<(), Failure> {
+fn fit(name: &str, pieces: &[PathBuf]) -> Result<(), RunError> {
     let most = StoragePartition::MOST_NAMES;
     let bytes = pieces
         .iter()
@@ -250,7 +250,7 @@ fn fit(name: &str, pieces: &[PathBuf]) -> Result<(), Failure> {
          give the step fewer `nodes`, or tiers with shorter paths",
         pieces.len()
     );
-    Err(failure(FailureKind::Launch, message))
+    Err(failure(RunErrorKind::Launch, message))
 }
 
 #[cfg(test)]

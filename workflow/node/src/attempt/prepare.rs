@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use tarn_ports::{Control, CopyJob, CopySource, MoverError};
 use tarn_sys::memory::in_memory;
 use tarn_types::action::{AttemptSpec, NodeReplica};
-use tarn_types::event::{Event, Failure, FailureKind, Imaged};
+use tarn_types::event::{Event, Imaged, RunError, RunErrorKind};
 use tarn_types::id::{DataId, TierRef};
 use tarn_types::manifest::Manifest;
 use tarn_types::object::is_object;
@@ -156,7 +156,7 @@ impl NodeSetup<'_> {
         hostfile: &Path,
         exec: Option<&Path>,
         control: &Control,
-    ) -> Result<(PreparedNode, HelperLaunch), Failure> {
+    ) -> Result<(PreparedNode, HelperLaunch), RunError> {
         let mut shown = ShownFolders {
             stage: match self.shared.isolation {
                 StepIsolation::Group => None,
@@ -197,7 +197,7 @@ impl NodeSetup<'_> {
             env,
             command: folders.command,
             shared: folders.namespace,
-            room: self.tmpfs.map(StepTmpfs::mounted),
+            tmpfs: self.tmpfs.map(StepTmpfs::mounted),
             tmp: folders.tmp,
             images: folders.images,
         };
@@ -223,7 +223,7 @@ impl NodeSetup<'_> {
         needs: &[Need<'_>],
         shown: &mut ShownFolders<'_>,
         control: &Control,
-    ) -> Result<PreparedFolders, Failure> {
+    ) -> Result<PreparedFolders, RunError> {
         // Scratch files of a step with encrypted data must not be on the tier either.
         let scratch = match self.tmpfs {
             Some(tmpfs) => tmpfs.folder("scratch"),
@@ -280,7 +280,7 @@ impl NodeSetup<'_> {
         needs: impl Iterator<Item = &'n Need<'n>>,
         shown: &mut ShownFolders<'_>,
         control: &Control,
-    ) -> Result<DatasetFolders, Failure> {
+    ) -> Result<DatasetFolders, RunError> {
         let at = self.at;
         let mut folders = DatasetFolders::default();
         for need in needs.filter(|n| n.is_on(at)) {
@@ -308,7 +308,7 @@ impl NodeSetup<'_> {
         (scratch, outs, tmp): (&Path, &BTreeMap<DataId, PathBuf>, Option<&StepPrivatePaths>),
         shown: &mut ShownFolders<'_>,
         control: &Control,
-    ) -> Result<(Option<StepCheckpointView>, Option<StepImagePlan>), Failure> {
+    ) -> Result<(Option<StepCheckpointView>, Option<StepImagePlan>), RunError> {
         let Some(restart) = self.step.restart else {
             return Ok((None, None));
         };
@@ -332,13 +332,13 @@ impl NodeSetup<'_> {
     fn show_partitions(
         &self,
         shown: &mut ShownFolders<'_>,
-    ) -> Result<(Vec<SeenPartition>, Option<PathBuf>), Failure> {
+    ) -> Result<(Vec<SeenPartition>, Option<PathBuf>), RunError> {
         let all = partitions::of(self.shared, self.run)?;
         let seen = all.iter().map(|partition| {
             let show = |folder: PathBuf, name: &str| shown.show(folder, name, true);
             partition.seen((self.shared, self.run), self.at, show)
         });
-        let seen = seen.collect::<Result<Vec<_>, Failure>>()?;
+        let seen = seen.collect::<Result<Vec<_>, RunError>>()?;
         let show = |folder: PathBuf, name: &str| shown.show(folder, name, false);
         let socket = partitions::socket(&seen, &self.work, show);
         Ok((seen, socket))
@@ -371,7 +371,7 @@ impl NodeSetup<'_> {
 
     /// The step's private `/tmp` and the like, and their folder. Of a step with encrypted data they must not be on the tier
     /// either.
-    fn tmp(&self) -> Result<(Option<StepPrivatePaths>, Option<PathBuf>), Failure> {
+    fn tmp(&self) -> Result<(Option<StepPrivatePaths>, Option<PathBuf>), RunError> {
         if self.step.shared_tmp || self.shared.isolation == StepIsolation::Group {
             return Ok((None, None));
         }
@@ -415,14 +415,14 @@ impl NodeSetup<'_> {
         scratch: &Path,
         (outs, tmp): (&BTreeMap<DataId, PathBuf>, Option<&StepPrivatePaths>),
         control: &Control,
-    ) -> Result<Option<StepImagePlan>, Failure> {
+    ) -> Result<Option<StepImagePlan>, RunError> {
         let every = self.step.restart.and_then(|r| r.every);
         let (Some(every), Some(criu)) = (every, &self.shared.imaging) else {
             return Ok(None);
         };
         let criu = criu.clone().map_err(|why| {
             let message = format!("no images can be taken of its processes: {why}");
-            failure(FailureKind::Launch, message)
+            failure(RunErrorKind::Launch, message)
         })?;
         let mut own = vec![(SCRATCH.to_owned(), scratch.to_path_buf())];
         for (data, folder) in outs {
@@ -448,8 +448,8 @@ impl NodeSetup<'_> {
     }
 
     /// The listener that reports images to the engine; it also lists the files of an image that other nodes are to copy.
-    fn image_listener(&self) -> Result<ImageListener, Failure> {
-        let news = self.shared.deliveries.clone();
+    fn image_listener(&self) -> Result<ImageListener, RunError> {
+        let deliveries = self.shared.deliveries.clone();
         let (instance, attempt) = (self.run.instance, self.run.attempt);
         let lists = match self.step.restart.is_some_and(|r| r.buddy) {
             true => Some(Lists::of(
@@ -466,7 +466,7 @@ impl NodeSetup<'_> {
                 warn(&f.message);
             }
             // Nobody waits for it once the world is being dropped.
-            let _ = news.send(NodeLoopEvent::News(Event::Image {
+            let _ = deliveries.send(NodeLoopEvent::Notification(Event::Image {
                 instance,
                 attempt,
                 what,
@@ -491,14 +491,14 @@ impl NodeSetup<'_> {
         &mut self,
         spread: &[&Need<'_>],
         stage: Option<&Path>,
-    ) -> Result<Option<provider::NamespacePlan>, Failure> {
+    ) -> Result<Option<provider::NamespacePlan>, RunError> {
         let (false, Some(stage)) = (spread.is_empty(), stage) else {
             return Ok(None);
         };
         self.shared
             .one_namespace
             .clone()
-            .map_err(|why| failure(FailureKind::Launch, why.to_string()))?;
+            .map_err(|why| failure(RunErrorKind::Launch, why.to_string()))?;
         let folder = self.work.join(provider::FOLDER);
         make_folder(&folder)?;
         let mut parts = Vec::with_capacity(spread.len());
@@ -526,13 +526,13 @@ impl NodeSetup<'_> {
     }
 
     /// The folder in which the first node finds a dataset: that is made ready before.
-    fn folder_of_first(&self, need: &Need<'_>) -> Result<PathBuf, Failure> {
+    fn folder_of_first(&self, need: &Need<'_>) -> Result<PathBuf, RunError> {
         let Some(first) = self.run.nodes.first() else {
-            return Err(failure(FailureKind::Launch, "it was given no node"));
+            return Err(failure(RunErrorKind::Launch, "it was given no node"));
         };
         let held = need.held.first().map_or(&[][..], Vec::as_slice);
         match (need.role, held) {
-            (Role::In, [only]) => self.shared.replica(only.spot, &only.key),
+            (Role::In, [only]) => self.shared.replica(only.tier_ref, &only.key),
             (role, _) => {
                 let kind = if role == Role::In { "in" } else { "out" };
                 let work = self.shared.work_folder(self.run, *first)?;
@@ -542,7 +542,7 @@ impl NodeSetup<'_> {
     }
 
     /// The folder in which this node finds a dataset.
-    fn folder(&mut self, need: &Need<'_>, control: &Control) -> Result<PathBuf, Failure> {
+    fn folder(&mut self, need: &Need<'_>, control: &Control) -> Result<PathBuf, RunError> {
         let held = need.held.get(self.at).map_or(&[][..], Vec::as_slice);
         if let Some(tmpfs) = self.tmpfs
             && self.shared.dataset(need.data)?.encrypt
@@ -565,7 +565,7 @@ impl NodeSetup<'_> {
         let roots = held
             .iter()
             .map(|h| Ok((self.existing_replica(h)?, self.shared.manifest(&h.key)?)))
-            .collect::<Result<Vec<(PathBuf, Manifest)>, Failure>>()?;
+            .collect::<Result<Vec<(PathBuf, Manifest)>, RunError>>()?;
         let made = match role {
             Role::In => self.shared.mover.link_view(&roots, &folder),
             _ => self
@@ -574,7 +574,7 @@ impl NodeSetup<'_> {
                 .clone_view(&roots, &folder, control)
                 .map(drop),
         };
-        made.map_err(|MoverError { failure: f, .. }| Failure {
+        made.map_err(|MoverError { failure: f, .. }| RunError {
             message: format!(
                 "the view of `{}` for this step cannot be made: {}",
                 need.name, f.message
@@ -591,7 +591,7 @@ impl NodeSetup<'_> {
         held: &[&NodeReplica],
         tmpfs: &StepTmpfs,
         control: &Control,
-    ) -> Result<PathBuf, Failure> {
+    ) -> Result<PathBuf, RunError> {
         let kind = match need.role {
             Role::In => "in",
             _ => "out",
@@ -610,7 +610,7 @@ impl NodeSetup<'_> {
                 ..CopySource::of(self.existing_replica(h)?)
             })
         };
-        let sources = held.iter().map(source).collect::<Result<_, Failure>>()?;
+        let sources = held.iter().map(source).collect::<Result<_, RunError>>()?;
         let job = CopyJob {
             sources,
             dest: folder.clone(),
@@ -631,12 +631,12 @@ impl NodeSetup<'_> {
             |MoverError {
                  failure: f, tree, ..
              }| {
-                if let (FailureKind::Corrupt, Some(held)) =
+                if let (RunErrorKind::Corrupt, Some(held)) =
                     (f.kind, tree.and_then(|at| held.get(at)))
                 {
                     self.give_up(held);
                 }
-                Failure {
+                RunError {
                     message: format!("its input `{}` cannot be opened: {}", need.name, f.message),
                     ..f
                 }
@@ -647,22 +647,23 @@ impl NodeSetup<'_> {
 
     /// A damaged replica goes; the engine gets an event, and fetches or makes the part again.
     fn give_up(&mut self, held: &NodeReplica) {
-        self.shared.take_back(&Place::Node(held.spot), &held.key);
-        self.evicted.push((held.part, held.spot));
+        self.shared
+            .take_back(&Place::Node(held.tier_ref), &held.key);
+        self.evicted.push((held.part, held.tier_ref));
     }
 
     /// A replica's folder; when it is gone, the engine gets an event, so that it makes or fetches the part again.
-    fn existing_replica(&mut self, held: &NodeReplica) -> Result<PathBuf, Failure> {
-        let path = self.shared.replica(held.spot, &held.key)?;
+    fn existing_replica(&mut self, held: &NodeReplica) -> Result<PathBuf, RunError> {
+        let path = self.shared.replica(held.tier_ref, &held.key)?;
         if is_folder(&path) {
             return Ok(path);
         }
-        if !self.shared.leave_to_others(held.spot, &held.key) {
-            self.shared.ledgers.left(held.spot, &held.key);
+        if !self.shared.leave_to_others(held.tier_ref, &held.key) {
+            self.shared.ledgers.left(held.tier_ref, &held.key);
         }
-        self.evicted.push((held.part, held.spot));
+        self.evicted.push((held.part, held.tier_ref));
         Err(failure(
-            FailureKind::Corrupt,
+            RunErrorKind::Corrupt,
             format!(
                 "the replica {} has been removed by somebody; it will be fetched or made again",
                 path.display()
@@ -677,7 +678,7 @@ fn with_outputs(
     binds: Vec<BindMount>,
     out: &Path,
     stage: &Path,
-) -> Result<Vec<BindMount>, Failure> {
+) -> Result<Vec<BindMount>, RunError> {
     let whole = BindMount {
         from: out.to_path_buf(),
         to: stage.to_path_buf(),
@@ -698,7 +699,7 @@ fn with_outputs(
 }
 
 /// The log of an attempt, opened for appending.
-pub(crate) fn open_log(path: &Path) -> Result<File, Failure> {
+pub(crate) fn open_log(path: &Path) -> Result<File, RunError> {
     path.parent().map_or(Ok(()), make_folder)?;
     let mut options = OpenOptions::new();
     options

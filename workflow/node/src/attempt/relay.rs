@@ -347,11 +347,11 @@ impl ExecSession<'_> {
             }
             written.is_ok() && !sink.over()
         });
-        let said = self
+        let ready_channel = self
             .channel
             .as_mut()
             .filter(|c| readable(&c.socket).unwrap_or(true));
-        match (said, self.leads) {
+        match (ready_channel, self.leads) {
             (None, _) => {}
             // A client sends nothing after its request: readable means gone.
             (Some(_), true) => {

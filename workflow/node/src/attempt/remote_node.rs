@@ -18,7 +18,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tarn_types::action::AttemptSpec;
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::id::TierRef;
 use tarn_types::part::PartRef;
 
@@ -40,10 +40,10 @@ impl<'a> RemoteNodes<'a> {
         run: &'a AttemptSpec,
         handle: &'a Handle,
         envelopes: &'a EnvelopeQueue,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RunError> {
         if shared.followers.is_none() {
             let text = "nodes of other worlds cannot be reached from here";
-            return Err(failure(FailureKind::Launch, text));
+            return Err(failure(RunErrorKind::Launch, text));
         }
         Ok(Self {
             shared,
@@ -168,11 +168,11 @@ impl<'a> RemoteNode<'a> {
     }
 
     /// Why nothing comes of it any more.
-    fn failure(&self) -> Failure {
+    fn failure(&self) -> RunError {
         self.remote.envelopes.failure(self.peer.at, &self.name)
     }
 
-    fn named(&self, mut failure: Failure) -> Failure {
+    fn named(&self, mut failure: RunError) -> RunError {
         let name = format!("`{}`", self.name);
         if !failure.message.contains(&name) {
             failure.message = format!("on node {name}: {}", failure.message);
@@ -195,7 +195,7 @@ impl Member for RemoteNode<'_> {
         self.send_message(AttemptMessage::Do(task.clone()));
     }
 
-    fn run(&mut self, _: &StepNodeTask) -> Result<StepNodeTaskResult, Failure> {
+    fn run(&mut self, _: &StepNodeTask) -> Result<StepNodeTaskResult, RunError> {
         loop {
             match self.wait(None, false) {
                 Some(AttemptMessage::Done { result, evicted }) => {
@@ -225,7 +225,7 @@ impl Member for RemoteNode<'_> {
         None
     }
 
-    fn lost(&self) -> Option<Failure> {
+    fn lost(&self) -> Option<RunError> {
         (self.lost || self.remote.envelopes.lost(self.peer.at)).then(|| self.failure())
     }
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tarn_types::action::AttemptSpec;
 use tarn_types::bounds::LOG_TAIL_BYTES;
 use tarn_types::checkpoint::{CheckpointId, newest};
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Usage};
+use tarn_types::event::{AttemptOutcome, Event, RunError, RunErrorKind, Usage};
 use tarn_types::id::TierRef;
 use tarn_types::nodes::Phase;
 use tarn_types::part::StoreKey;
@@ -81,16 +81,16 @@ fn attempt(
     usage: &mut Usage,
     log: &Path,
     (leaving, newest): (&mut Leaving, &mut Option<CheckpointId>),
-) -> Result<AttemptOutcome, Failure> {
+) -> Result<AttemptOutcome, RunError> {
     let step = shared
         .workflow
         .steps
         .get(run.instance.step.at())
-        .ok_or_else(|| failure(FailureKind::Launch, "the workflow has no such step"))?;
+        .ok_or_else(|| failure(RunErrorKind::Launch, "the workflow has no such step"))?;
     let reasons = (run.nodes.len(), &shared.multi_node);
     if let (2.., Err(why)) = reasons {
         return Err(failure(
-            FailureKind::Launch,
+            RunErrorKind::Launch,
             format!(
                 "it needs {} nodes, and several nodes on one host need namespaces: {why}",
                 run.nodes.len()
@@ -98,7 +98,7 @@ fn attempt(
         ));
     }
     let Some(home) = run.nodes.first() else {
-        return Err(failure(FailureKind::Launch, "it was given no node"));
+        return Err(failure(RunErrorKind::Launch, "it was given no node"));
     };
     let needs = needs(shared, step, run)?;
     let of = Attempted {
@@ -148,7 +148,7 @@ fn newest_of(team: &mut Team<'_>) -> Option<CheckpointId> {
 }
 
 /// The nodes of a step: own ones, and those of other worlds.
-fn assemble(of: Attempted<'_>) -> Result<Team<'_>, Failure> {
+fn assemble(of: Attempted<'_>) -> Result<Team<'_>, RunError> {
     let Attempted {
         shared,
         run,
@@ -182,7 +182,7 @@ fn lead(
     usage: &mut Usage,
     leaving: &mut Leaving,
     begun: &mut Vec<StoreKey>,
-) -> Result<AttemptOutcome, Failure> {
+) -> Result<AttemptOutcome, RunError> {
     let Attempted {
         shared,
         run,
@@ -198,7 +198,7 @@ fn lead(
     team.run_task(&StepNodeTask::Reserve)?;
     if let Some(path) = (shared.changed_since)(run.instance.step) {
         return Err(failure(
-            FailureKind::Launch,
+            RunErrorKind::Launch,
             format!(
                 "{}, which its command names, is not what it was when the run began; it was not started: `tarn run` \
                  takes the file as it is now and runs again only what that changes",
@@ -238,7 +238,7 @@ fn run_command(
     of: Attempted<'_>,
     team: &mut Team<'_>,
     (began, usage): (Instant, &mut Usage),
-) -> Result<(CommandOutcome, ProcessUsage), Failure> {
+) -> Result<(CommandOutcome, ProcessUsage), RunError> {
     let (step, run, progress) = (of.step, of.run, &of.shared.progress);
     let names: Vec<String> = team.members.iter().map(|m| m.name().to_owned()).collect();
     let hosts = env::hostfile(step, &names);
@@ -248,7 +248,10 @@ fn run_command(
         team.run_task(&StepNodeTask::Prepare { hosts })?;
         usage.prepare = nanos(began);
         if of.handle.stop.is_requested() {
-            return Err(failure(FailureKind::Cancelled, "stopped before it started"));
+            return Err(failure(
+                RunErrorKind::Cancelled,
+                "stopped before it started",
+            ));
         }
         progress.step(run.instance, run.attempt, Phase::Running);
         match execute_on(of, team, limit) {
@@ -298,7 +301,7 @@ fn judge(
     team: &mut Team<'_>,
     outcome: CommandOutcome,
     log: &Path,
-) -> Result<(), Failure> {
+) -> Result<(), RunError> {
     let (shared, step) = (of.shared, of.step);
     // Looked at whatever the outcome: damaged inputs must not stay.
     let inputs = match (shared.isolation, &outcome) {
@@ -316,40 +319,40 @@ fn judge(
     match outcome {
         CommandOutcome::Ended(ProcessEnd::Exited(0)) => inputs,
         CommandOutcome::Ended(ProcessEnd::Exited(status)) => inputs.and(Err(failure(
-            FailureKind::Exit,
+            RunErrorKind::Exit,
             format!(
                 "{COMMAND_ENDED}status {status}{}{FATE_AND_LOG}{log}{hint}",
                 hints::of_status(status)
             ),
         ))),
         CommandOutcome::Ended(ProcessEnd::Signalled(signal)) => inputs.and(Err(failure(
-            FailureKind::Signal,
+            RunErrorKind::Signal,
             format!(
                 "signal {signal} ({}) ended its command{FATE_AND_LOG}{log}",
                 signal_name(signal)
             ),
         ))),
         CommandOutcome::TimedOut => inputs.and(Err(failure(
-            FailureKind::TimedOut,
+            RunErrorKind::TimedOut,
             format!(
                 "it ran longer than its `time` of {} and was stopped{FATE_AND_LOG}{log}",
                 Elapsed(step.time.unwrap_or(0))
             ),
         ))),
         CommandOutcome::Stopped => Err(failure(
-            FailureKind::Cancelled,
+            RunErrorKind::Cancelled,
             "it was stopped because the run ends; nothing it wrote was kept",
         )),
         CommandOutcome::Broken(why) | CommandOutcome::NotRestored(why) => {
-            inputs.and(Err(failure(FailureKind::Launch, format!("{why}; {FATE}"))))
+            inputs.and(Err(failure(RunErrorKind::Launch, format!("{why}; {FATE}"))))
         }
     }
 }
 
 /// A command that fails while its tier is full, or memory is that its tier is in, has failed because of that, whatever it
 /// prints itself.
-fn explain_lack_of_space(team: &mut Team<'_>, failed: Failure) -> Failure {
-    use FailureKind::{Cancelled, Exit, Launch, Signal};
+fn explain_lack_of_space(team: &mut Team<'_>, failed: RunError) -> RunError {
+    use RunErrorKind::{Cancelled, Exit, Launch, Signal};
     if !matches!(failed.kind, Exit | Signal | Launch | Cancelled) {
         return failed;
     }
@@ -374,7 +377,7 @@ fn explain_lack_of_space(team: &mut Team<'_>, failed: Failure) -> Failure {
         _ => None,
     });
     match memory.or(tier) {
-        Some(why) => failure(FailureKind::NoSpace, why),
+        Some(why) => failure(RunErrorKind::NoSpace, why),
         None => failed,
     }
 }
@@ -404,7 +407,7 @@ mod libc_signal {
 }
 
 /// Whether the inputs are what they were, on all nodes.
-fn unchanged(of: Attempted<'_>, team: &mut Team<'_>) -> Result<(), Failure> {
+fn unchanged(of: Attempted<'_>, team: &mut Team<'_>) -> Result<(), RunError> {
     let changed = team.run_and_collect(
         |_| StepNodeTask::Compare,
         |done| match done {
@@ -419,14 +422,14 @@ fn unchanged(of: Attempted<'_>, team: &mut Team<'_>) -> Result<(), Failure> {
     let data = of.needs.get(need).map_or("", |n| n.name);
     match of.shared.isolation {
         StepIsolation::Namespaces { .. } => Err(failure(
-            FailureKind::Corrupt,
+            RunErrorKind::Corrupt,
             format!(
                 "somebody has removed or changed its input `{data}` ({path}) while it ran, which could only read it; the \
                  damaged copy was removed and will be fetched or made again"
             ),
         )),
         StepIsolation::Group => Err(failure(
-            FailureKind::InputChanged,
+            RunErrorKind::InputChanged,
             format!(
                 "it changed `{path}` of its input `{data}`, which it only reads; the damaged copy was removed and will be fetched or made again; declare `{data}` as `inout` if the step is to change it"
             ),

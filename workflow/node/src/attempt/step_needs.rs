@@ -3,7 +3,7 @@
 use crate::storage::run_facts::RunFacts;
 use std::collections::BTreeSet;
 use tarn_types::action::{AttemptSpec, NodeReplica};
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 use tarn_types::id::DataId;
 use tarn_types::workflow::{Distribution, Role, Step};
 
@@ -41,7 +41,7 @@ pub(crate) fn needs<'a>(
     shared: &'a RunFacts,
     step: &Step,
     run: &'a AttemptSpec,
-) -> Result<Vec<Need<'a>>, Failure> {
+) -> Result<Vec<Need<'a>>, RunError> {
     let mut needs: Vec<Need<'a>> = Vec::new();
     for (n, used) in step.uses.iter().enumerate() {
         let at = match needs.iter().position(|need| need.data == used.data) {

@@ -8,7 +8,7 @@ use crate::storage::store::{failure, stored_estimate};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use tarn_sys::memory::memory;
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::units::Bytes;
 use tarn_types::workflow::Role;
 
@@ -97,7 +97,7 @@ pub(crate) fn size(
     needs: &[Need<'_>],
     at: usize,
     reserve: u64,
-) -> Result<StepTmpfsSize, Failure> {
+) -> Result<StepTmpfsSize, RunError> {
     let mut needed = BESIDE;
     let mut writes = false;
     for need in needs.iter().filter(|n| n.is_on(at)) {
@@ -115,7 +115,7 @@ pub(crate) fn size(
     let memory = memory();
     let free = memory.map_err(|e| {
         failure(
-            FailureKind::Io,
+            RunErrorKind::Io,
             format!("the free memory cannot be read: {e}"),
         )
     })?;
@@ -127,7 +127,7 @@ pub(crate) fn size(
             Bytes(needed),
             Bytes(free)
         );
-        return Err(failure(FailureKind::NoSpace, message));
+        return Err(failure(RunErrorKind::NoSpace, message));
     }
     Ok(StepTmpfsSize {
         needed,

@@ -7,12 +7,12 @@ use crate::helper::launch::Leaving;
 use crate::storage::data_context::{DataContext, NodeLoopEvent};
 use crate::storage::store::failure;
 use std::rc::Rc;
-use tarn_types::event::{Event, Failure, FailureKind};
+use tarn_types::event::{Event, RunError, RunErrorKind};
 use tarn_types::part::Place;
 
-fn odd(name: &str) -> Failure {
+fn odd(name: &str) -> RunError {
     failure(
-        FailureKind::Io,
+        RunErrorKind::Io,
         format!(
             "node `{name}` answers what it was not asked; does it run the same version of tarn?"
         ),
@@ -32,7 +32,7 @@ impl Team<'_> {
     pub(crate) fn run_tasks(
         &mut self,
         task: impl Fn(usize) -> StepNodeTask,
-    ) -> Result<Vec<StepNodeTaskResult>, Failure> {
+    ) -> Result<Vec<StepNodeTaskResult>, RunError> {
         let tasks: Vec<StepNodeTask> = (0..self.members.len()).map(task).collect();
         for (member, task) in self.members.iter_mut().zip(&tasks) {
             member.begin(task);
@@ -56,7 +56,7 @@ impl Team<'_> {
         for (part, tier_ref) in self.members.iter_mut().flat_map(|m| m.evicted()) {
             let at = Place::Node(tier_ref);
             self.shared
-                .deliver(NodeLoopEvent::News(Event::Evicted { part, at }));
+                .deliver(NodeLoopEvent::Notification(Event::Evicted { part, at }));
         }
         debug_assert!(failed.is_some() || all.len() == self.members.len());
         failed.map_or(Ok(all), Err)
@@ -65,7 +65,7 @@ impl Team<'_> {
     pub(crate) fn run_task(
         &mut self,
         task: &StepNodeTask,
-    ) -> Result<Vec<StepNodeTaskResult>, Failure> {
+    ) -> Result<Vec<StepNodeTaskResult>, RunError> {
         self.run_tasks(|_| task.clone())
     }
 
@@ -74,7 +74,7 @@ impl Team<'_> {
         &mut self,
         task: impl Fn(usize) -> StepNodeTask,
         take: impl Fn(StepNodeTaskResult) -> Option<T>,
-    ) -> Result<Vec<T>, Failure> {
+    ) -> Result<Vec<T>, RunError> {
         let all = self.run_tasks(task)?;
         let answers = all.into_iter().zip(&self.members);
         answers
@@ -99,15 +99,15 @@ impl Team<'_> {
     }
 
     /// The first node that is lost, or else that cannot be reached.
-    pub(crate) fn lost(&self) -> Option<Failure> {
-        let mut lost: Vec<Failure> = self.members.iter().filter_map(|m| m.lost()).collect();
-        let first = lost.iter().position(|f| f.kind == FailureKind::NodeLost);
+    pub(crate) fn lost(&self) -> Option<RunError> {
+        let mut lost: Vec<RunError> = self.members.iter().filter_map(|m| m.lost()).collect();
+        let first = lost.iter().position(|f| f.kind == RunErrorKind::NodeLost);
         let first = first.or((!lost.is_empty()).then_some(0))?;
         Some(lost.swap_remove(first))
     }
 
     /// A node that cannot be reached, though it is there.
-    pub(crate) fn cut_off(&self) -> Option<Failure> {
-        self.lost().filter(|f| f.kind != FailureKind::NodeLost)
+    pub(crate) fn cut_off(&self) -> Option<RunError> {
+        self.lost().filter(|f| f.kind != RunErrorKind::NodeLost)
     }
 }

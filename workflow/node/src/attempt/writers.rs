@@ -237,14 +237,14 @@ mod tests {
         let small = writer(&folder("small"), 0, 1 << 20);
         let worst = writer(&folder("worst"), MIB, 3 << 20);
         let stops = [&large, &small, &worst].map(|w| Arc::clone(&w.stop));
-        let asked = || stops.each_ref().map(|s| s.is_requested());
+        let requested = || stops.each_ref().map(|s| s.is_requested());
         let _counted = [large, small, worst].map(|w| writers.add(w));
         // Much is free; little is, but whose excess is even less is not to blame.
         assert_eq!(writers.end_worst(64 * MIB, 1 << 30), None);
         assert_eq!(writers.end_worst(5 * MIB, 1 << 30), None);
-        assert_eq!(asked(), [false; 3]);
+        assert_eq!(requested(), [false; 3]);
         assert!(writers.end_worst(MIB, 1 << 30).is_some());
-        assert_eq!(asked(), [false, false, true]);
+        assert_eq!(requested(), [false, false, true]);
         let why = stops[2].overran().unwrap();
         assert!(
             why.contains("3.00 MiB to tier `shm` of node `n1`") && why.contains("2.00 MiB more"),
@@ -252,7 +252,7 @@ mod tests {
         );
         assert_eq!(writers.end_worst(MIB, 1 << 30), None, "it ends already");
         assert!(writers.end_worst(MIB / 2, 1 << 30).is_some());
-        assert_eq!(asked(), [false, true, true]);
+        assert_eq!(requested(), [false, true, true]);
     }
 
     #[test]

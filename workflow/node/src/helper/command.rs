@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tarn_ports::CapabilityError;
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 use tarn_types::shell::{BASH, Command, PLAIN};
 use tarn_types::workflow::{Step, Workflow};
 
@@ -30,7 +30,7 @@ pub(crate) fn make(
     step: &Step,
     work: &Path,
     show: impl FnOnce(PathBuf, &str) -> PathBuf,
-) -> Result<Vec<OsString>, Failure> {
+) -> Result<Vec<OsString>, RunError> {
     let shell = step.shell.as_deref().unwrap_or(PLAIN);
     let Command { argv, file } = Command::new(&step.run, step.prelude.as_deref(), shell);
     let mut argv: Vec<OsString> = argv.into_iter().map(OsString::from).collect();

@@ -61,7 +61,7 @@ struct ExecBudgetState {
 struct ExecBudgetRequest {
     listener: u64,
     amount: usize,
-    asked: Instant,
+    last_request: Instant,
 }
 
 impl ExecBudgetPool {
@@ -73,7 +73,7 @@ impl ExecBudgetPool {
     fn state(&self) -> MutexGuard<'_, ExecBudgetState> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // A listener that is gone, or wants nothing any more, requests no more.
-        state.queue.retain(|w| w.asked.elapsed() < TURN);
+        state.queue.retain(|w| w.last_request.elapsed() < TURN);
         state
     }
 
@@ -90,13 +90,13 @@ impl ExecBudgetPool {
                 amount,
             });
         }
-        let asked = Instant::now();
+        let now = Instant::now();
         match state.queue.iter_mut().find(|w| w.listener == listener) {
-            Some(waiting) => waiting.asked = asked,
+            Some(waiting) => waiting.last_request = now,
             None => state.queue.push_back(ExecBudgetRequest {
                 listener,
                 amount,
-                asked,
+                last_request: now,
             }),
         }
         None

@@ -261,16 +261,16 @@ impl HelperProcess {
         bytes: u64,
         isolate: StepIsolation,
     ) -> Result<OwnedFd, LaunchError> {
-        let order = HelperCommand::Room {
+        let order = HelperCommand::MountTmpfs {
             at: at.into(),
             bytes,
             isolate,
         };
-        let asked = self
+        let reply = self
             .channel
             .send(&order)
             .and_then(|()| self.channel.receive());
-        match asked {
+        match reply {
             Ok(Some(HelperReport::Mounted)) => {}
             Ok(Some(HelperReport::Refused(why))) => return Err(LaunchError::Refused(why)),
             Ok(_) => return Err(LaunchError::EndedAtOnce),
@@ -536,8 +536,8 @@ fn enter(
     let (first, others) = helpers.split_at_mut(1);
     for some in [first, others] {
         for h in some.iter_mut() {
-            let told = h.order(&order);
-            told.map_err(|e| LaunchError::TakesNoMount(e).of_node(h.node()))?;
+            let sent = h.order(&order);
+            sent.map_err(|e| LaunchError::TakesNoMount(e).of_node(h.node()))?;
         }
         for h in some.iter_mut() {
             let mounted = h.mounted(stop);
@@ -572,7 +572,7 @@ struct HelperMonitor<'a, 'h> {
 #[derive(Debug, Clone, Copy)]
 enum StepEndPhase {
     /// Its processes were sent SIGTERM.
-    Asked(Instant),
+    Terminating(Instant),
     /// The helpers were ordered to kill it.
     Ordered(Instant),
 }
@@ -580,7 +580,7 @@ enum StepEndPhase {
 impl StepEndPhase {
     fn at(self) -> Instant {
         match self {
-            Self::Asked(at) | Self::Ordered(at) => at,
+            Self::Terminating(at) | Self::Ordered(at) => at,
         }
     }
 }
@@ -672,7 +672,7 @@ impl HelperMonitor<'_, '_> {
         }
         let impatient = level >= StopUrgency::Kill as u8;
         match self.ending {
-            Some(StepEndPhase::Asked(until)) if until <= now || impatient => {
+            Some(StepEndPhase::Terminating(until)) if until <= now || impatient => {
                 // The first helper's report ends the wait.
                 self.order_all(&HelperCommand::Finish);
                 self.ending = Some(StepEndPhase::Ordered(now + self.timeout));
@@ -688,7 +688,7 @@ impl HelperMonitor<'_, '_> {
 
     fn begin_to_end(&mut self, why: CommandOutcome) {
         self.why = Some(why);
-        self.ending = Some(StepEndPhase::Asked(Instant::now() + GRACE));
+        self.ending = Some(StepEndPhase::Terminating(Instant::now() + GRACE));
         self.order_all(&HelperCommand::Terminate);
     }
 

@@ -92,7 +92,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: StepIsolation) -> Result<(), C
             // Writable inside what was bound so, read-only around it.
             command: Some(plain_shell("touch ok && ! touch ../no 2>/dev/null")),
             shared: None,
-            room: None,
+            tmpfs: None,
             tmp: None,
             images: None,
         },

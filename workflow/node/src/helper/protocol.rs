@@ -81,7 +81,7 @@ pub(crate) struct Spec {
     pub(crate) shared: Option<provider::NamespacePlan>,
     /// The private memory that was requested: the step sees only the folders of it that are bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) room: Option<PathBuf>,
+    pub(crate) tmpfs: Option<PathBuf>,
     /// Its private `/tmp` and the like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tmp: Option<tmp::StepPrivatePaths>,
@@ -94,7 +94,7 @@ pub(crate) struct Spec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HelperCommand {
     /// Mount a file system in memory that no other process sees; if it comes, the first message.
-    Room {
+    MountTmpfs {
         /// An empty folder.
         at: PathBuf,
         /// The most bytes that it may hold.

@@ -77,7 +77,7 @@ fn run(mover: fn() -> Box<dyn Mover>) -> io::Result<()> {
                 Err(e) => control.send(&HelperReport::Refused(e.to_string())),
             }
         }
-        Some(HelperCommand::Room { at, bytes, isolate }) => match enter(isolate, None) {
+        Some(HelperCommand::MountTmpfs { at, bytes, isolate }) => match enter(isolate, None) {
             Ok(NamespaceSide::Outer(inner)) => wait_for(inner),
             Ok(NamespaceSide::Inner) => run_with_tmpfs(control, &at, bytes, mover),
             Err(e) => control.send(&HelperReport::Refused(e.to_string())),
@@ -245,7 +245,7 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
 /// Binds the step's folders. Order matters: a bind takes over the read-only flag of its source, so what is bound writable is bound
 /// before the folder around it is locked.
 fn bind_folders(spec: &Spec) -> io::Result<()> {
-    let memory = spec.room.as_deref();
+    let memory = spec.tmpfs.as_deref();
     let is_in_memory = |b: &&BindMount| memory.is_some_and(|memory| b.from.starts_with(memory));
     let (in_memory, others): (Vec<&BindMount>, Vec<&BindMount>) =
         spec.binds.iter().partition(is_in_memory);
@@ -363,7 +363,7 @@ impl HelperRuntime<'_> {
                         return self
                             .finish(Some(ProcessEnd::Signalled(Signal::KILL.as_raw())), wall);
                     }
-                    Some(HelperCommand::Prepare(_) | HelperCommand::Room { .. }) => {
+                    Some(HelperCommand::Prepare(_) | HelperCommand::MountTmpfs { .. }) => {
                         return Err(io::Error::other("prepared twice"));
                     }
                     None => return Ok(()),
@@ -407,7 +407,7 @@ impl HelperRuntime<'_> {
             }
             process::Fork::Parent(filler) => filler,
         };
-        let mut said = Instant::now();
+        let mut last_report = Instant::now();
         loop {
             while let Some(reaped) = no_children_is_none(process::reap(false))? {
                 if reaped.pid == filler {
@@ -420,9 +420,9 @@ impl HelperRuntime<'_> {
                     return Err(io::Error::other(why));
                 }
             }
-            if said.elapsed() > ALIVE {
+            if last_report.elapsed() > ALIVE {
                 self.control.send(&HelperReport::Busy)?;
-                said = Instant::now();
+                last_report = Instant::now();
             }
             std::thread::sleep(LOOK);
         }

@@ -70,7 +70,7 @@ pub enum MachineError {
         "tier `{name}` at {root} has no space for {nodes} nodes with {} each: {} are free for it ({limit}); give it a smaller size or take fewer nodes",
         Bytes(*.want), Bytes(*.free)
     )]
-    NoRoom {
+    NoSpace {
         /// The tier.
         name: String,
         /// Its path.
@@ -468,7 +468,7 @@ fn find_tier(
     };
     let capacity = tier.size.unwrap_or(share / u64::from(nodes));
     if tier.size.is_some() && capacity.saturating_mul(nodes.into()) > most {
-        return Err(MachineError::NoRoom {
+        return Err(MachineError::NoSpace {
             name: tier.name.clone(),
             root: tier.root.clone(),
             nodes,
@@ -670,7 +670,7 @@ mod tests {
         spec.tiers = &huge;
         assert!(matches!(
             cluster(&machine, &spec),
-            Err(MachineError::NoRoom { .. })
+            Err(MachineError::NoSpace { .. })
         ));
     }
 }

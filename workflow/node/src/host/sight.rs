@@ -156,16 +156,16 @@ fn within<T: Send + 'static>(
     timeout: Duration,
     work: impl FnOnce(&dyn Fn(String)) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let (tell, told) = channel();
+    let (sender, updates) = channel();
     let thread = std::thread::Builder::new().name("tarn-sight".into());
     thread.spawn(move || {
         // Nobody listens any more when it has taken too long.
-        let done = work(&|place| drop(tell.send(ProbeUpdate::Next(place))));
-        let _ = tell.send(ProbeUpdate::Done(done));
+        let done = work(&|place| drop(sender.send(ProbeUpdate::Next(place))));
+        let _ = sender.send(ProbeUpdate::Done(done));
     })?;
     let mut place = String::new();
     loop {
-        match told.recv_timeout(timeout) {
+        match updates.recv_timeout(timeout) {
             Ok(ProbeUpdate::Next(next)) => place = next,
             Ok(ProbeUpdate::Done(done)) => return done,
             Err(RecvTimeoutError::Timeout) => {
@@ -366,8 +366,8 @@ mod tests {
                 .set_modified(old)
                 .unwrap();
         }
-        let said = elsewhere(&sights, here, there);
-        assert_eq!(said.len(), 6, "{said:#?}");
+        let differences = elsewhere(&sights, here, there);
+        assert_eq!(differences.len(), 6, "{differences:#?}");
         for title in [
             "state folder",
             "workflow's folder",
@@ -376,12 +376,16 @@ mod tests {
             "source of dataset `raw`",
             "source of dataset `one`",
         ] {
-            let named = said
+            let named = differences
                 .iter()
                 .filter(|s| s.contains(title) && s.contains("it does not see the"));
-            assert!(named.count() >= 1, "{title}: {said:#?}");
+            assert!(named.count() >= 1, "{title}: {differences:#?}");
         }
-        assert!(said[0].contains("all nodes mount"), "{}", said[0]);
+        assert!(
+            differences[0].contains("all nodes mount"),
+            "{}",
+            differences[0]
+        );
         let (state, word) = (here.join("state"), here.join("outs"));
         drop(sights);
         for folder in [state, word] {
@@ -407,12 +411,13 @@ mod tests {
             .set_modified(modified.unwrap())
             .unwrap();
         std::fs::write(here.join("file"), "longer than it was").unwrap();
-        let said = elsewhere(&sights, here, here);
-        assert_eq!(said.len(), 2, "{said:#?}");
+        let differences = elsewhere(&sights, here, here);
+        assert_eq!(differences.len(), 2, "{differences:#?}");
         assert!(
-            said[1].contains("a file of 18 bytes") && said[1].contains("a file of 4 bytes"),
+            differences[1].contains("a file of 18 bytes")
+                && differences[1].contains("a file of 4 bytes"),
             "{}",
-            said[1]
+            differences[1]
         );
         std::fs::remove_file(here.join("file")).unwrap();
         std::fs::create_dir(here.join("file")).unwrap();

@@ -25,7 +25,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use tarn_ports::CapabilityError;
 use tarn_sys::memory::in_memory;
-use tarn_types::layout::{LENT, TierDir};
+use tarn_types::layout::{EXPORTED, TierDir};
 
 /// Held by the process that exports it.
 const LOCK: &str = "lock";
@@ -56,7 +56,7 @@ pub struct Terms {
 impl Terms {
     /// The export's folder, below the tier's root; its name in the ledger.
     fn name(&self) -> String {
-        format!("{LENT}/{}/{}", self.workspace, self.borrower)
+        format!("{EXPORTED}/{}/{}", self.workspace, self.borrower)
     }
 
     fn folder(&self) -> PathBuf {
@@ -234,7 +234,7 @@ fn start(terms: &Terms) -> Result<(HelperProcess, ProviderAddress), ExportError>
                 parts: Vec::new(),
                 at: None,
             }),
-            room: None,
+            tmpfs: None,
             tmp: None,
             images: None,
         },
@@ -362,8 +362,8 @@ impl Idle {
 /// The exports of the tier at `root` that nobody serves, of one workspace or of all.
 pub(crate) fn find_idle(root: &Path, workspace: Option<&str>) -> Vec<Idle> {
     let of = match workspace {
-        Some(workspace) => vec![root.join(LENT).join(workspace)],
-        None => entries(&root.join(LENT)),
+        Some(workspace) => vec![root.join(EXPORTED).join(workspace)],
+        None => entries(&root.join(EXPORTED)),
     };
     let mut found = Vec::new();
     for folder in of.iter().flat_map(|w| entries(w)) {
@@ -386,7 +386,7 @@ pub fn settle_idle(root: &Path) {
 
 /// The names of the nodes that have something on this tier from an earlier export to a workspace.
 pub fn borrowers(root: &Path, workspace: &str) -> BTreeSet<String> {
-    let folders = entries(&root.join(LENT).join(workspace));
+    let folders = entries(&root.join(EXPORTED).join(workspace));
     let names = folders.iter().filter_map(|f| f.file_name()?.to_str());
     names.map(str::to_owned).collect()
 }

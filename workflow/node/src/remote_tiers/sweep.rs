@@ -10,7 +10,7 @@ use crate::storage::store::entries;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tarn_ports::{Mover, MoverError};
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 use tarn_types::layout::TierDir;
 use tarn_types::nodes::Swept;
 use tarn_types::object::is_object;
@@ -94,7 +94,7 @@ fn sweep_objects(
     mover: &dyn Mover,
 ) -> Swept {
     let mut swept = Swept::default();
-    let all = drained::entries(area, mover).unwrap_or_else(|Failure { message, .. }| {
+    let all = drained::entries(area, mover).unwrap_or_else(|RunError { message, .. }| {
         swept.trouble.push(message);
         // A part that cannot be listed may be there.
         let outside = protected.iter().filter(|p| is_object(p));
@@ -107,7 +107,7 @@ fn sweep_objects(
         }
         match remove_drained(&part, workspace, mover) {
             Ok(()) => swept.removed.push(part),
-            Err(Failure { message, .. }) => swept.trouble.push(message),
+            Err(RunError { message, .. }) => swept.trouble.push(message),
         }
     }
     swept

@@ -21,7 +21,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use tarn_ports::{Control, Mover};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::hash::Hash;
 use tarn_types::layout::StateDir;
 use tarn_types::manifest::{Entry, Manifest};
@@ -94,7 +94,7 @@ impl DestRecord {
     }
 
     /// Writes one of them. Beside a folder, who may list that may read it.
-    fn write(&self, file: &Path, manifest: &Manifest, folder: &Path) -> Result<(), Failure> {
+    fn write(&self, file: &Path, manifest: &Manifest, folder: &Path) -> Result<(), RunError> {
         write_manifests([(file, manifest)], true)?;
         if !self.is_beside {
             return Ok(());
@@ -141,7 +141,7 @@ impl DestRecord {
     }
 
     /// Records the content of a delivery that was interrupted before it could do that itself: its intent makes way for another.
-    fn settle(&self, folder: &Path, mover: &dyn Mover) -> Result<(), Failure> {
+    fn settle(&self, folder: &Path, mover: &dyn Mover) -> Result<(), RunError> {
         let is_believed = self.believes(&self.intended, folder);
         if !is_believed || !holds(folder, &self.intended, mover) {
             return Ok(());
@@ -262,7 +262,7 @@ pub(crate) fn delivered(
     shared: &DataContext,
     dest: &Path,
     control: &Control,
-) -> Result<(), Failure> {
+) -> Result<(), RunError> {
     let holds = shared.mover.list(dest, control)?;
     make_folder(&shared.state.dests(&shared.workspace))?;
     let memory = DestRecord::of(&shared.state, &shared.workspace, dest);
@@ -414,13 +414,13 @@ impl Destination {
     ///
     /// # Errors
     /// When that cannot be noted, or something of somebody else's is in its way.
-    pub fn declare(self, parts: &[&Manifest], mover: &dyn Mover) -> Result<Intent, Failure> {
+    pub fn declare(self, parts: &[&Manifest], mover: &dyn Mover) -> Result<Intent, RunError> {
         let beside = |suffix: &str| named_beside(&self.folder, &self.tag, suffix);
         let (Some(parent), Some(staging), Some(ready)) =
             (self.folder.parent(), beside(""), beside(".ready"))
         else {
             return Err(failure(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 format!(
                     "{} cannot be a destination: name a folder that tarn may create",
                     self.folder.display()
@@ -475,11 +475,14 @@ impl Intent {
         dest: &Path,
         parts: &[&Manifest],
         control: &Control,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RunError> {
         if control.cancelled() {
-            return Err(failure(FailureKind::Cancelled, "abandoned before it began"));
+            return Err(failure(
+                RunErrorKind::Cancelled,
+                "abandoned before it began",
+            ));
         }
-        let conflict = |why: DestinationError| failure(FailureKind::Conflict, why.to_string());
+        let conflict = |why: DestinationError| failure(RunErrorKind::Conflict, why.to_string());
         check_destination(
             &shared.state,
             &shared.workspace,
@@ -493,7 +496,7 @@ impl Intent {
     }
 
     /// Removes what an interrupted or refused publication of tarn has left beside the destination.
-    fn tidy(&self, mover: &dyn Mover) -> Result<(), Failure> {
+    fn tidy(&self, mover: &dyn Mover) -> Result<(), RunError> {
         let remembered = self.to.memory.manifests(&self.to.folder);
         for left in [&self.ready, &exchange::aside(&self.ready)] {
             dispose(left, &remembered, self.to.remedy, mover)?;
@@ -505,7 +508,7 @@ impl Intent {
     ///
     /// # Errors
     /// When it cannot be noted.
-    pub fn confirm(&mut self, manifests: &[Manifest]) -> Result<(), Failure> {
+    pub fn confirm(&mut self, manifests: &[Manifest]) -> Result<(), RunError> {
         let made = united(&manifests.iter().collect::<Vec<_>>())?;
         if first_difference(&made, &self.declared).is_some() {
             let Destination { folder, memory, .. } = &self.to;
@@ -520,7 +523,7 @@ impl Intent {
     ///
     /// # Errors
     /// `Conflict` when it holds something of somebody else's.
-    pub fn publish(&self, mover: &dyn Mover) -> Result<(), Failure> {
+    pub fn publish(&self, mover: &dyn Mover) -> Result<(), RunError> {
         let Destination {
             folder,
             memory,
@@ -533,7 +536,7 @@ impl Intent {
                  put there or that were changed since ({why}); move them away, then {remedy}",
                 folder.display()
             );
-            failure(FailureKind::Conflict, text)
+            failure(RunErrorKind::Conflict, text)
         };
         let there = memory.replaceable(folder, mover);
         let Some(old) = there.map_err(refused)? else {
@@ -566,7 +569,7 @@ impl Intent {
     ///
     /// # Errors
     /// When that cannot be written; the declared content is remembered.
-    pub fn fulfil(self, manifests: &[Manifest]) -> Result<(), Failure> {
+    pub fn fulfil(self, manifests: &[Manifest]) -> Result<(), RunError> {
         let trees: Vec<&Manifest> = manifests.iter().collect();
         let Destination { folder, memory, .. } = &self.to;
         memory.write(&memory.known, &united(&trees)?, folder)?;
@@ -585,8 +588,8 @@ impl Intent {
     }
 }
 
-fn united(trees: &[&Manifest]) -> Result<Manifest, Failure> {
-    merge::merge(trees).map_err(|c| failure(FailureKind::Conflict, c.to_string()))
+fn united(trees: &[&Manifest]) -> Result<Manifest, RunError> {
+    merge::merge(trees).map_err(|c| failure(RunErrorKind::Conflict, c.to_string()))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{Control, MoverError, ObjectStoreError};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::id::TierRef;
 use tarn_types::key::DataKey;
 use tarn_types::layout::{ERASE, TierDir, drained_area};
@@ -38,7 +38,7 @@ const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) fn inventory(
     shared: &DataContext,
     wanted: &[(PartRef, StoreKey, Place)],
-) -> Result<Vec<(PartRef, Place)>, Failure> {
+) -> Result<Vec<(PartRef, Place)>, RunError> {
     let mut seen_of = InventoryCache::default();
     let mut found = Vec::new();
     // Replicas of earlier runs have other names: the keys show which of them are sealed.
@@ -89,13 +89,13 @@ pub(crate) fn inventory(
 ///
 /// # Errors
 /// When it is in an object store that gives no answer.
-fn seen<T>(at: &Path, looked: Result<T, MoverError>) -> Result<Option<T>, Failure> {
+fn seen<T>(at: &Path, looked: Result<T, MoverError>) -> Result<Option<T>, RunError> {
     match looked {
         Ok(seen) => Ok(Some(seen)),
         Err(e) => {
-            let says =
-                e.refused == Some(ObjectStoreError::Missing) || e.failure.kind != FailureKind::Io;
-            match is_object(at) && !says {
+            let is_certain =
+                e.refused == Some(ObjectStoreError::Missing) || e.failure.kind != RunErrorKind::Io;
+            match is_object(at) && !is_certain {
                 true => Err(unknown(at, &e.failure)),
                 false => Ok(None),
             }
@@ -103,19 +103,19 @@ fn seen<T>(at: &Path, looked: Result<T, MoverError>) -> Result<Option<T>, Failur
     }
 }
 
-fn is_there(shared: &DataContext, replica: &Path) -> Result<bool, Failure> {
+fn is_there(shared: &DataContext, replica: &Path) -> Result<bool, RunError> {
     let there = shared.is_there(replica);
     there.map_err(|failure| unknown(replica, &failure))
 }
 
-fn unknown(at: &Path, failure: &Failure) -> Failure {
+fn unknown(at: &Path, failure: &RunError) -> RunError {
     let text = format!(
         "it is not known what is left at {}: {}; nothing was started or removed: `tarn resume`, or `tarn run` again, when the store \
          answers",
         at.display(),
         failure.message
     );
-    Failure {
+    RunError {
         kind: failure.kind,
         message: text,
     }
@@ -127,7 +127,7 @@ fn manifest_of(
     key: &StoreKey,
     place: &Place,
     seal: Option<&Arc<DataKey>>,
-) -> Result<Option<Manifest>, Failure> {
+) -> Result<Option<Manifest>, RunError> {
     if let Ok(manifest) = shared.manifest(key) {
         return Ok(Some(manifest));
     }
@@ -168,10 +168,10 @@ fn holds(
     manifest: &Manifest,
     seal: Option<&Arc<DataKey>>,
     seen_of: &mut InventoryCache,
-) -> Result<bool, Failure> {
+) -> Result<bool, RunError> {
     let listings = &mut seen_of.listings;
     // Folders that hold a whole version: listed once for all of their parts.
-    let mut listed = |folder: &Path| -> Result<bool, Failure> {
+    let mut listed = |folder: &Path| -> Result<bool, RunError> {
         let listed = match listings.entry(resolve(folder)) {
             Slot::Occupied(slot) => slot.into_mut(),
             Slot::Vacant(slot) => {
@@ -305,7 +305,7 @@ pub(crate) fn clean(shared: &DataContext, stays: Stays<'_>) -> Cleaned {
         if let Some(keys) = &shared.keys {
             keys.protect(cleaner.stays.staying.protected.iter().map(|p| key_of(p)));
         }
-        if let Err(Failure { message, .. }) = shared.forget_keys() {
+        if let Err(RunError { message, .. }) = shared.forget_keys() {
             cleaner.done.trouble.push(message);
         }
     }
@@ -326,7 +326,7 @@ fn roots(shared: &DataContext) -> BTreeMap<PathBuf, TierRef> {
 impl Cleaner<'_> {
     fn remove(&mut self, path: &Path) {
         if let Err(MoverError {
-            failure: Failure { message, .. },
+            failure: RunError { message, .. },
             ..
         }) = self.shared.mover.remove(path)
         {
@@ -422,7 +422,7 @@ impl Cleaner<'_> {
         let area = drained_area(external, &self.shared.workspace);
         let all = match drained::entries(&area, &*self.shared.mover) {
             Ok(all) => all,
-            Err(Failure { message, .. }) => {
+            Err(RunError { message, .. }) => {
                 self.done.trouble.push(message);
                 return;
             }
@@ -441,7 +441,7 @@ impl Cleaner<'_> {
                 && !is_protected(&self.protected, &path)
             {
                 let (workspace, mover) = (&self.shared.workspace, &*self.shared.mover);
-                if let Err(Failure { message, .. }) = remove_drained(&path, workspace, mover) {
+                if let Err(RunError { message, .. }) = remove_drained(&path, workspace, mover) {
                     self.done.trouble.push(message);
                 }
                 self.done.removed.push(path);

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use tarn_ports::Control;
-use tarn_types::event::{Event, FailureKind};
+use tarn_types::event::{Event, RunErrorKind};
 use tarn_types::id::{DataId, InstanceId, TierRef, TransferId};
 use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
 
@@ -275,7 +275,7 @@ fn perform(shared: &DataContext, job: &DataJob, control: &Arc<Control>) -> Optio
 
 fn broken(job: &DataJob) -> Option<Event> {
     let why = failure(
-        FailureKind::Io,
+        RunErrorKind::Io,
         "an error inside tarn; please report it with the lines above on stderr",
     );
     Some(match job {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tarn_ports::{Control, Mover};
-use tarn_types::event::{Event, Failure, FailureKind};
+use tarn_types::event::{Event, RunError, RunErrorKind};
 use tarn_types::hash::{Hash, Hasher};
 use tarn_types::id::DataId;
 use tarn_types::layout::StateDir;
@@ -61,11 +61,11 @@ fn try_list(
     shared: &DataContext,
     data: DataId,
     control: &Control,
-) -> Result<Vec<PartInfo>, Failure> {
+) -> Result<Vec<PartInfo>, RunError> {
     let dataset = shared.dataset(data)?;
     let source = dataset.source.as_deref().ok_or_else(|| {
         failure(
-            FailureKind::Io,
+            RunErrorKind::Io,
             format!("dataset `{}` has no source", dataset.name),
         )
     })?;
@@ -76,18 +76,18 @@ fn try_list(
     let root = resolve(source);
     let mut tree = shared.mover.list_source(&root, control)?;
     let stamps = stamps(&root, &tree);
-    let said: Vec<Option<Hash>> = tree.entries.iter().map(hash_of).collect();
+    let listed_hashes: Vec<Option<Hash>> = tree.entries.iter().map(hash_of).collect();
     let file = memory_file(shared, &dataset.name);
     let touched = fill_hashes(&mut tree, &stamps, &file, &root);
     if shared.reusable.load(Ordering::Relaxed) {
         look_again(shared, data, &mut tree, &touched, control);
     }
-    let signature = signature(shared, source, &tree, (&stamps, &said), now);
+    let signature = signature(shared, source, &tree, (&stamps, &listed_hashes), now);
     let parts = merge::partition(&tree, dataset.partition, dataset.scatter.as_ref())
-        .map_err(|e| failure(FailureKind::Io, format!("dataset `{}`: {e}", dataset.name)))?;
+        .map_err(|e| failure(RunErrorKind::Io, format!("dataset `{}`: {e}", dataset.name)))?;
     if parts.len() > tarn_types::bounds::MAX_PARTS {
         return Err(failure(
-            FailureKind::Io,
+            RunErrorKind::Io,
             format!(
                 "dataset `{}` has {} entries, more than the {} that a version may be divided into",
                 dataset.name,
@@ -135,11 +135,11 @@ pub(crate) fn list_again(
     data: DataId,
     (class, key): (&PartClass, &StoreKey),
     control: &Control,
-) -> Result<Manifest, Failure> {
+) -> Result<Manifest, RunError> {
     let dataset = shared.dataset(data)?;
     let gone = || {
         let text = format!("the source of dataset `{}` has changed", dataset.name);
-        failure(FailureKind::SourceChanged, text)
+        failure(RunErrorKind::SourceChanged, text)
     };
     let source = dataset.source.as_deref().ok_or_else(gone)?;
     let tree = shared.mover.list_source(&resolve(source), control)?;
@@ -175,7 +175,7 @@ pub(crate) fn part_info(
 ///
 /// # Errors
 /// When it cannot be used: the reason, and where to look.
-pub fn check_source(dataset: &str, source: &Path) -> Result<(), Failure> {
+pub fn check_source(dataset: &str, source: &Path) -> Result<(), RunError> {
     let status = std::fs::metadata(source).map_err(|e| {
         let why = why_unreadable(source, &e);
         let name = source.to_string_lossy();
@@ -184,10 +184,10 @@ pub fn check_source(dataset: &str, source: &Path) -> Result<(), Failure> {
                 "the source of dataset `{dataset}` does not exist: {name}; `source` takes no patterns: name the folder in \
                  [data.{dataset}], and its files in the step, as in `in = [\"{dataset}/FILE\"]`"
             );
-            return failure(FailureKind::Io, text);
+            return failure(RunErrorKind::Io, text);
         }
         failure(
-            FailureKind::Io,
+            RunErrorKind::Io,
             format!(
                 "the source of dataset `{dataset}` does not exist or cannot be read: {}: {why}; check `source` in \
                  [data.{dataset}]{}",
@@ -201,7 +201,7 @@ pub fn check_source(dataset: &str, source: &Path) -> Result<(), Failure> {
         .then(|| why_not_copied(source, status.len()));
     match why.flatten() {
         Some(why) => Err(failure(
-            FailureKind::Io,
+            RunErrorKind::Io,
             format!("the source of dataset `{dataset}` cannot be copied: {why}"),
         )),
         None => Ok(()),
@@ -281,7 +281,7 @@ fn signature(
     shared: &RunFacts,
     source: &Path,
     tree: &Manifest,
-    (stamps, said): (&[Option<Stamp>], &[Option<Hash>]),
+    (stamps, listed_hashes): (&[Option<Stamp>], &[Option<Hash>]),
     now: i64,
 ) -> Hash {
     let mut h = Hasher::new();
@@ -289,7 +289,7 @@ fn signature(
         .field(source.as_os_str().as_encoded_bytes());
     let young = settled_before(source, now);
     let mut racy = false;
-    for ((e, stamp), said) in tree.entries.iter().zip(stamps).zip(said) {
+    for ((e, stamp), listed_hash) in tree.entries.iter().zip(stamps).zip(listed_hashes) {
         let (kind, size) = match &e.kind {
             EntryKind::Directory => (0, 0),
             EntryKind::File { size, .. } => (1, *size),
@@ -309,7 +309,7 @@ fn signature(
         if let Some(s) = stamp {
             h.field(&s.changed.to_le_bytes()).number(s.inode);
         }
-        if let Some(hash) = said {
+        if let Some(hash) = listed_hash {
             h.field(&hash.0.to_le_bytes());
         }
     }
@@ -411,7 +411,7 @@ pub fn look_at_source(
     dataset: &Dataset,
     reading: RereadScope,
     mover: &dyn Mover,
-) -> Result<SourceLook, Failure> {
+) -> Result<SourceLook, RunError> {
     let control = Control::default();
     let root = resolve(dataset.source.as_deref().unwrap_or(Path::new("")));
     let mut tree = mover.list_source(&root, &control)?;
@@ -432,7 +432,7 @@ pub fn look_at_source(
             _ => None,
         });
         if let Some(why) = why {
-            return Err(failure(FailureKind::Io, why));
+            return Err(failure(RunErrorKind::Io, why));
         }
     }
     let name = |path: &[u8]| String::from_utf8_lossy(path).into_owned();

@@ -15,7 +15,7 @@ use tarn_ports::{
     Arrivals, Control, CopyJob, CopyReport, CopySource, DeliveryJob, Follow, MoverError, Over,
     Peers,
 };
-use tarn_types::event::{Event, Failure, FailureKind};
+use tarn_types::event::{Event, RunError, RunErrorKind};
 use tarn_types::hash::Hash;
 use tarn_types::id::TierRef;
 use tarn_types::layout::source_part;
@@ -36,20 +36,20 @@ struct PartTransferOutput {
 
 /// Why a transfer has failed, and the part that is to blame, if one is: its replica was found damaged.
 struct PartTransferError {
-    failure: Failure,
+    failure: RunError,
     damaged: Option<PartRef>,
 }
 
 impl PartTransferError {
     /// The error of one part alone.
-    fn of(part: PartRef, failure: Failure) -> Self {
-        let damaged = (failure.kind == FailureKind::Corrupt).then_some(part);
+    fn of(part: PartRef, failure: RunError) -> Self {
+        let damaged = (failure.kind == RunErrorKind::Corrupt).then_some(part);
         Self { failure, damaged }
     }
 }
 
-impl From<Failure> for PartTransferError {
-    fn from(failure: Failure) -> Self {
+impl From<RunError> for PartTransferError {
+    fn from(failure: RunError) -> Self {
         Self {
             failure,
             damaged: None,
@@ -70,14 +70,14 @@ pub(crate) fn run(shared: &DataContext, t: &Transfer, control: &Arc<Control>) ->
     let began = Instant::now();
     let result = find_parts(shared, t, control).and_then(|mut parts| {
         if control.cancelled() {
-            return Err(failure(FailureKind::Cancelled, "abandoned before it began").into());
+            return Err(failure(RunErrorKind::Cancelled, "abandoned before it began").into());
         }
         let total = parts.iter().map(|p| p.manifest.bytes()).sum();
         shared.progress.moving(t.id, t.data, t.kind, total, control);
         match &t.to {
             Place::External(dest) => deliver_tree(shared, t, &mut parts, dest, control),
             Place::Node(_) | Place::Drained => make_replicas(shared, t, &mut parts, control),
-            Place::Source => Err(failure(FailureKind::Io, "a source is never written").into()),
+            Place::Source => Err(failure(RunErrorKind::Io, "a source is never written").into()),
         }
     });
     shared.progress.moved(t.id);
@@ -221,7 +221,7 @@ fn make_replica(
     if matches!(t.to, Place::Node(_)) {
         let _ = untouched::mark(&dest, MarkValidity::ThisBoot);
     }
-    let stored = shared.mover.stored(&dest).map_err(Failure::from)?;
+    let stored = shared.mover.stored(&dest).map_err(RunError::from)?;
     if let Some(claim) = &mut claim {
         claim.arrived(&part.key, stored);
     }
@@ -275,7 +275,7 @@ fn drain_objects(
         let what = "the data that was put there lacks entries of the part";
         return Err(PartTransferError::of(
             part.order.part,
-            failure(FailureKind::Corrupt, what),
+            failure(RunErrorKind::Corrupt, what),
         ));
     }
     let manifest = match &seal {
@@ -395,7 +395,7 @@ fn record_arrivals(
 ) -> Result<PartTransferOutput, PartTransferError> {
     if report.manifests.len() != parts.len() {
         let why = "the mover reported fewer trees than it was given";
-        return Err(failure(FailureKind::Io, why).into());
+        return Err(failure(RunErrorKind::Io, why).into());
     }
     let stored = report.manifests.iter().map(stored_estimate).collect();
     let mut hashes = Vec::new();
@@ -431,7 +431,7 @@ fn copy(
     run: &dyn Fn(Vec<CopySource>) -> Result<CopyReport, MoverError>,
 ) -> Result<CopyReport, MoverError> {
     let sources = |parts: &[PendingPartTransfer<'_>]| {
-        let sources: Result<_, Failure> = parts.iter().map(|p| source_of(shared, p)).collect();
+        let sources: Result<_, RunError> = parts.iter().map(|p| source_of(shared, p)).collect();
         sources.map_err(|f| MoverError::new(f.kind, f.message))
     };
     let first = run(sources(parts)?);
@@ -440,7 +440,7 @@ fn copy(
     };
     match first {
         Err(MoverError { failure: f, .. })
-            if f.kind == FailureKind::Corrupt && parts.iter().any(&remembered) =>
+            if f.kind == RunErrorKind::Corrupt && parts.iter().any(&remembered) =>
         {
             for part in parts.iter_mut().filter(|p| remembered(p)) {
                 forget(shared, part.order.part.data);
@@ -456,7 +456,7 @@ fn copy(
     }
 }
 
-fn source_of(shared: &DataContext, part: &PendingPartTransfer<'_>) -> Result<CopySource, Failure> {
+fn source_of(shared: &DataContext, part: &PendingPartTransfer<'_>) -> Result<CopySource, RunError> {
     if let Place::Node(tier_ref) = part.order.from
         && !shared.own.has(tier_ref.node)
     {
@@ -487,7 +487,7 @@ fn source_of(shared: &DataContext, part: &PendingPartTransfer<'_>) -> Result<Cop
             let dataset = shared.dataset(part.order.part.data)?;
             let source = dataset.source.as_deref().ok_or_else(|| {
                 failure(
-                    FailureKind::Io,
+                    RunErrorKind::Io,
                     format!("dataset `{}` has no source", dataset.name),
                 )
             })?;
@@ -525,10 +525,10 @@ fn source_of(shared: &DataContext, part: &PendingPartTransfer<'_>) -> Result<Cop
     })
 }
 
-fn peers(shared: &DataContext, tier_ref: TierRef) -> Result<&dyn Peers, Failure> {
+fn peers(shared: &DataContext, tier_ref: TierRef) -> Result<&dyn Peers, RunError> {
     shared.peers.as_deref().ok_or_else(|| {
         failure(
-            FailureKind::Io,
+            RunErrorKind::Io,
             format!(
                 "node {} is another machine's, and none can be reached from here",
                 tier_ref.node
@@ -550,7 +550,7 @@ fn replica_paths(
     shared: &DataContext,
     to: &Place,
     key: &StoreKey,
-) -> Result<(PathBuf, PathBuf), Failure> {
+) -> Result<(PathBuf, PathBuf), RunError> {
     let (dest, staging) = match to {
         Place::Node(tier_ref) => {
             let dir = shared.tier_dir(*tier_ref)?;
@@ -595,7 +595,7 @@ fn await_known_content(
     part: &mut PendingPartTransfer<'_>,
     read: &Manifest,
     control: &Control,
-) -> Result<(), Failure> {
+) -> Result<(), RunError> {
     let until = Instant::now() + PUBLISH_TIMEOUT;
     let known = loop {
         let manifest = shared.manifest(&part.key)?;
@@ -604,19 +604,19 @@ fn await_known_content(
         }
         if control.cancelled() {
             return Err(failure(
-                FailureKind::Cancelled,
+                RunErrorKind::Cancelled,
                 "the transfer was cancelled",
             ));
         }
         if Instant::now() >= until {
             let why = "the copy that it was read from was not completed";
-            return Err(failure(FailureKind::Io, why));
+            return Err(failure(RunErrorKind::Io, why));
         }
         std::thread::sleep(POLL_INTERVAL);
     };
     if known.hash() != read.hash() {
         let why = "the data that arrived differs from the copy that it was read from";
-        return Err(failure(FailureKind::Corrupt, why));
+        return Err(failure(RunErrorKind::Corrupt, why));
     }
     part.manifest = known;
     Ok(())
@@ -629,13 +629,13 @@ fn record_arrival(
     manifest: Manifest,
     began: i64,
     to: &Place,
-) -> Result<Hash, Failure> {
+) -> Result<Hash, RunError> {
     let hash = manifest
         .hash()
         .or_else(|| part.manifest.hash())
         .ok_or_else(|| {
             failure(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 format!("part {} was copied without being hashed", part.order.part),
             )
         })?;
@@ -643,7 +643,7 @@ fn record_arrival(
     let recorded = recorded.and_then(|hashes| hashes.get(&part.key).copied());
     if part.order.from == Place::Source && recorded.is_some_and(|recorded| recorded != hash) {
         let why = "the source holds something else than this run has read of it before";
-        return Err(failure(FailureKind::SourceChanged, why));
+        return Err(failure(RunErrorKind::SourceChanged, why));
     }
     if part.order.from == Place::Source {
         remember(shared, part.order.part.data, &manifest, began);
@@ -676,14 +676,14 @@ fn classify_error(
     } = error;
     let found = tree.and_then(|at| parts.get(at));
     match failure.kind {
-        FailureKind::Io if vanished() => {
-            failure.kind = FailureKind::SourceChanged;
+        RunErrorKind::Io if vanished() => {
+            failure.kind = RunErrorKind::SourceChanged;
             failure.message.push_str(
                 "; the source vanished while it was read: bring it back, then `tarn resume`",
             );
         }
-        FailureKind::SourceChanged if found.is_some_and(|p| !is_source(p)) => {
-            failure.kind = FailureKind::Corrupt;
+        RunErrorKind::SourceChanged if found.is_some_and(|p| !is_source(p)) => {
+            failure.kind = RunErrorKind::Corrupt;
         }
         _ => {}
     }

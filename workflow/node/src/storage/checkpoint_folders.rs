@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_ports::MoverError;
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::id::{InstanceId, TierRef};
 use tarn_types::layout::TierDir;
 use tarn_types::part::StoreKey;
@@ -58,10 +58,10 @@ impl CheckpointFolders {
         shared: &RunFacts,
         id: InstanceId,
         tier_ref: TierRef,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RunError> {
         let step = shared.workflow.steps.get(id.step.at());
         let step =
-            step.ok_or_else(|| failure(FailureKind::Launch, "the workflow has no such step"))?;
+            step.ok_or_else(|| failure(RunErrorKind::Launch, "the workflow has no such step"))?;
         Self::named(shared, format!("{}-{}", step.name, id.index), tier_ref)
     }
 
@@ -70,7 +70,7 @@ impl CheckpointFolders {
         shared: &RunFacts,
         instance: String,
         tier_ref: TierRef,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RunError> {
         let tier = shared.tier_dir(tier_ref)?.checkpoints().join(&shared.run);
         Ok(Self {
             name: format!("{}.{instance}", shared.run),
@@ -88,7 +88,7 @@ impl CheckpointFolders {
             .unwrap_or_default()
     }
 
-    pub(crate) fn make(&self, from: CheckpointMethod) -> Result<(), Failure> {
+    pub(crate) fn make(&self, from: CheckpointMethod) -> Result<(), RunError> {
         if from == CheckpointMethod::Phx {
             let memory = own_memory();
             make_private_folder(&memory).map_err(|e| io_failure("use the folder", &memory, &e))?;

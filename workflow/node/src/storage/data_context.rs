@@ -15,7 +15,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use tarn_ports::{Control, Mover, MoverError, Peers, Progress};
 use tarn_types::checkpoint::CheckpointId;
-use tarn_types::event::{Event, Failure, FailureKind};
+use tarn_types::event::{Event, RunError, RunErrorKind};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, TierRef};
 use tarn_types::key::DataKey;
@@ -31,7 +31,7 @@ pub(crate) enum NodeLoopEvent {
     /// The outcome of an action.
     Outcome(Event),
     /// Something that happened by itself.
-    News(Event),
+    Notification(Event),
     /// Nothing but: look around.
     Wake,
 }
@@ -76,7 +76,7 @@ impl DataContext {
     }
 
     /// The keys that the parts of a dataset are sealed with on the nodes, if they are.
-    fn keys_of(&self, data: DataId) -> Result<Option<(&Dataset, &DataKeys)>, Failure> {
+    fn keys_of(&self, data: DataId) -> Result<Option<(&Dataset, &DataKeys)>, RunError> {
         let dataset = self.dataset(data)?;
         if !dataset.encrypt {
             return Ok(None);
@@ -86,7 +86,7 @@ impl DataContext {
                 "dataset `{}` is encrypted, and no key is at hand",
                 dataset.name
             );
-            failure(FailureKind::Io, message)
+            failure(RunErrorKind::Io, message)
         })?;
         Ok(Some((dataset, keys)))
     }
@@ -96,7 +96,7 @@ impl DataContext {
         &self,
         data: DataId,
         part: &StoreKey,
-    ) -> Result<Option<Arc<DataKey>>, Failure> {
+    ) -> Result<Option<Arc<DataKey>>, RunError> {
         let keys = self.keys_of(data)?;
         keys.map(|(d, keys)| keys.get(&d.name, part)).transpose()
     }
@@ -106,14 +106,14 @@ impl DataContext {
         &self,
         data: DataId,
         part: &StoreKey,
-    ) -> Result<Option<Arc<DataKey>>, Failure> {
+    ) -> Result<Option<Arc<DataKey>>, RunError> {
         let keys = self.keys_of(data)?;
         keys.map(|(d, keys)| keys.make(&d.name, part)).transpose()
     }
 
     /// The key of a part is forgotten if no replica of it is left. Of several worlds none knows that by itself:
     /// [`Self::forget_gone`].
-    pub(crate) fn forget_key(&self, part: &StoreKey) -> Result<(), Failure> {
+    pub(crate) fn forget_key(&self, part: &StoreKey) -> Result<(), RunError> {
         match (&self.own, self.part_of(part)) {
             (OwnedNodes::All, Some(known)) => self.forget_gone(known.data, part),
             _ => Ok(()),
@@ -121,7 +121,7 @@ impl DataContext {
     }
 
     /// The same, of a part of which no other world has a replica.
-    pub(crate) fn forget_gone(&self, data: DataId, part: &StoreKey) -> Result<(), Failure> {
+    pub(crate) fn forget_gone(&self, data: DataId, part: &StoreKey) -> Result<(), RunError> {
         match (self.dataset(data)?, &self.keys) {
             (dataset, Some(keys)) if dataset.encrypt && !self.is_somewhere(part) => {
                 keys.forget(&dataset.name, part)
@@ -131,7 +131,7 @@ impl DataContext {
     }
 
     /// The keys of all parts that have neither a replica nor a manifest any more are forgotten.
-    pub(crate) fn forget_keys(&self) -> Result<(), Failure> {
+    pub(crate) fn forget_keys(&self) -> Result<(), RunError> {
         let described = |part: &StoreKey| self.manifest_file(part).exists();
         let needed = |part: &StoreKey| described(part) || self.is_somewhere(part);
         self.keys.as_ref().map_or(Ok(()), |keys| keys.keep(needed))
@@ -139,7 +139,7 @@ impl DataContext {
 
     /// The keys of what this run has made or brought, and of which no replica is left, are forgotten. Of several worlds the one without
     /// nodes forgets those of parts that nothing describes any more: such as an attempt has begun that was not to be.
-    pub(crate) fn forget_own_keys(&self) -> Result<(), Failure> {
+    pub(crate) fn forget_own_keys(&self) -> Result<(), RunError> {
         match &self.own {
             OwnedNodes::All => {}
             OwnedNodes::Some(_) if self.is_home() => return self.forget_keys(),
@@ -168,7 +168,7 @@ impl DataContext {
     }
 
     /// Whether the folder of a replica is there.
-    pub(crate) fn is_there(&self, replica: &Path) -> Result<bool, Failure> {
+    pub(crate) fn is_there(&self, replica: &Path) -> Result<bool, RunError> {
         match is_object(replica) {
             true => is_there(replica, &self.workspace, &*self.mover),
             false => Ok(is_folder(replica)),
@@ -206,7 +206,7 @@ impl DataContext {
     }
 
     /// The path of a part's replica on a node's tier.
-    pub(crate) fn replica(&self, tier_ref: TierRef, key: &StoreKey) -> Result<PathBuf, Failure> {
+    pub(crate) fn replica(&self, tier_ref: TierRef, key: &StoreKey) -> Result<PathBuf, RunError> {
         match self.others_at(tier_ref, key) {
             Some(folder) => Ok(folder),
             None => Ok(self.tier_dir(tier_ref)?.part(key)),
@@ -235,11 +235,11 @@ impl DataContext {
     }
 
     /// Class and key of a part that was listed, committed or made known.
-    pub(crate) fn known(&self, part: &PartRef) -> Result<(PartClass, StoreKey), Failure> {
+    pub(crate) fn known(&self, part: &PartRef) -> Result<(PartClass, StoreKey), RunError> {
         let parts = self.parts.lock().ok();
         parts.and_then(|p| p.get(part).cloned()).ok_or_else(|| {
             failure(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 format!(
                     "part {part} has never been seen by this run; `tarn resume` starts from the log"
                 ),
@@ -253,11 +253,11 @@ impl DataContext {
         tier_ref: TierRef,
         bytes: u64,
         cancelled: &dyn Fn() -> bool,
-    ) -> Result<Reservation<'_>, Failure> {
+    ) -> Result<Reservation<'_>, RunError> {
         self.ledgers.make_way(tier_ref, bytes, &*self.mover);
         if self.report_kept(tier_ref, bytes) {
             return Err(failure(
-                FailureKind::Cancelled,
+                RunErrorKind::Cancelled,
                 "data that is kept from earlier runs takes the space that was planned for it; tarn looks for a node again",
             ));
         }
@@ -277,19 +277,19 @@ impl DataContext {
         while let Some((at, part, key)) = self.ledgers.in_the_way_of(tier_ref, bytes) {
             let at = Place::Node(at);
             let gone = self.evict(part, &key, &at);
-            self.deliver(NodeLoopEvent::News(gone));
+            self.deliver(NodeLoopEvent::Notification(gone));
         }
     }
 
     /// Reports replicas kept from earlier runs to the engine, if they are in the way of `bytes` more and were not reported
     /// before.
     fn report_kept(&self, tier_ref: TierRef, bytes: u64) -> bool {
-        let Some(news) = self.ledgers.kept_in_the_way(tier_ref, bytes) else {
+        let Some(capacities) = self.ledgers.kept_in_the_way(tier_ref, bytes) else {
             return false;
         };
-        for (tier_ref, bytes) in news {
-            self.deliver(NodeLoopEvent::News(Event::Capacity {
-                spot: tier_ref,
+        for (tier_ref, bytes) in capacities {
+            self.deliver(NodeLoopEvent::Notification(Event::Capacity {
+                tier_ref: tier_ref,
                 bytes,
             }));
         }

@@ -4,7 +4,7 @@ use crate::storage::store;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tarn_ports::{Control, Mover, MoverError, ObjectStoreError};
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 use tarn_types::layout::tree;
 use tarn_types::object::is_object;
 
@@ -12,7 +12,7 @@ use tarn_types::object::is_object;
 ///
 /// # Errors
 /// When the object store gives no answer.
-pub fn is_there(path: &Path, workspace: &str, mover: &dyn Mover) -> Result<bool, Failure> {
+pub fn is_there(path: &Path, workspace: &str, mover: &dyn Mover) -> Result<bool, RunError> {
     match is_object(path) {
         true => Ok(mover.is_delivered(path, workspace, &Control::default())?),
         false => Ok(path.exists()),
@@ -23,7 +23,7 @@ pub fn is_there(path: &Path, workspace: &str, mover: &dyn Mover) -> Result<bool,
 ///
 /// # Errors
 /// When something may still be there.
-pub fn remove_drained(part: &Path, workspace: &str, mover: &dyn Mover) -> Result<(), Failure> {
+pub fn remove_drained(part: &Path, workspace: &str, mover: &dyn Mover) -> Result<(), RunError> {
     if is_object(part) {
         return Ok(mover.withdraw(part, workspace, true, &Control::default())?);
     }
@@ -34,7 +34,7 @@ pub fn remove_drained(part: &Path, workspace: &str, mover: &dyn Mover) -> Result
 }
 
 /// The parts in an area, whole or not.
-pub(crate) fn entries(area: &Path, mover: &dyn Mover) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn entries(area: &Path, mover: &dyn Mover) -> Result<Vec<PathBuf>, RunError> {
     if !is_object(area) {
         return Ok(store::entries(area));
     }

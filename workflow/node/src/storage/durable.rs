@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 use tarn_types::layout::TierDir;
 use tarn_types::workflow::Keep;
 
 /// Replicas of this world's nodes that outlive the run, with what describes them.
-pub(crate) fn sync_kept(shared: &RunFacts) -> Result<(), Failure> {
+pub(crate) fn sync_kept(shared: &RunFacts) -> Result<(), RunError> {
     let is_kept = |keep: Keep| matches!(keep, Keep::For(_) | Keep::Forever);
     if !shared.workflow.data.iter().any(|d| is_kept(d.keep)) {
         return Ok(());
@@ -29,7 +29,7 @@ pub(crate) fn sync_kept(shared: &RunFacts) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When a file system could not write something.
-pub fn sync_file_systems<'a>(places: impl Iterator<Item = &'a Path>) -> Result<(), Failure> {
+pub fn sync_file_systems<'a>(places: impl Iterator<Item = &'a Path>) -> Result<(), RunError> {
     let mut synced = BTreeSet::new();
     for place in places {
         let mut sync = || -> std::io::Result<()> {

@@ -11,7 +11,7 @@ use tarn_seal::SealError;
 use tarn_seal::ring::KeyRing;
 use tarn_seal::wrap::{WRAPPED, WrappedKeyOwner, wrapped_by};
 use tarn_sys::private::{publish, random, wipe};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::key::{DataKey, KEY_BYTES, KeyId};
 use tarn_types::layout::StateDir;
 use tarn_types::part::StoreKey;
@@ -132,7 +132,7 @@ impl DataKeys {
     ///
     /// # Errors
     /// `Corrupt` where there is none, or it does not open: the part must be fetched or made again.
-    pub fn get(&self, dataset: &str, part: &StoreKey) -> Result<Arc<DataKey>, Failure> {
+    pub fn get(&self, dataset: &str, part: &StoreKey) -> Result<Arc<DataKey>, RunError> {
         let mut used = self.used();
         self.find(&mut used, dataset, part)?.ok_or_else(|| {
             let message = format!(
@@ -140,7 +140,7 @@ impl DataKeys {
                  fetched or made again",
                 part.0
             );
-            failure(FailureKind::Corrupt, message)
+            failure(RunErrorKind::Corrupt, message)
         })
     }
 
@@ -148,7 +148,7 @@ impl DataKeys {
     ///
     /// # Errors
     /// When it cannot be written, or the one that is there does not open.
-    pub fn make(&self, dataset: &str, part: &StoreKey) -> Result<Arc<DataKey>, Failure> {
+    pub fn make(&self, dataset: &str, part: &StoreKey) -> Result<Arc<DataKey>, RunError> {
         let mut used = self.used();
         if let Some(key) = self.find(&mut used, dataset, part)? {
             return Ok(key);
@@ -160,7 +160,7 @@ impl DataKeys {
         let nonce = random().map_err(error)?;
         let newest = self.keys.keys.newest();
         let wrapped = newest.wrap(&key, self.owner(dataset, part), nonce);
-        let wrapped = wrapped.map_err(|e| failure(FailureKind::Io, e.to_string()))?;
+        let wrapped = wrapped.map_err(|e| failure(RunErrorKind::Io, e.to_string()))?;
         for _ in 0..TRIES {
             path.parent().map_or(Ok(()), make_folder)?;
             match publish(&path, &wrapped, false) {
@@ -184,7 +184,7 @@ impl DataKeys {
         used: &mut BTreeMap<StoreKey, Weak<DataKey>>,
         dataset: &str,
         part: &StoreKey,
-    ) -> Result<Option<Arc<DataKey>>, Failure> {
+    ) -> Result<Option<Arc<DataKey>>, RunError> {
         if let Some(key) = used.get(part).and_then(Weak::upgrade) {
             return Ok(Some(key));
         }
@@ -200,7 +200,7 @@ impl DataKeys {
                  and make the data again",
                 path.display()
             );
-            failure(FailureKind::Corrupt, message)
+            failure(RunErrorKind::Corrupt, message)
         })?;
         Ok(Some(self.share_key(used, part, key)))
     }
@@ -227,7 +227,7 @@ impl DataKeys {
     ///
     /// # Errors
     /// When it is there and cannot be removed.
-    pub fn forget(&self, dataset: &str, part: &StoreKey) -> Result<(), Failure> {
+    pub fn forget(&self, dataset: &str, part: &StoreKey) -> Result<(), RunError> {
         let used = self.used();
         let protected = self.protected.lock();
         let protected = protected.unwrap_or_else(PoisonError::into_inner);
@@ -249,7 +249,7 @@ impl DataKeys {
     ///
     /// # Errors
     /// When one is there and cannot be removed.
-    pub fn keep(&self, needed: impl Fn(&StoreKey) -> bool) -> Result<(), Failure> {
+    pub fn keep(&self, needed: impl Fn(&StoreKey) -> bool) -> Result<(), RunError> {
         let all = all_files(&self.folder).map_err(|e| io_failure("read", &self.folder, &e))?;
         for (dataset, part, _) in all {
             if !needed(&part) {
@@ -335,12 +335,12 @@ pub fn forget_key(
     workspace: &str,
     dataset: &str,
     part: &StoreKey,
-) -> Result<(), Failure> {
+) -> Result<(), RunError> {
     forget(&state.keys(workspace).join(dataset).join(&part.0))
 }
 
 /// Overwrites a part's key and removes it, and what a process that was killed has left half-written of it.
-fn forget(path: &Path) -> Result<(), Failure> {
+fn forget(path: &Path) -> Result<(), RunError> {
     for half in unfinished(path) {
         wiped(&half).map_err(|e| io_failure("remove the key", &half, &e))?;
     }

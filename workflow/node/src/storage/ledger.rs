@@ -28,7 +28,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tarn_types::cluster::Cluster;
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::id::{NodeId, TierId, TierRef};
 use tarn_types::nodes::{OwnedNodes, SpaceWaitCause};
 use tarn_types::part::StoreKey;
@@ -306,16 +306,16 @@ impl<'a> Waiter<'a> {
     }
 
     /// Why it must not wait any longer, if so.
-    fn hopeless(&self, bytes: u64) -> Option<Failure> {
+    fn hopeless(&self, bytes: u64) -> Option<RunError> {
         let mine = self.account.state.lock().ok()?;
         if mine.must_give_way() {
             return Some(failure(
-                FailureKind::Cancelled,
+                RunErrorKind::Cancelled,
                 "an older run waits for space on the same tier and goes first; this is tried again",
             ));
         }
         let dead = !mine.held_by_dead.is_empty() && self.since.elapsed() > TIMEOUT;
-        dead.then(|| failure(FailureKind::NoSpace, self.account.dead_text(&mine, bytes)))
+        dead.then(|| failure(RunErrorKind::NoSpace, self.account.dead_text(&mine, bytes)))
     }
 }
 
@@ -450,13 +450,13 @@ impl Ledgers {
         cluster: &Cluster,
         own: &OwnedNodes,
         workspace: &str,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RunError> {
         let mut accounts: Vec<TierAccount> = Vec::new();
         let mut tier_refs = BTreeMap::new();
         let mut budgets = BTreeMap::new();
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let start = tarn_sys::process::start_time(pid)
-            .ok_or_else(|| failure(FailureKind::Io, "/proc is not mounted; tarn needs it"))?;
+            .ok_or_else(|| failure(RunErrorKind::Io, "/proc is not mounted; tarn needs it"))?;
         let nodes = (0..).zip(&cluster.nodes);
         for (n, node) in nodes.filter(|(n, _)| own.has(NodeId(*n))) {
             for (t, tier) in (0..).zip(&node.tiers) {
@@ -523,10 +523,10 @@ impl Ledgers {
         tier_ref: TierRef,
         bytes: u64,
         cancelled: &dyn Fn() -> bool,
-    ) -> Result<Reservation<'_>, Failure> {
+    ) -> Result<Reservation<'_>, RunError> {
         let Some(&(at, _)) = self.tier_refs.get(&tier_ref) else {
             return Err(failure(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 format!(
                     "there is no tier {} of node {}",
                     tier_ref.tier, tier_ref.node
@@ -553,7 +553,7 @@ impl Ledgers {
                 })?;
             let too_large = || {
                 let text = format!("no tier can hold {} more", Bytes(bytes));
-                failure(FailureKind::NoSpace, text)
+                failure(RunErrorKind::NoSpace, text)
             };
             if !claimed.get() {
                 return Err(too_large());
@@ -573,7 +573,7 @@ impl Ledgers {
             }
             if cancelled() {
                 return Err(failure(
-                    FailureKind::Cancelled,
+                    RunErrorKind::Cancelled,
                     "stopped while waiting for space",
                 ));
             }
@@ -718,8 +718,8 @@ impl Ledgers {
     }
 
     /// The bytes of each tier that this run may use, if they have changed enough since the last report.
-    pub(crate) fn news(&self) -> Vec<(TierRef, u64)> {
-        let mut news = Vec::new();
+    pub(crate) fn report_capacities(&self) -> Vec<(TierRef, u64)> {
+        let mut capacities = Vec::new();
         for (at, account) in self.accounts.iter().enumerate() {
             if account.refresh().is_err() {
                 continue;
@@ -753,13 +753,13 @@ impl Ledgers {
                 let whole = capacity.saturating_sub(self.aside(*tier_ref));
                 let share = u128::from(whole) * left / u128::from(own);
                 let share = u64::try_from(share).unwrap_or(whole);
-                news.push((
+                capacities.push((
                     *tier_ref,
                     share.saturating_sub(self.counted_on(at, *tier_ref)),
                 ));
             }
         }
-        news
+        capacities
     }
 }
 

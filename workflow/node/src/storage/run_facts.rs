@@ -5,7 +5,7 @@ use crate::storage::store::{failure, read_manifest, sealed_estimate, stored_esti
 use std::path::PathBuf;
 use tarn_types::action::AttemptSpec;
 use tarn_types::cluster::{Cluster, Node, Tier};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::id::{DataId, NodeId, TierId, TierRef};
 use tarn_types::layout::{StateDir, TierDir, drained_part};
 use tarn_types::manifest::Manifest;
@@ -25,10 +25,10 @@ pub(crate) struct RunFacts {
 }
 
 impl RunFacts {
-    pub(crate) fn dataset(&self, data: DataId) -> Result<&Dataset, Failure> {
+    pub(crate) fn dataset(&self, data: DataId) -> Result<&Dataset, RunError> {
         self.workflow.data.get(data.at()).ok_or_else(|| {
             failure(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 format!("there is no dataset {data} in this workflow"),
             )
         })
@@ -53,12 +53,12 @@ impl RunFacts {
     }
 
     /// The folder of this workflow on a tier of a node.
-    pub(crate) fn tier_dir(&self, tier_ref: TierRef) -> Result<TierDir, Failure> {
+    pub(crate) fn tier_dir(&self, tier_ref: TierRef) -> Result<TierDir, RunError> {
         let node = self.cluster.nodes.get(tier_ref.node.at());
         let found = node.and_then(|n| Some((n, n.tiers.get(tier_ref.tier.at())?)));
         let (node, tier) = found.ok_or_else(|| {
             failure(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 format!(
                     "there is no tier {} of node {} in this cluster",
                     tier_ref.tier, tier_ref.node
@@ -73,7 +73,7 @@ impl RunFacts {
         &self,
         run: &AttemptSpec,
         tier_ref: TierRef,
-    ) -> Result<PathBuf, Failure> {
+    ) -> Result<PathBuf, RunError> {
         Ok(self
             .tier_dir(tier_ref)?
             .work()
@@ -92,10 +92,10 @@ impl RunFacts {
     }
 
     /// The path of a drained part.
-    pub(crate) fn drained(&self, key: &StoreKey) -> Result<PathBuf, Failure> {
+    pub(crate) fn drained(&self, key: &StoreKey) -> Result<PathBuf, RunError> {
         let external = self.workflow.external.as_deref().ok_or_else(|| {
             failure(
-                FailureKind::Io,
+                RunErrorKind::Io,
                 "the workflow has no `external` to drain to; add `external = DIR` at its top",
             )
         })?;
@@ -107,7 +107,7 @@ impl RunFacts {
         self.state.manifest(&self.workspace, key)
     }
 
-    pub(crate) fn manifest(&self, key: &StoreKey) -> Result<Manifest, Failure> {
+    pub(crate) fn manifest(&self, key: &StoreKey) -> Result<Manifest, RunError> {
         read_manifest(&self.manifest_file(key))
     }
 

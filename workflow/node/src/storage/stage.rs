@@ -8,7 +8,7 @@ use std::fs::{OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 
 /// The name of the folder in a workspace's; no node has it.
 pub(crate) const NAME: &str = "at";
@@ -25,7 +25,7 @@ pub(crate) fn folder(root: &Path, workspace: &str) -> PathBuf {
 }
 
 /// Makes what is outside: a place of each of these names.
-pub(crate) fn make(stage: &Path, names: &[String]) -> Result<(), Failure> {
+pub(crate) fn make(stage: &Path, names: &[String]) -> Result<(), RunError> {
     make_folder(stage)?;
     for name in names {
         let path = stage.join(name);

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::hash::Hash;
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
 
@@ -17,28 +17,28 @@ const BLOCK: u64 = 4096;
 const SYNC_EACH: usize = 16;
 
 /// A failure of a system call, with what was being done.
-pub(crate) fn io_failure(what: &str, path: &Path, error: &io::Error) -> Failure {
+pub(crate) fn io_failure(what: &str, path: &Path, error: &io::Error) -> RunError {
     let full = matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
     );
     let (kind, remedy) = if full {
         (
-            FailureKind::NoSpace,
+            RunErrorKind::NoSpace,
             "; free space there, then `tarn resume`",
         )
     } else {
-        (FailureKind::Io, "")
+        (RunErrorKind::Io, "")
     };
-    Failure {
+    RunError {
         kind,
         message: format!("cannot {what} {}: {error}{remedy}", path.display()),
     }
 }
 
 /// A failure of a kind.
-pub(crate) fn failure(kind: FailureKind, message: impl Into<String>) -> Failure {
-    Failure {
+pub(crate) fn failure(kind: RunErrorKind, message: impl Into<String>) -> RunError {
+    RunError {
         kind,
         message: message.into(),
     }
@@ -50,7 +50,7 @@ pub(crate) fn warn(text: &str) {
 }
 
 /// Creates a folder and its parents.
-pub(crate) fn make_folder(path: &Path) -> Result<(), Failure> {
+pub(crate) fn make_folder(path: &Path) -> Result<(), RunError> {
     std::fs::create_dir_all(path).map_err(|e| io_failure("create the folder", path, &e))
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Removes a file that may be missing.
-pub(crate) fn remove_file(path: &Path) -> Result<(), Failure> {
+pub(crate) fn remove_file(path: &Path) -> Result<(), RunError> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(io_failure("remove", path, &e)),
         _ => Ok(()),
@@ -73,11 +73,11 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), Failure> {
 }
 
 /// Reads a manifest.
-pub(crate) fn read_manifest(path: &Path) -> Result<Manifest, Failure> {
+pub(crate) fn read_manifest(path: &Path) -> Result<Manifest, RunError> {
     let bytes = std::fs::read(path).map_err(|e| io_failure("read the manifest", path, &e))?;
     Manifest::decode(&bytes).map_err(|e| {
         failure(
-            FailureKind::Corrupt,
+            RunErrorKind::Corrupt,
             format!(
                 "the manifest {} is damaged: {e}; its data must be made or read again",
                 path.display()
@@ -91,7 +91,7 @@ pub(crate) fn read_manifest(path: &Path) -> Result<Manifest, Failure> {
 pub fn write_manifests<'a>(
     items: impl IntoIterator<Item = (&'a Path, &'a Manifest)>,
     durable: bool,
-) -> Result<(), Failure> {
+) -> Result<(), RunError> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut written: Vec<TemporaryManifest<'a>> = Vec::new();
     for (path, manifest) in items {
@@ -138,7 +138,7 @@ impl Drop for TemporaryManifest<'_> {
     }
 }
 
-fn publish(mut written: Vec<TemporaryManifest<'_>>, durable: bool) -> Result<(), Failure> {
+fn publish(mut written: Vec<TemporaryManifest<'_>>, durable: bool) -> Result<(), RunError> {
     let at_once = durable && written.len() > SYNC_EACH;
     if at_once && let Some(TemporaryManifest { path, file, .. }) = written.first() {
         rustix::fs::syncfs(file).map_err(|e| io_failure("sync", path, &e.into()))?;

@@ -18,12 +18,15 @@ impl Local {
         let pause = self.shared.ledgers.pause();
         if self.looked.is_none_or(|at| at.elapsed() >= pause) {
             self.looked = Some(Instant::now());
-            let news = self.shared.ledgers.news();
-            self.ahead
-                .extend(news.into_iter().map(|(tier_ref, bytes)| Event::Capacity {
-                    spot: tier_ref,
-                    bytes,
-                }));
+            let capacities = self.shared.ledgers.report_capacities();
+            self.ahead.extend(
+                capacities
+                    .into_iter()
+                    .map(|(tier_ref, bytes)| Event::Capacity {
+                        tier_ref: tier_ref,
+                        bytes,
+                    }),
+            );
             self.give_way();
             self.give_cache_up();
         }
@@ -84,7 +87,7 @@ impl Local {
         }
         let is_last = matches!(at, Place::Node(tier_ref) if self.last_pinned.remove(&(*tier_ref, key.clone())));
         let has_other = match why {
-            Reason::MovedAway { .. } | Reason::EvictForRoom { .. } | Reason::StagedOut => !is_last,
+            Reason::MovedAway { .. } | Reason::EvictForSpace { .. } | Reason::StagedOut => !is_last,
             why => *why == Reason::Damaged,
         };
         let replica = match at {

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use tarn_ports::CapabilityError;
 use tarn_ports::{Mover, MoverError, NodeWorld, Progress, WorldError};
 use tarn_types::cluster::{Node, Tier};
-use tarn_types::event::{Failure, PriorInstance};
+use tarn_types::event::{PriorInstance, RunError};
 use tarn_types::id::TierRef;
 use tarn_types::layout::{ERASE, TierDir};
 use tarn_types::nodes::{Cleaned, Staying};
@@ -75,7 +75,7 @@ impl NodeWorld for Local {
     }
 
     fn gone(&mut self, part: PartRef, key: &StoreKey) {
-        if let Err(Failure { message, .. }) = self.shared.forget_gone(part.data, key) {
+        if let Err(RunError { message, .. }) = self.shared.forget_gone(part.data, key) {
             warn(&message);
         }
     }
@@ -142,7 +142,7 @@ impl NodeWorld for Local {
                 Some(tier_ref) => shared
                     .mover
                     .remove(folder)
-                    .map_err(Failure::from)
+                    .map_err(RunError::from)
                     .map(|()| {
                         let key = StoreKey(name.to_string_lossy().into_owned());
                         shared.ledgers.left(*tier_ref, &key);
@@ -164,7 +164,7 @@ impl NodeWorld for Local {
 }
 
 /// Has all that is removed of this workspace from the own tiers overwritten, by whoever removes it.
-fn mark(shared: &RunFacts) -> Result<(), Failure> {
+fn mark(shared: &RunFacts) -> Result<(), RunError> {
     for (_, _, tier) in shared.own_tiers() {
         let folder = tier.root.join(&shared.workspace);
         make_folder(&folder)?;

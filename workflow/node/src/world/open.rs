@@ -19,7 +19,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use tarn_ports::CapabilityError;
 use tarn_ports::{Progress, WorldError};
-use tarn_types::event::{Failure, PriorData, PriorInstance};
+use tarn_types::event::{PriorData, PriorInstance, RunError};
 use tarn_types::hash::Hash;
 use tarn_types::id::TierRef;
 use tarn_types::nodes::OwnedNodes;
@@ -31,7 +31,7 @@ pub(super) fn open_context(
     config: Config,
     deliveries: Sender<NodeLoopEvent>,
 ) -> Result<(NodeContext, Vec<PriorInstance>), WorldError> {
-    let folder = |f: Failure| WorldError(f.message);
+    let folder = |f: RunError| WorldError(f.message);
     make_folder(&config.state.manifests(&config.workspace)).map_err(folder)?;
     make_folder(&config.state.run(&config.run)).map_err(folder)?;
     let ledgers = Ledgers::open(&config.cluster, &config.own, &config.workspace).map_err(folder)?;

@@ -10,7 +10,7 @@ use tarn_ports::{CapabilityError, Mover, NodeWorld, Progress, World};
 use tarn_seal::ring::KeyRing;
 use tarn_types::action::{Action, AttemptSpec, Do, NodeReplica};
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Output, Usage};
+use tarn_types::event::{AttemptOutcome, Event, Output, RunError, RunErrorKind, Usage};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_types::layout::StateDir;
@@ -40,7 +40,7 @@ pub(crate) struct Bench {
     pub(crate) keys: Option<KeyRing>,
 }
 
-pub(crate) fn spot(node: u32) -> TierRef {
+pub(crate) fn tier_ref(node: u32) -> TierRef {
     TierRef {
         node: NodeId(node),
         tier: TierId(0),
@@ -304,7 +304,7 @@ impl Machine {
         self.local.next(Some(until)).expect("an event").1
     }
 
-    pub(crate) fn list(&mut self, data: u32) -> Result<Vec<PartInfo>, Failure> {
+    pub(crate) fn list(&mut self, data: u32) -> Result<Vec<PartInfo>, RunError> {
         self.perform(Do::List { data: DataId(data) });
         match self.next() {
             Event::SourceListed { parts, .. } => Ok(parts),
@@ -347,7 +347,7 @@ impl Machine {
         infos: &[PartInfo],
         from: &Place,
         to: &Place,
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, RunError> {
         self.order(data, version, infos, from, to);
         match self.next() {
             Event::TransferDone { bytes, hashes, .. } => {
@@ -362,7 +362,7 @@ impl Machine {
     /// Lists a source and brings all of it to a node; the replicas of a view of it.
     pub(crate) fn stage(&mut self, data: u32, node: u32) -> Vec<NodeReplica> {
         let infos = self.list(data).expect("a source");
-        let to = Place::Node(spot(node));
+        let to = Place::Node(tier_ref(node));
         self.transfer(data, 0, &infos, &Place::Source, &to)
             .expect("a transfer");
         held(data, 0, &infos, node)
@@ -394,7 +394,7 @@ impl Machine {
             },
             attempt,
             item: None,
-            nodes: nodes.iter().map(|n| spot(*n)).collect(),
+            nodes: nodes.iter().map(|n| tier_ref(*n)).collect(),
             views,
             identity: Hash::default(),
             store: format!("r1.s{step}.a{attempt}"),
@@ -430,7 +430,7 @@ pub(crate) fn held(data: u32, version: u32, infos: &[PartInfo], node: u32) -> Ve
     let one = |i: &PartInfo| NodeReplica {
         part: part_ref(data, version, i.seq),
         key: i.key.clone(),
-        spot: spot(node),
+        tier_ref: tier_ref(node),
     };
     infos.iter().map(one).collect()
 }
@@ -444,7 +444,7 @@ pub(crate) fn committed(result: (AttemptOutcome, Usage)) -> Vec<Output> {
     }
 }
 
-pub(crate) fn failed(result: (AttemptOutcome, Usage)) -> (FailureKind, String, String) {
+pub(crate) fn failed(result: (AttemptOutcome, Usage)) -> (RunErrorKind, String, String) {
     match result.0 {
         AttemptOutcome::Failed {
             failure, log_tail, ..

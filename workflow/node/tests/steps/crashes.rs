@@ -1,7 +1,7 @@
 //! A run that is killed, and what the next one finds.
 
 use crate::Test;
-use crate::bench::{Bench, committed, data, held, of_another_boot, spot, step, used};
+use crate::bench::{Bench, committed, data, held, of_another_boot, step, tier_ref, used};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -166,7 +166,7 @@ fn inventory_and_clean() {
     let part = |n: usize| {
         let info = &outputs[n].parts[0].0;
         let held = held(n as u32, 1, std::slice::from_ref(info), 0).remove(0);
-        (held.part, held.key, Place::Node(spot(0)))
+        (held.part, held.key, Place::Node(tier_ref(0)))
     };
     let dir = TierDir::new(&bench.path("tier"), "ws", "n0");
     drop(world);
@@ -178,10 +178,10 @@ fn inventory_and_clean() {
     let stranger = (
         all[0].0,
         StoreKey("r9.s9.a9.0".into()),
-        Place::Node(spot(0)),
+        Place::Node(tier_ref(0)),
     );
     let found = world.inventory(&[all[0].clone(), all[1].clone(), stranger]);
-    assert_eq!(found, [(all[0].0, Place::Node(spot(0)))]);
+    assert_eq!(found, [(all[0].0, Place::Node(tier_ref(0)))]);
     // The same size and time are seen after a reboot, when contents are read: also after another inventory, of other replicas.
     let file = dir.part(&all[0].1).join("f");
     let time = file.metadata().unwrap().modified().unwrap();
@@ -201,7 +201,7 @@ fn inventory_and_clean() {
         std::fs::create_dir_all(folder).unwrap();
         std::fs::write(folder.join("f"), "f").unwrap();
     }
-    let keep = [(all[0].1.clone(), Place::Node(spot(0)))]
+    let keep = [(all[0].1.clone(), Place::Node(tier_ref(0)))]
         .into_iter()
         .collect();
     let resumable = [StoreKey("half".into())].into_iter().collect();
@@ -216,7 +216,7 @@ fn inventory_and_clean() {
     });
     assert!(cleaned.trouble.is_empty(), "{:?}", cleaned.trouble);
     assert_eq!(cleaned.removed, [dir.part(&all[1].1), old.clone()]);
-    assert!(cleaned.aside[&spot(0)] > 0, "{:?}", cleaned.aside);
+    assert!(cleaned.aside[&tier_ref(0)] > 0, "{:?}", cleaned.aside);
     let names = |p: &Path| {
         let all = std::fs::read_dir(p).unwrap().flatten();
         all.map(|e| e.file_name().to_string_lossy().into_owned())

@@ -4,7 +4,7 @@ mod pair;
 
 use crate::Test;
 use crate::bench::{
-    Bench, Machine, committed, data, failed, held, namespaces_allowed, ranked, spot, tree, used,
+    Bench, Machine, committed, data, failed, held, namespaces_allowed, ranked, tier_ref, tree, used,
 };
 use crate::messages::{SUM, messages};
 use crate::multi::{two, whole, with_helper};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, World};
 use tarn_types::action::Do;
 use tarn_types::cluster::Host;
-use tarn_types::event::{AttemptOutcome, Event, FailureKind};
+use tarn_types::event::{AttemptOutcome, Event, RunErrorKind};
 use tarn_types::id::{InstanceId, NodeId, StepId};
 use tarn_types::layout::TierDir;
 use tarn_types::nodes::{Phase, RunningStep};
@@ -194,7 +194,7 @@ fn broadcast() {
         pair.leader().begin(0, 1, &[0, 1], vec![vec![]]);
         let ended = pair.ended();
         if !agree {
-            assert_eq!(failed(ended).0, FailureKind::Conflict);
+            assert_eq!(failed(ended).0, RunErrorKind::Conflict);
             nothing_left(&bench, false);
             continue;
         }
@@ -214,7 +214,7 @@ fn conflict() {
     let mut pair = Pair::new(&bench);
     pair.leader().begin(0, 1, &[0, 1], vec![vec![]]);
     let (kind, message, _) = failed(pair.ended());
-    assert_eq!(kind, FailureKind::Conflict);
+    assert_eq!(kind, RunErrorKind::Conflict);
     for word in ["`same`", "`n0`", "`n1`"] {
         assert!(message.contains(word), "{message}");
     }
@@ -241,7 +241,7 @@ fn single() {
     else {
         panic!("{ended:?}");
     };
-    assert_eq!(outputs[0].parts[0].1, [spot(0)]);
+    assert_eq!(outputs[0].parts[0].1, [tier_ref(0)]);
     assert_eq!((undeclared.files, undeclared.bytes), (2, 5));
     assert_eq!(undeclared.names, ["left-0", "left-1"]);
     nothing_left(&bench, true);
@@ -418,7 +418,7 @@ fn time_limit() {
     bench.workflow.steps[0].time = Some(3 * SECOND);
     let mut pair = Pair::new(&bench);
     pair.leader().begin(0, 1, &[0, 1], vec![]);
-    assert_eq!(failed(pair.ended()).0, FailureKind::TimedOut);
+    assert_eq!(failed(pair.ended()).0, RunErrorKind::TimedOut);
     nothing_left(&bench, false);
     silent(&bench);
 }
@@ -441,7 +441,7 @@ fn stopped() {
     pair.there(&bench.path("beat"));
     let begun = Instant::now();
     pair.leader().perform(stop());
-    assert_eq!(failed(pair.ended()).0, FailureKind::Cancelled);
+    assert_eq!(failed(pair.ended()).0, RunErrorKind::Cancelled);
     assert!(begun.elapsed() < tarn_node::GRACE, "it was asked first");
     nothing_left(&bench, false);
     silent(&bench);
@@ -456,7 +456,7 @@ fn mate_lost() {
     pair.there(&bench.path("beat"));
     pair.part();
     let (kind, message, _) = failed(pair.ended());
-    assert_eq!(kind, FailureKind::NodeLost);
+    assert_eq!(kind, RunErrorKind::NodeLost);
     assert!(message.contains("`n1`"), "{message}");
     pair.follower = None;
     nothing_left(&bench, false);
@@ -485,7 +485,7 @@ fn unreachable_follower() {
     let why = "node n1 could not give node n0 a message";
     pair.leader().local.undelivered(NodeId(1), step, why);
     let (kind, message, _) = failed(pair.ended());
-    assert_eq!(kind, FailureKind::Io, "{message}");
+    assert_eq!(kind, RunErrorKind::Io, "{message}");
     assert!(message.ends_with(why), "{message}");
     pair.follower().local.undelivered(NodeId(0), step, why);
     let work = TierDir::new(&bench.path("tier"), "ws", "n1").work();
@@ -544,7 +544,7 @@ fn publishing() {
     pair.part();
     pair.until(|_| entries(&parts).is_empty().then_some(()));
     goes_on.store(true, Ordering::SeqCst);
-    assert_eq!(failed(pair.ended()).0, FailureKind::NodeLost);
+    assert_eq!(failed(pair.ended()).0, RunErrorKind::NodeLost);
     pair.follower = None;
     nothing_left(&bench, false);
     let manifests = entries(&bench.state().manifests("ws"));
@@ -563,7 +563,7 @@ fn cancelled() {
     let begun = Instant::now();
     pair.leader().perform(stop());
     let (kind, message, _) = failed(pair.ended());
-    assert_eq!(kind, FailureKind::Cancelled, "{message}");
+    assert_eq!(kind, RunErrorKind::Cancelled, "{message}");
     assert!(begun.elapsed() < Duration::from_secs(5));
     nothing_left(&bench, false);
 }
@@ -572,12 +572,12 @@ fn unpublished() {
     let Some(bench) = two_outputs() else { return };
     let broken = Hooked::mover(|n| match n {
         0 => Ok(()),
-        _ => Err(MoverError::new(FailureKind::Io, "the disk is broken")),
+        _ => Err(MoverError::new(RunErrorKind::Io, "the disk is broken")),
     });
     let mut pair = Pair::with(&bench, [&bench.mover, &broken]);
     pair.leader().begin(0, 1, &[0, 1], vec![vec![], vec![]]);
     let (kind, message, _) = failed(pair.ended());
-    assert_eq!(kind, FailureKind::Io);
+    assert_eq!(kind, RunErrorKind::Io);
     assert!(
         message.contains("on node `n1`: the disk is broken"),
         "{message}"
@@ -611,14 +611,14 @@ fn damaged() {
     std::fs::write(replica.join("p1/f"), "something else").unwrap();
     bench.write("go", "");
     let (kind, message, _) = failed(pair.ended());
-    assert_eq!(kind, FailureKind::Corrupt, "{message}");
+    assert_eq!(kind, RunErrorKind::Corrupt, "{message}");
     assert!(message.contains("`case` (p1/f)"), "{message}");
     assert!(!replica.exists());
     let gone = Event::Evicted {
         part: damaged.part,
-        at: Place::Node(spot(1)),
+        at: Place::Node(tier_ref(1)),
     };
-    assert_eq!(pair.told, [gone]);
+    assert_eq!(pair.events, [gone]);
 }
 
 fn missing() {
@@ -631,13 +631,13 @@ fn missing() {
     std::fs::remove_dir_all(replica).unwrap();
     pair.leader().begin(0, 1, &[0, 1], vec![views]);
     let (kind, message, _) = failed(pair.ended());
-    assert_eq!(kind, FailureKind::Corrupt, "{message}");
+    assert_eq!(kind, RunErrorKind::Corrupt, "{message}");
     let gone = Event::Evicted {
         part: damaged.part,
-        at: Place::Node(spot(1)),
+        at: Place::Node(tier_ref(1)),
     };
     // By the leader, and before the attempt's end.
-    assert_eq!(pair.told, [gone]);
+    assert_eq!(pair.events, [gone]);
 }
 
 fn unknown() {
@@ -649,7 +649,7 @@ fn unknown() {
     pair.leader().begin(0, 1, &[0, 1], vec![]);
     let (from, _, step, begin) = pair.letters.recv().unwrap();
     assert!(String::from_utf8_lossy(&begin).contains("Begin"));
-    assert_eq!(failed(pair.ended()).0, FailureKind::NodeLost);
+    assert_eq!(failed(pair.ended()).0, RunErrorKind::NodeLost);
     // Garbage, and what was never begun here.
     for text in ["", "{}", "\n\n", r#"{"at":7,"say":"Gone","sizes":[9]}"#] {
         pair.follower().local.follower(from, step, text.as_bytes());

@@ -3,7 +3,7 @@
 use crate::Test;
 use crate::bench::{Bench, committed, data, failed, namespaces_allowed, step, tree, used};
 use tarn_node::Namespaces;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::layout::TierDir;
 use tarn_types::workflow::{Distribution, Role};
 
@@ -62,7 +62,7 @@ fn a_failure_says_what_to_do() {
         }
         let view = world.stage(1, 0);
         let (kind, message, log) = failed(world.run(vec![vec![], vec![view]]));
-        assert_eq!(kind, FailureKind::Exit, "{run}: {message}");
+        assert_eq!(kind, RunErrorKind::Exit, "{run}: {message}");
         for hint in hints {
             assert!(message.contains(hint), "{run}: {message}\n{log}");
         }

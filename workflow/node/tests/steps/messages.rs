@@ -45,9 +45,9 @@ pub(crate) fn messages() -> &'static str {
     for name in ["OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent"] {
         plain.env(name, path("agent"));
     }
-    let said = plain.env("TARN_made", folder.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&said.stdout);
-    if !said.contains("unable to reach each other") {
+    let output = plain.env("TARN_made", folder.path()).output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    if !stdout.contains("unable to reach each other") {
         return "";
     }
     eprintln!("mpirun reaches no other host name on this machine, without tarn too: by UCX");

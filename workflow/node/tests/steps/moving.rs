@@ -1,14 +1,14 @@
 //! Listing, transfers, evictions.
 
 use crate::Test;
-use crate::bench::{Bench, data, held, part_ref, ranked, spot, tree};
+use crate::bench::{Bench, data, held, part_ref, ranked, tier_ref, tree};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tarn_mover::Trees;
 use tarn_ports::{NodeWorld, World};
 use tarn_types::action::Do;
-use tarn_types::event::{Event, FailureKind};
+use tarn_types::event::{Event, RunErrorKind};
 use tarn_types::id::{DataId, TransferId};
 use tarn_types::layout::TierDir;
 use tarn_types::part::{PartClass, PartInfo, PartMove, Place, Transfer, TransferKind, Verify};
@@ -106,7 +106,7 @@ fn order(infos: &[PartInfo]) -> Transfer {
         data: DataId(0),
         version: 0,
         parts: infos.iter().map(part).collect(),
-        to: Place::Node(spot(1)),
+        to: Place::Node(tier_ref(1)),
         kind: TransferKind::ExternalIn,
         verify: Verify::Copy,
         priority: 1,
@@ -134,7 +134,7 @@ fn sources_are_divided_and_their_hashes_remembered() {
         ["c", "p0", "p1"].map(|n| PartClass::Entry(n.into()))
     );
     assert!(infos.iter().all(|i| i.hash.is_none() && i.stored > 0));
-    let to = Place::Node(spot(0));
+    let to = Place::Node(tier_ref(0));
     assert_eq!(
         world.transfer(0, 0, &infos, &Place::Source, &to).unwrap(),
         6
@@ -186,7 +186,7 @@ fn a_source_is_what_it_is_now() {
     std::thread::sleep(Duration::from_millis(2100));
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
-    let to = Place::Node(spot(0));
+    let to = Place::Node(tier_ref(0));
     world.transfer(0, 0, &infos, &Place::Source, &to).unwrap();
     drop(world);
     let mut world = bench.world();
@@ -222,7 +222,7 @@ fn parts_go_round() {
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
     assert_eq!(infos.len(), 3);
-    let (here, there) = (Place::Node(spot(0)), Place::Node(spot(1)));
+    let (here, there) = (Place::Node(tier_ref(0)), Place::Node(tier_ref(1)));
     world.transfer(0, 0, &infos, &Place::Source, &here).unwrap();
     world.transfer(0, 0, &infos, &here, &there).unwrap();
     for view in held(0, 0, &infos, 0) {
@@ -281,7 +281,7 @@ fn a_destination_of_somebody_else_is_refused() {
     let refused = world
         .transfer(0, 0, &infos, &Place::Source, &dest)
         .unwrap_err();
-    assert_eq!(refused.kind, FailureKind::Conflict);
+    assert_eq!(refused.kind, RunErrorKind::Conflict);
     assert_eq!(tree(&bench.path("out"))["precious"], "mine");
     std::fs::remove_file(bench.path("out/precious")).unwrap();
     world.transfer(0, 0, &infos, &Place::Source, &dest).unwrap();
@@ -297,7 +297,7 @@ fn an_abandoned_transfer_fails_whole() {
     bench.external_latency = 10 * SECOND;
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
-    let to = Place::Node(spot(0));
+    let to = Place::Node(tier_ref(0));
     let first = world.order(0, 0, &infos, &Place::Source, &to);
     while world.progress().transfers().is_empty() {
         std::thread::sleep(Duration::from_millis(5));
@@ -313,7 +313,7 @@ fn an_abandoned_transfer_fails_whole() {
             Event::TransferFailed {
                 id: ended, failure, ..
             } => {
-                assert_eq!((ended, failure.kind), (id, FailureKind::Cancelled));
+                assert_eq!((ended, failure.kind), (id, RunErrorKind::Cancelled));
             }
             other => panic!("{other:?}"),
         }
@@ -330,13 +330,13 @@ fn a_vanished_source_is_told() {
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
     std::fs::rename(bench.path("raw"), bench.path("elsewhere")).unwrap();
-    let to = Place::Node(spot(0));
+    let to = Place::Node(tier_ref(0));
     let failure = world
         .transfer(0, 0, &infos, &Place::Source, &to)
         .unwrap_err();
     assert_eq!(
         failure.kind,
-        FailureKind::SourceChanged,
+        RunErrorKind::SourceChanged,
         "{}",
         failure.message
     );
@@ -351,7 +351,7 @@ fn a_replica_that_has_changed_is_damaged() {
     let bench = bench(VersionPartitioning::Whole);
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
-    let at = Place::Node(spot(0));
+    let at = Place::Node(tier_ref(0));
     world.transfer(0, 0, &infos, &Place::Source, &at).unwrap();
     let file = TierDir::new(&bench.path("tier"), "ws", "n0")
         .part(&infos[0].key)
@@ -363,7 +363,7 @@ fn a_replica_that_has_changed_is_damaged() {
         change(&file).unwrap();
         let moved = world.transfer(0, 0, &infos, &at, &Place::Drained);
         let failure = moved.unwrap_err();
-        assert_eq!(failure.kind, FailureKind::Corrupt, "{}", failure.message);
+        assert_eq!(failure.kind, RunErrorKind::Corrupt, "{}", failure.message);
     }
 }
 
@@ -371,7 +371,7 @@ fn the_damaged_part_of_several_is_named() {
     let bench = bench(VersionPartitioning::Entries);
     let mut world = bench.world();
     let infos = world.list(0).unwrap();
-    let at = Place::Node(spot(0));
+    let at = Place::Node(tier_ref(0));
     world.transfer(0, 0, &infos, &Place::Source, &at).unwrap();
     let tier = TierDir::new(&bench.path("tier"), "ws", "n0");
     let file = tier.part(&infos[1].key).join("p0/f");
@@ -382,7 +382,7 @@ fn the_damaged_part_of_several_is_named() {
             Event::TransferFailed {
                 failure, damaged, ..
             } => {
-                assert_eq!(failure.kind, FailureKind::Corrupt, "{}", failure.message);
+                assert_eq!(failure.kind, RunErrorKind::Corrupt, "{}", failure.message);
                 assert_eq!(damaged, Some(part_ref(0, 0, infos[1].seq)), "{to:?}");
             }
             other => panic!("{other:?}"),
@@ -396,7 +396,7 @@ fn the_damaged_part_of_several_is_named() {
             failure, damaged, ..
         } => assert_eq!(
             (failure.kind, damaged),
-            (FailureKind::SourceChanged, None),
+            (RunErrorKind::SourceChanged, None),
             "{}",
             failure.message
         ),

@@ -2,13 +2,13 @@
 
 use crate::Test;
 use crate::bench::{
-    Bench, committed, data, failed, held, namespaces_allowed, ranked, spot, step, tree, used,
+    Bench, committed, data, failed, held, namespaces_allowed, ranked, step, tier_ref, tree, used,
 };
 use crate::messages::{SUM, messages};
 use std::collections::BTreeMap;
 use tarn_node::Namespaces;
 use tarn_types::action::NodeReplica;
-use tarn_types::event::{FailureKind, Output};
+use tarn_types::event::{Output, RunErrorKind};
 use tarn_types::layout::TierDir;
 use tarn_types::part::Place;
 use tarn_types::workflow::{Dataset, DatasetUse, Distribution, Role, Step};
@@ -67,8 +67,8 @@ fn bench(datasets: Vec<Dataset>, run: &str, uses: Vec<DatasetUse>) -> Option<Ben
 /// All files of an output, over all nodes, with the nodes that hold them.
 pub(crate) fn whole(bench: &Bench, output: &Output) -> BTreeMap<String, (String, Vec<u32>)> {
     let mut all: BTreeMap<String, (String, Vec<u32>)> = BTreeMap::new();
-    for (info, spots) in &output.parts {
-        for s in spots {
+    for (info, tier_refs) in &output.parts {
+        for s in tier_refs {
             let part =
                 TierDir::new(&bench.path("tier"), "ws", &format!("n{}", s.node.0)).part(&info.key);
             for (name, text) in tree(&part) {
@@ -90,7 +90,7 @@ fn without_namespaces_it_is_refused() {
     assert!(world.multi_node().is_err());
     world.begin(0, 1, &[0, 1], vec![]);
     let (kind, message, _) = failed(world.ended());
-    assert_eq!(kind, FailureKind::Launch);
+    assert_eq!(kind, RunErrorKind::Launch);
     assert!(message.contains("switched off"), "{message}");
 }
 
@@ -144,7 +144,7 @@ fn they_share_a_folder() {
     let mut views = Vec::new();
     for at in 0..2 {
         let infos = world.list(at).expect("a source");
-        let to = Place::Node(spot(0));
+        let to = Place::Node(tier_ref(0));
         world
             .transfer(at, 0, &infos, &Place::Source, &to)
             .expect("a transfer");
@@ -207,7 +207,7 @@ fn a_scattered_tree_is_changed_and_merged() {
         // Common and its own rank; the classes sort ranks first.
         let own = [infos[node as usize].clone(), infos[2].clone()];
         world
-            .transfer(0, 0, &own, &Place::Source, &Place::Node(spot(node)))
+            .transfer(0, 0, &own, &Place::Source, &Place::Node(tier_ref(node)))
             .unwrap();
         views.push(held(0, 0, &own, node));
     }
@@ -237,7 +237,7 @@ fn conflicting_files_fail_the_commit() {
     let mut world = bench.world();
     world.begin(0, 1, &[0, 1], vec![vec![]]);
     let (kind, message, _) = failed(world.ended());
-    assert_eq!(kind, FailureKind::Conflict);
+    assert_eq!(kind, RunErrorKind::Conflict);
     assert!(
         message.contains("`same`") && message.contains("`n0`") && message.contains("`n1`"),
         "{message}"
@@ -265,7 +265,7 @@ fn broadcast_outputs_must_agree() {
                     ("a\n".to_owned(), vec![0, 1])
                 );
             }
-            false => assert_eq!(failed(ended).0, FailureKind::Conflict),
+            false => assert_eq!(failed(ended).0, RunErrorKind::Conflict),
         }
     }
 }

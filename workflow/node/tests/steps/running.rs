@@ -1,11 +1,13 @@
 //! One step on one node: its view, and its results.
 
 use crate::Test;
-use crate::bench::{Bench, committed, data, failed, namespaces_allowed, spot, step, tree, used};
+use crate::bench::{
+    Bench, committed, data, failed, namespaces_allowed, step, tier_ref, tree, used,
+};
 use std::time::{Duration, Instant};
 use tarn_node::Namespaces;
 use tarn_types::action::Do;
-use tarn_types::event::{AttemptOutcome, Event, FailureKind};
+use tarn_types::event::{AttemptOutcome, Event, RunErrorKind};
 use tarn_types::id::{InstanceId, StepId};
 use tarn_types::layout::TierDir;
 use tarn_types::units::SECOND;
@@ -105,7 +107,7 @@ fn checkpoints_that_go() {
     let restart = Some(Restart {
         buddy: false,
         from: CheckpointMethod::Files,
-        room: 0,
+        space: 0,
         every: None,
         alone: false,
     });
@@ -127,7 +129,7 @@ fn checkpoints_that_go() {
                 step: StepId(0),
                 index: 0,
             };
-            let at = vec![spot(0)];
+            let at = vec![tier_ref(0)];
             world.perform(Do::Forget { instance, at });
         }
     }
@@ -156,7 +158,7 @@ fn only_alone() {
         .partition(|(ended, _)| matches!(ended, AttemptOutcome::Committed { .. }));
     assert_eq!(kept.len(), 1, "{not:?}");
     let (kind, message, _) = failed(not.into_iter().next().expect("the other"));
-    assert_eq!(kind, FailureKind::NoSpace);
+    assert_eq!(kind, RunErrorKind::NoSpace);
     assert!(
         message.contains("are stored there or on their way") && message.contains("`size`"),
         "{message}"
@@ -198,11 +200,11 @@ fn output_is_committed_and_scratch_reported() {
             (undeclared.files, undeclared.bytes, undeclared.names),
             (1, 3, vec!["junk".to_owned()])
         );
-        let [(info, spots)] = &outputs[0].parts[..] else {
+        let [(info, tier_refs)] = &outputs[0].parts[..] else {
             panic!("{outputs:?}");
         };
         assert_eq!((info.bytes, info.files, info.seq), (3, 1, 0));
-        assert_eq!(spots, &[spot(0)]);
+        assert_eq!(tier_refs, &[tier_ref(0)]);
         assert!(info.hash.is_some() && usage.wall > 0);
         let part = TierDir::new(&bench.path("tier"), "ws", "n0").part(&info.key);
         assert_eq!(tree(&part).get("d/f").map(String::as_str), Some("hi\n"));
@@ -281,7 +283,7 @@ fn inout_keeps_its_pre_image() {
         let before = TierDir::new(&bench.path("tier"), "ws", "n0").part(&view[0].key);
         assert_eq!(
             failed(world.run(vec![vec![view.clone()]])).0,
-            FailureKind::Exit
+            RunErrorKind::Exit
         );
         assert_eq!(tree(&before)["f"], "old\n");
         drop(world);
@@ -304,7 +306,7 @@ fn a_failing_step_tells_status_and_log() {
         );
         bench.namespaces = namespaces;
         let (kind, message, log) = failed(bench.world().run(vec![]));
-        assert_eq!((kind, log.as_str()), (FailureKind::Exit, "said\nloud\n"));
+        assert_eq!((kind, log.as_str()), (RunErrorKind::Exit, "said\nloud\n"));
         assert!(
             message.contains("`work`") && message.contains("status 7"),
             "{message}"
@@ -318,7 +320,7 @@ fn a_signal_is_named() {
         let mut bench = Bench::new(vec![], vec![step("kill -SEGV $$", vec![])]);
         bench.namespaces = namespaces;
         let (kind, message, _) = failed(bench.world().run(vec![]));
-        assert_eq!(kind, FailureKind::Signal);
+        assert_eq!(kind, RunErrorKind::Signal);
         assert!(message.contains("segmentation fault"), "{message}");
     });
 }
@@ -336,7 +338,7 @@ fn a_step_past_its_time_is_ended() {
         let (kind, message, log) = failed(bench.world().run(vec![]));
         assert_eq!(
             (kind, log.as_str()),
-            (FailureKind::TimedOut, "bye\n"),
+            (RunErrorKind::TimedOut, "bye\n"),
             "{message}"
         );
         assert!(began.elapsed() < Duration::from_secs(20));
@@ -351,7 +353,7 @@ fn missing_or_empty_output_is_a_failure() {
             bench.namespaces = namespaces;
             let (kind, message, _) = failed(bench.world().run(vec![vec![]]));
             // A mount point cannot be removed: then the command itself fails.
-            let wanted = [FailureKind::NoOutput, FailureKind::Exit];
+            let wanted = [RunErrorKind::NoOutput, RunErrorKind::Exit];
             assert!(
                 kind == wanted[0] || (kind == wanted[1] && run != "true"),
                 "{kind:?} {message}"
@@ -387,7 +389,7 @@ fn an_output_may_be_made_anew() {
             let mut bench = Bench::new(vec![data("made")], vec![step(run, vec![out])]);
             bench.namespaces = namespaces;
             let (kind, message, _) = failed(bench.world().run(vec![vec![]]));
-            assert_eq!(kind, FailureKind::NoOutput, "{message}");
+            assert_eq!(kind, RunErrorKind::NoOutput, "{message}");
             assert!(
                 message.contains("in the place of the folder of its output `made`"),
                 "{message}"
@@ -428,7 +430,7 @@ fn inputs_cannot_be_changed_in_namespaces() {
     let view = world.stage(0, 0);
     let part = TierDir::new(&bench.path("tier"), "ws", "n0").part(&view[0].key);
     let (kind, _, log) = failed(world.run(vec![vec![view]]));
-    assert_eq!(kind, FailureKind::Exit);
+    assert_eq!(kind, RunErrorKind::Exit);
     assert!(log.contains("Read-only"), "{log}");
     assert_eq!(tree(&part)["f"], "old\n");
 }
@@ -449,10 +451,10 @@ fn changed_inputs_are_found_without_namespaces() {
         let view = world.stage(0, 0);
         let part = TierDir::new(&bench.path("tier"), "ws", "n0").part(&view[0].key);
         world.begin(0, 1, &[0], vec![vec![view]]);
-        let told = world.next();
-        assert!(matches!(told, Event::Evicted { .. }), "{told:?}");
+        let event = world.next();
+        assert!(matches!(event, Event::Evicted { .. }), "{event:?}");
         let (kind, message, _) = failed(world.ended());
-        assert_eq!(kind, FailureKind::InputChanged, "{run}: {message}");
+        assert_eq!(kind, RunErrorKind::InputChanged, "{run}: {message}");
         assert!(!part.exists());
     }
 }
@@ -476,7 +478,7 @@ fn a_stopped_step_ends_soon() {
             },
             attempt: 1,
         });
-        assert_eq!(failed(world.ended()).0, FailureKind::Cancelled);
+        assert_eq!(failed(world.ended()).0, RunErrorKind::Cancelled);
         assert!(began.elapsed() < Duration::from_secs(20));
         assert!(world.progress().steps().is_empty());
     });
@@ -487,12 +489,12 @@ fn a_prelude_that_fails_fails_the_step() {
     bad.prelude = Some("false\ntrue".into());
     let bench = Bench::new(vec![], vec![bad]);
     let (kind, _, log) = failed(bench.world().run(vec![]));
-    assert_eq!((kind, log.as_str()), (FailureKind::Exit, ""));
+    assert_eq!((kind, log.as_str()), (RunErrorKind::Exit, ""));
     // The prelude may use unset variables; the command may not.
     let mut good = step("test $X = 1; echo $NOT_SET", vec![]);
     good.prelude = Some("X=1; echo $NOT_SET | false | true".into());
     let (kind, _, log) = failed(Bench::new(vec![], vec![good]).world().run(vec![]));
-    assert_eq!(kind, FailureKind::Exit);
+    assert_eq!(kind, RunErrorKind::Exit);
     assert!(log.contains("NOT_SET: unbound variable"), "{log}");
 }
 

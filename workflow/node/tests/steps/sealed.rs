@@ -2,8 +2,8 @@
 
 use crate::Test;
 use crate::bench::{
-    Bench, Machine, committed, data, failed, held, namespaces_allowed, of_another_boot, spot, step,
-    tree, used,
+    Bench, Machine, committed, data, failed, held, namespaces_allowed, of_another_boot, step,
+    tier_ref, tree, used,
 };
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tarn_node::{Local, Namespaces};
 use tarn_seal::ring::KeyRing;
 use tarn_seal::wrap::{WrappedKeyOwner, WrappingKey};
 use tarn_types::action::{Do, NodeReplica};
-use tarn_types::event::{Event, FailureKind, Output};
+use tarn_types::event::{Event, Output, RunErrorKind};
 use tarn_types::key::{DataKey, KeyId};
 use tarn_types::nodes::{OwnedNodes, Staying};
 use tarn_types::part::{PartInfo, Place, StoreKey};
@@ -163,7 +163,7 @@ fn what_a_step_reads_and_writes_lies_sealed() {
     let outputs = committed(world.ended());
     none_in_clear(&bench.path("tier"));
     let dest = bench.path("out");
-    let from = Place::Node(spot(0));
+    let from = Place::Node(tier_ref(0));
     let made = info(&outputs[0]);
     assert!(
         made[0].stored > made[0].bytes,
@@ -189,7 +189,7 @@ fn a_sealed_dataset_is_changed_in_place_and_moved() {
     let outputs = committed(world.run(vec![vec![raw]]));
     none_in_clear(&bench.path("tier"));
     let made = info(&outputs[0]);
-    let (here, there) = (Place::Node(spot(0)), Place::Node(spot(1)));
+    let (here, there) = (Place::Node(tier_ref(0)), Place::Node(tier_ref(1)));
     world.transfer(0, 1, &made, &here, &there).expect("a copy");
     world
         .transfer(0, 1, &made, &there, &Place::Drained)
@@ -218,7 +218,7 @@ fn the_key_goes_with_the_last_replica() {
     }
     let infos = world.list(0).expect("a source");
     let part = held(0, 0, &infos, 0)[0].part;
-    let (here, there) = (Place::Node(spot(0)), Place::Node(spot(1)));
+    let (here, there) = (Place::Node(tier_ref(0)), Place::Node(tier_ref(1)));
     for (from, to) in [(&Place::Source, &here), (&here, &there)] {
         world.transfer(0, 0, &infos, from, to).expect("a copy");
         assert_eq!(keys_in(&bench), 1);
@@ -267,7 +267,7 @@ fn what_was_touched_is_found_when_a_step_needs_it() {
     };
     assert_eq!(part.data.0, 0);
     let (kind, why, _) = failed(world.ended());
-    assert_eq!(kind, FailureKind::Corrupt, "{why}");
+    assert_eq!(kind, RunErrorKind::Corrupt, "{why}");
     assert!(
         why.contains("`raw` cannot be opened") && !why.contains("melting"),
         "{why}"
@@ -286,7 +286,7 @@ fn another_key_finds_nothing_and_no_run_begins_without_one() {
     drop(world);
     let wanted: Vec<_> = raw
         .iter()
-        .map(|h| (h.part, h.key.clone(), Place::Node(h.spot)))
+        .map(|h| (h.part, h.key.clone(), Place::Node(h.tier_ref)))
         .collect();
     assert_eq!(bench.world().inventory(&wanted).len(), 1);
     // After a reboot every byte is opened before it is believed.
@@ -315,7 +315,7 @@ fn a_clean_up_forgets_the_keys_of_what_it_removes() {
     let mut staying = Staying::default();
     staying
         .keep
-        .insert((raw[0].key.clone(), Place::Node(spot(0))));
+        .insert((raw[0].key.clone(), Place::Node(tier_ref(0))));
     // A half-written key of a process that was killed; its part was never made.
     let folder = bench.state().keys("ws").join("raw");
     std::fs::write(folder.join("never.0.r.1.0.0123456789abcdef.tmp"), "half").unwrap();
@@ -370,7 +370,7 @@ fn a_node_has_no_use_for_what_the_user_s_own_key_has_wrapped_until_it_is_wrapped
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("part.0"), wrapped).unwrap();
     let unknown = of_nodes(&bench).get("raw", &part).unwrap_err();
-    assert_eq!(unknown.kind, FailureKind::Corrupt);
+    assert_eq!(unknown.kind, RunErrorKind::Corrupt);
     let wrapping = Wrapping::of_user(ring(), "ws").unwrap();
     let user = DataKeys::new(&bench.state(), "ws", wrapping);
     assert_eq!(user.get("raw", &part).unwrap().secret(), key.secret());
@@ -380,7 +380,7 @@ fn a_node_has_no_use_for_what_the_user_s_own_key_has_wrapped_until_it_is_wrapped
     drop(Local::new(config).expect("a world"));
     let of_node = of_nodes(&bench).get("raw", &part);
     // Nothing describes the part: its key goes with the run.
-    assert_eq!(of_node.unwrap_err().kind, FailureKind::Corrupt);
+    assert_eq!(of_node.unwrap_err().kind, RunErrorKind::Corrupt);
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("part.0"), wrapped).unwrap();
     std::fs::write(bench.state().manifest("ws", &part), b"").unwrap();
@@ -408,7 +408,7 @@ fn keys_of_data_are_wrapped_anew_and_the_data_stays() {
     assert_eq!(data.rewrap().expect("a key"), 0);
     keys.drop_old();
     bench.keys = Some(keys);
-    let wanted = [(raw[0].part, raw[0].key.clone(), Place::Node(spot(0)))];
+    let wanted = [(raw[0].part, raw[0].key.clone(), Place::Node(tier_ref(0)))];
     of_another_boot(&bench.path("tier/ws/n0/parts").join(&raw[0].key.0));
     assert_eq!(bench.world().inventory(&wanted).len(), 1);
     assert_eq!(workspaces(&bench.state()).expect("a folder"), ["ws"]);
@@ -429,7 +429,7 @@ fn two_parts_of_a_sealed_dataset_are_one_view() {
     let out = Place::External(dest.clone());
     let made = info(&outputs[0]);
     world
-        .transfer(1, 1, &made, &Place::Node(spot(0)), &out)
+        .transfer(1, 1, &made, &Place::Node(tier_ref(0)), &out)
         .expect("a delivery");
     assert_eq!(tree(&dest)["all"], "one two");
     let view = held(1, 1, &made, 0);

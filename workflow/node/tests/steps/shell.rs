@@ -4,7 +4,7 @@ use crate::Test;
 use crate::bench::{Bench, committed, data, failed, step, tree, used};
 use std::path::Path;
 use tarn_node::{Namespaces, with_shells};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::layout::TierDir;
 use tarn_types::workflow::{Distribution, Role, Step};
 
@@ -55,7 +55,7 @@ fn made(bench: &Bench) -> std::collections::BTreeMap<String, String> {
 }
 
 fn what_fails_ends_the_step() {
-    for (run, says) in [
+    for (run, expected) in [
         ("cat none; echo done > $TARN_made/x", "none"),
         ("cat none | sort > $TARN_made/x", "none"),
         (
@@ -66,8 +66,8 @@ fn what_fails_ends_the_step() {
         both(|namespaces| {
             let ended = bench(making(run), namespaces).world().run(vec![vec![]]);
             let (kind, message, log) = failed(ended);
-            assert_eq!(kind, FailureKind::Exit, "{run}: {message}");
-            assert!(log.contains(says), "{run}: {log}");
+            assert_eq!(kind, RunErrorKind::Exit, "{run}: {message}");
+            assert!(log.contains(expected), "{run}: {log}");
         });
     }
     // A reader that has enough ends the writer: the error has a hint.
@@ -121,7 +121,7 @@ fn a_node_without_the_shell_says_so() {
         wrong.shell = Some("none-such -e".into());
         let ended = bench(wrong, namespaces).world().run(vec![vec![]]);
         let (kind, message, _) = failed(ended);
-        assert_eq!(kind, FailureKind::Launch);
+        assert_eq!(kind, RunErrorKind::Launch);
         for word in ["`none-such`", "PATH", "shell = \"sh -eu\""] {
             assert!(message.contains(word), "{message}");
         }
@@ -137,5 +137,5 @@ fn where_there_is_no_bash() {
     with_shells(&mut bench.workflow, &path(&folder));
     assert_eq!(bench.workflow.steps[0].shell.as_deref(), Some("sh -eu"));
     let (kind, _, log) = failed(bench.world().run(vec![vec![]]));
-    assert_eq!(kind, FailureKind::Exit, "{log}");
+    assert_eq!(kind, RunErrorKind::Exit, "{log}");
 }

@@ -1,7 +1,7 @@
 //! Sockets of one real processor each: the processors of steps and threads.
 
 use crate::Test;
-use crate::bench::{Bench, Machine, committed, data, spot, step, tree, used};
+use crate::bench::{Bench, Machine, committed, data, step, tier_ref, tree, used};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tarn_node::Namespaces;
@@ -108,7 +108,7 @@ fn movement_runs_near_its_tier() {
     let infos = world.list(0).expect("a source");
     let everywhere = BTreeSet::from([allowed("self").expect("a status")]);
     assert_eq!(movers(), everywhere);
-    world.order(0, 0, &infos, &Place::Source, &Place::Node(spot(0)));
+    world.order(0, 0, &infos, &Place::Source, &Place::Node(tier_ref(0)));
     let begun = Instant::now();
     while !movers().contains(&cpus[1].to_string()) {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", movers());

@@ -4,7 +4,7 @@ use crate::Test;
 use crate::bench::{Bench, committed, data, failed, namespaces_allowed, step, tree, used};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::layout::TierDir;
 use tarn_types::workflow::{Distribution, Role, Step};
 
@@ -75,8 +75,8 @@ fn two_steps_never_see_each_others_files() {
     let mut seen = Vec::new();
     for _ in 0..2 {
         let outputs = committed(world.ended());
-        let (info, spots) = &outputs[0].parts[0];
-        let node = format!("n{}", spots[0].node.at());
+        let (info, tier_refs) = &outputs[0].parts[0];
+        let node = format!("n{}", tier_refs[0].node.at());
         seen.extend(tree(
             &TierDir::new(&bench.path("tier"), "ws", &node).part(&info.key),
         ));
@@ -107,7 +107,7 @@ fn what_is_not_named_is_hidden() {
     let (bench, allowed) = list(false);
     if allowed {
         let (kind, message, log) = failed(bench.world().run(vec![vec![]]));
-        assert_eq!(kind, FailureKind::Exit, "{message}");
+        assert_eq!(kind, RunErrorKind::Exit, "{message}");
         assert_eq!(log.matches("No such file").count(), 3, "{log}");
     }
     let (bench, _) = list(true);

@@ -1,7 +1,7 @@
 //! An action that fails in the middle leaves nothing behind, and nothing waits for what only it could give.
 
 use crate::Test;
-use crate::bench::{Bench, Machine, data, failed, held, part_ref, spot, step, used};
+use crate::bench::{Bench, Machine, data, failed, held, part_ref, step, tier_ref, used};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,7 +9,7 @@ use tarn_mover::Trees;
 use tarn_node::{MAX_MOVING, held_by_others};
 use tarn_ports::{Control, CopyJob, CopyReport, Mover, MoverError, TreeCapabilities, World};
 use tarn_types::action::Do;
-use tarn_types::event::{Event, FailureKind};
+use tarn_types::event::{Event, RunErrorKind};
 use tarn_types::id::DataId;
 use tarn_types::layout::TierDir;
 use tarn_types::manifest::Manifest;
@@ -35,8 +35,8 @@ pub(crate) const TESTS: &[Test] = &[
         a_listing_ends_with_its_world,
     ),
     (
-        "whole::transfers_that_wait_for_room_do_not_hold_up_evictions",
-        transfers_that_wait_for_room_do_not_hold_up_evictions,
+        "whole::transfers_that_wait_for_space_do_not_hold_up_evictions",
+        transfers_that_wait_for_space_do_not_hold_up_evictions,
     ),
 ];
 
@@ -67,14 +67,14 @@ fn replica(bench: &Bench, key: &StoreKey) -> PathBuf {
 }
 
 fn a_transfer_that_fails_at_its_last_part_leaves_none() {
-    for to in [Place::Node(spot(0)), Place::Drained] {
+    for to in [Place::Node(tier_ref(0)), Place::Drained] {
         let mut bench = bench(&[("a", 10), ("b", 10), ("c", 10)]);
         bench.capacity = CAPACITY;
         let mut world = bench.world();
         let infos = world.list(0).unwrap();
         std::fs::remove_file(bench.path("raw/c")).unwrap();
         let failure = world.transfer(0, 0, &infos, &Place::Source, &to);
-        assert_eq!(failure.unwrap_err().kind, FailureKind::SourceChanged);
+        assert_eq!(failure.unwrap_err().kind, RunErrorKind::SourceChanged);
         for info in &infos {
             assert!(!replica(&bench, &info.key).exists(), "{}", info.key.0);
         }
@@ -106,7 +106,7 @@ fn a_commit_that_fails_at_its_second_output_leaves_none() {
     // In the place of the second output's manifest there is something that cannot be replaced.
     std::fs::create_dir_all(manifest(1).join("in the way")).unwrap();
     let (kind, message, _) = failed(world.run(vec![vec![], vec![]]));
-    assert_eq!(kind, FailureKind::Io, "{message}");
+    assert_eq!(kind, RunErrorKind::Io, "{message}");
     assert!(!replica(&bench, &key(0)).exists());
     assert!(!manifest(0).exists());
     assert!(!claimed(&bench));
@@ -200,11 +200,11 @@ fn soon(world: &mut Machine) -> Option<Event> {
     }
 }
 
-fn transfers_that_wait_for_room_do_not_hold_up_evictions() {
+fn transfers_that_wait_for_space_do_not_hold_up_evictions() {
     let mut bench = bench(&[("large", 600 << 10), ("small", 1 << 10)]);
     // Both nodes have the same tier: 2 MiB in all.
     (bench.nodes, bench.capacity) = (2, 1 << 20);
-    let (to, from) = (Place::Node(spot(0)), Place::Node(spot(1)));
+    let (to, from) = (Place::Node(tier_ref(0)), Place::Node(tier_ref(1)));
     let mut other = bench.world_of("other");
     let infos = other.list(0).unwrap();
     let (large, small) = infos.split_at(1);

@@ -209,7 +209,7 @@ fn transfer(
         None => ("moving", t.ordered),
     };
     let node = |p: &Place| match p {
-        Place::Node(spot) => i64::from(spot.node.0),
+        Place::Node(tier_ref) => i64::from(tier_ref.node.0),
         _ => -1,
     };
     let mut from: Vec<i64> = t

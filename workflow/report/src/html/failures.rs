@@ -7,7 +7,7 @@ use crate::summarize::{lost_nodes, not_rescued, not_run};
 use crate::summary::MAX_NOT_RUN;
 use crate::trace::{RunTrace, is_stopped};
 use std::fmt::Write;
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::history::{AttemptEnd, TransferEnd};
 use tarn_types::units::{Elapsed, Time};
 
@@ -104,7 +104,7 @@ fn failed(trace: &RunTrace, names: &RunNames<'_>, links: &PageLinks) -> Vec<Fail
     }
     for t in trace.history.transfers.values() {
         if let Some((when, TransferEnd::Failed(failure))) = &t.ended
-            && failure.kind != FailureKind::Cancelled
+            && failure.kind != RunErrorKind::Cancelled
         {
             let data = names.version(t.order.data, t.order.version);
             let what = format!(

@@ -281,8 +281,8 @@ fn table(text: &mut String, lines: usize, head: &[&str], rows: impl Iterator<Ite
     let head: Vec<String> = head.iter().map(|h| h.to_uppercase()).collect();
     let shown = || std::iter::once(&head).chain(rows.iter().take(lines));
     let width = |c: usize| {
-        let says = |r: &&Vec<String>| r.get(c).is_some_and(|cell| !cell.is_empty());
-        if !rows.iter().take(lines).any(|r| says(&r)) {
+        let has_text = |r: &&Vec<String>| r.get(c).is_some_and(|cell| !cell.is_empty());
+        if !rows.iter().take(lines).any(|r| has_text(&r)) {
             return None;
         }
         let widths = shown().filter_map(|r| r.get(c));
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn emulation_is_said_in_words() {
-        let say = |read, write, latency_ns| {
+        let displayed = |read, write, latency_ns| {
             Emulated {
                 read,
                 write,
@@ -339,11 +339,11 @@ mod tests {
             .to_string()
         };
         assert_eq!(
-            say(200_000_000, 200_000_000, 2_500_000),
+            displayed(200_000_000, 200_000_000, 2_500_000),
             "external store emulated at 200 MB/s, 2.5 ms a file"
         );
         assert_eq!(
-            say(1_500_000, 0, 0),
+            displayed(1_500_000, 0, 0),
             "external store emulated at 1.5 MB/s read, full rate written"
         );
     }

@@ -207,11 +207,11 @@ impl<'a> ReasonRenderer<'a> {
                 instance, nodes, ..
             } => {
                 t.instances.push(*instance);
-                t.spots.extend(nodes);
+                t.tier_refs.extend(nodes);
             }
             Do::Run(run) => {
                 t.instances.push(run.instance);
-                t.spots.extend(&run.nodes);
+                t.tier_refs.extend(&run.nodes);
             }
             Do::Unassign { instance }
             | Do::Stop { instance, .. }
@@ -223,18 +223,18 @@ impl<'a> ReasonRenderer<'a> {
                 instance, from, to, ..
             } => {
                 t.instances.push(*instance);
-                t.spots.extend([from, to]);
+                t.tier_refs.extend([from, to]);
             }
-            Do::Discard { at, .. } => t.spots.extend(at),
+            Do::Discard { at, .. } => t.tier_refs.extend(at),
             Do::Evict { part, at, .. } => {
                 t.data.push(part.data);
-                if let Place::Node(spot) = at {
-                    t.spots.push(*spot);
+                if let Place::Node(tier_ref) = at {
+                    t.tier_refs.push(*tier_ref);
                 }
             }
             Do::Cache { part, at, .. } => {
                 t.data.push(part.data);
-                t.spots.push(*at);
+                t.tier_refs.push(*at);
             }
             Do::Note {
                 about: Subject::Instance(id),
@@ -243,8 +243,8 @@ impl<'a> ReasonRenderer<'a> {
                 about: Subject::Step(step),
             } => t.steps.push(*step),
             Do::Note {
-                about: Subject::Tier(spot),
-            } => t.spots.push(*spot),
+                about: Subject::Tier(tier_ref),
+            } => t.tier_refs.push(*tier_ref),
             Do::Note {
                 about: Subject::Run,
             }
@@ -364,7 +364,7 @@ impl<'a> ReasonRenderer<'a> {
             Subject::Instance(id) => self.names.instance(id),
             Subject::Step(id) => self.names.step(id),
             Subject::Data(id) => self.names.data(id),
-            Subject::Tier(spot) => self.names.spot(spot),
+            Subject::Tier(tier_ref) => self.names.tier_ref(tier_ref),
             Subject::Run => "the run".into(),
         }
     }

@@ -15,7 +15,7 @@ pub(super) struct Topic {
     pub(super) data: Vec<DataId>,
     nodes: Vec<NodeId>,
     tiers: Vec<TierId>,
-    pub(super) spots: Vec<TierRef>,
+    pub(super) tier_refs: Vec<TierRef>,
     transfers: Vec<TransferId>,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn topic(trace: &RunTrace, names: &RunNames<'_>, query: &str) -> Opti
                 .and_then(|r| r.strip_prefix('/'))
                 == Some(&tier.name)
             {
-                topic.spots.push(TierRef {
+                topic.tier_refs.push(TierRef {
                     node: id,
                     tier: tier_id,
                 });
@@ -124,7 +124,7 @@ pub(super) struct Touched {
     pub(super) instances: Vec<InstanceId>,
     pub(super) data: Vec<DataId>,
     pub(super) nodes: Vec<NodeId>,
-    pub(super) spots: Vec<TierRef>,
+    pub(super) tier_refs: Vec<TierRef>,
     pub(super) transfers: Vec<TransferId>,
 }
 
@@ -133,8 +133,8 @@ impl Touched {
         self.transfers.push(t.id);
         self.data.push(t.data);
         let places = t.parts.iter().map(|p| &p.from).chain([&t.to]);
-        self.spots.extend(places.filter_map(|p| match p {
-            Place::Node(spot) => Some(*spot),
+        self.tier_refs.extend(places.filter_map(|p| match p {
+            Place::Node(tier_ref) => Some(*tier_ref),
             _ => None,
         }));
     }
@@ -158,12 +158,12 @@ impl Touched {
                 self.instances.push(*instance);
                 self.nodes.push(*from);
             }
-            Reason::WaitForRoom { spot, .. }
-            | Reason::MakingRoom { spot, .. }
-            | Reason::WaitForOthers { spot, .. }
-            | Reason::EvictForRoom { spot, .. }
-            | Reason::DemoteForRoom { spot, .. }
-            | Reason::DrainForRoom { spot, .. } => self.spots.push(*spot),
+            Reason::WaitForSpace { tier_ref, .. }
+            | Reason::MakingSpace { tier_ref, .. }
+            | Reason::WaitForOthers { tier_ref, .. }
+            | Reason::EvictForSpace { tier_ref, .. }
+            | Reason::DemoteForSpace { tier_ref, .. }
+            | Reason::DrainForSpace { tier_ref, .. } => self.tier_refs.push(*tier_ref),
             Reason::NodeLost { node } => self.nodes.push(*node),
             Reason::OutputLost { data }
             | Reason::OutputBack { data }
@@ -174,7 +174,7 @@ impl Touched {
     }
 
     pub(super) fn concerns(&self, topic: &Topic) -> bool {
-        let spots = || self.spots.iter();
+        let tier_refs = || self.tier_refs.iter();
         (topic.run && self.run)
             || self
                 .instances
@@ -183,10 +183,10 @@ impl Touched {
             || self.steps.iter().any(|s| topic.steps.contains(s))
             || self.data.iter().any(|d| topic.data.contains(d))
             || self.nodes.iter().any(|n| topic.nodes.contains(n))
-            || spots().any(|s| {
+            || tier_refs().any(|s| {
                 topic.nodes.contains(&s.node)
                     || topic.tiers.contains(&s.tier)
-                    || topic.spots.contains(s)
+                    || topic.tier_refs.contains(s)
             })
             || self.transfers.iter().any(|t| topic.transfers.contains(t))
     }

@@ -34,11 +34,11 @@ impl Random {
     }
 }
 
-pub(crate) fn spot(node: u32) -> TierRef {
-    tier_spot(node, 0)
+pub(crate) fn tier_ref(node: u32) -> TierRef {
+    tier_at(node, 0)
 }
 
-pub(crate) fn tier_spot(node: u32, tier: u32) -> TierRef {
+pub(crate) fn tier_at(node: u32, tier: u32) -> TierRef {
     TierRef {
         node: NodeId(node),
         tier: TierId(tier),

@@ -1,11 +1,11 @@
 //! The scheduler that makes the log of a mosaic.
 
 use super::shape::{cluster, start, workflow};
-use super::{Log, MIB, MS, Random, info, instance, part, spot, tier_spot};
+use super::{Log, MIB, MS, Random, info, instance, part, tier_at, tier_ref};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_ports::Record;
 use tarn_types::action::{AttemptSpec, Do, Outcome, Subject};
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Output, Undeclared, Usage};
+use tarn_types::event::{AttemptOutcome, Event, Output, RunError, RunErrorKind, Undeclared, Usage};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, InstanceId, NodeId, TransferId};
 use tarn_types::part::{
@@ -54,7 +54,7 @@ impl Mosaic {
                     from: NodeId(from),
                 };
                 (
-                    Place::Node(spot(from)),
+                    Place::Node(tier_ref(from)),
                     TransferKind::Peer,
                     why,
                     there,
@@ -76,7 +76,7 @@ impl Mosaic {
         self.transfer(
             part,
             from,
-            Place::Node(spot(node)),
+            Place::Node(tier_ref(node)),
             kind,
             why,
             (there, began, took),
@@ -170,7 +170,7 @@ impl Mosaic {
         };
         let assign = Do::Assign {
             instance: id,
-            nodes: vec![spot(node)],
+            nodes: vec![tier_ref(node)],
             reserve: 64 * MIB,
             end: 0,
         };
@@ -216,13 +216,13 @@ impl Mosaic {
         let held = |p: &PartRef| tarn_types::action::NodeReplica {
             part: *p,
             key: self.parts[p].key.clone(),
-            spot: spot(node),
+            tier_ref: tier_ref(node),
         };
         let run = AttemptSpec {
             instance: id,
             attempt,
             item: item.map(str::to_string),
-            nodes: vec![spot(node)],
+            nodes: vec![tier_ref(node)],
             views: vec![vec![inputs.iter().map(held).collect()], vec![]],
             identity: Hash::of(format!("{id}").as_bytes()),
             store: format!("{id}.{attempt}"),
@@ -246,8 +246,8 @@ impl Mosaic {
         begin: Time,
     ) -> Time {
         self.start(id, 1, node, item, inputs, begin);
-        let failure = Failure {
-            kind: FailureKind::Exit,
+        let failure = RunError {
+            kind: RunErrorKind::Exit,
             message: "the command ended with status 2; its log is steps/project.7.1.log".into(),
         };
         let log_tail = "[struct stat=\"OK\", module=\"mProject\"]\nreading tile-007.fits\n\
@@ -311,7 +311,7 @@ impl Mosaic {
             outputs.push(Output {
                 data: DataId(*data),
                 version: 1,
-                parts: vec![(made, vec![spot(node)])],
+                parts: vec![(made, vec![tier_ref(node)])],
             });
         }
         let ended = AttemptOutcome::Committed {
@@ -341,7 +341,7 @@ impl Mosaic {
         for node in 0..self.nodes.len() as u32 {
             for part in &parts {
                 if self.nodes[node as usize].held.remove(part) {
-                    let (key, place) = (self.parts[part].key.clone(), Place::Node(spot(node)));
+                    let (key, place) = (self.parts[part].key.clone(), Place::Node(tier_ref(node)));
                     self.log.act(
                         at,
                         Do::Evict {
@@ -506,7 +506,7 @@ fn stages(m: &mut Mosaic, names: &[String], header: PartRef) -> Time {
 
 fn deliver(m: &mut Mosaic, part: PartRef, dest: &str, at: Time) -> Time {
     let holder = (0..m.nodes.len() as u32).find(|n| m.nodes[*n as usize].held.contains(&part));
-    let from = Place::Node(spot(holder.unwrap_or(0)));
+    let from = Place::Node(tier_ref(holder.unwrap_or(0)));
     let took = m.parts[&part].bytes * 5;
     let to = Place::External(dest.into());
     m.transfer(
@@ -523,9 +523,9 @@ fn deliver(m: &mut Mosaic, part: PartRef, dest: &str, at: Time) -> Time {
 /// A tier that ran full in the middle: it waited, demoted, and got more space.
 fn pressure(m: &mut Mosaic, end: Time) {
     let at = end / 2;
-    let (full, want) = (spot(1), 48 * MIB);
-    let wait = Reason::WaitForRoom {
-        spot: full,
+    let (full, want) = (tier_ref(1), 48 * MIB);
+    let wait = Reason::WaitForSpace {
+        tier_ref: full,
         want,
         free: 3 * MIB,
     };
@@ -543,8 +543,8 @@ fn pressure(m: &mut Mosaic, end: Time) {
         .min_by_key(|p| p.origin)
         .copied()
         .expect("tiles were projected");
-    let demote = Reason::DemoteForRoom {
-        spot: full,
+    let demote = Reason::DemoteForSpace {
+        tier_ref: full,
         want,
         free: 3 * MIB,
     };
@@ -552,7 +552,7 @@ fn pressure(m: &mut Mosaic, end: Time) {
     m.transfer(
         part,
         Place::Node(full),
-        Place::Node(tier_spot(1, 1)),
+        Place::Node(tier_at(1, 1)),
         TransferKind::Demote,
         demote,
         times,
@@ -580,7 +580,7 @@ fn pressure(m: &mut Mosaic, end: Time) {
     m.log.add(
         at + 80 * MS,
         Event::Capacity {
-            spot: full,
+            tier_ref: full,
             bytes: 1280 * MIB,
         },
         vec![],

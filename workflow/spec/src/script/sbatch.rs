@@ -265,7 +265,7 @@ impl SbatchJob {
 
     /// The place of a key.
     pub(super) fn place_of(&self, key: &str) -> Range<usize> {
-        let found = self.keys.iter().find(|(said, _, _)| *said == key);
+        let found = self.keys.iter().find(|(name, _, _)| *name == key);
         found.map_or_else(|| self.place.clone(), |(_, _, span)| span.clone())
     }
 }
@@ -514,8 +514,8 @@ fn array(text: &str, elements: usize) -> Option<Vec<u32>> {
         if named > most {
             return None;
         }
-        let room = elements.saturating_sub(all.len());
-        all.extend((first..=last).step_by(step).take(room));
+        let space = elements.saturating_sub(all.len());
+        all.extend((first..=last).step_by(step).take(space));
     }
     Some(all.into_iter().collect())
 }

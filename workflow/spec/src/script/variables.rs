@@ -25,7 +25,7 @@ pub(crate) struct VariableUse<'s> {
 /// Those that are read without a default and set by nobody, each once.
 pub(crate) fn not_set(text: &str) -> impl Iterator<Item = VariableUse<'_>> {
     let set = set_in("", text);
-    let asked = option_variables(text);
+    let prefixes = option_variables(text);
     let mut named = BTreeSet::new();
     let reads = reads(text).into_iter();
     let is_settled = |read: &VariableRead<'_>| {
@@ -34,7 +34,7 @@ pub(crate) fn not_set(text: &str) -> impl Iterator<Item = VariableUse<'_>> {
     let open = reads.filter(move |read| !is_settled(read));
     let ours = open.filter(|read| is_of_scheduler(read.name));
     ours.filter(move |read| {
-        !is_set(&asked, read.name) && !set.contains(read.name) && named.insert(read.name)
+        !is_set(&prefixes, read.name) && !set.contains(read.name) && named.insert(read.name)
     })
     .map(|read| VariableUse {
         name: read.name,
@@ -47,19 +47,19 @@ pub(crate) fn not_set(text: &str) -> impl Iterator<Item = VariableUse<'_>> {
 fn option_variables(text: &str) -> Vec<&'static str> {
     let lines = text.lines().filter(|line| line.starts_with("#SBATCH"));
     let options: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
-    let is_said = |option: &&str| {
+    let is_given = |option: &&str| {
         options.iter().any(|word| {
             word.split('=').next() == Some(*option)
                 || (option.len() == 2 && word.starts_with(*option))
         })
     };
-    let said = SET_IF.iter().filter(|(_, by)| by.iter().any(is_said));
-    said.map(|(set, _)| *set).collect()
+    let given = SET_IF.iter().filter(|(_, by)| by.iter().any(is_given));
+    given.map(|(set, _)| *set).collect()
 }
 
 /// Whether tarn sets it.
-fn is_set(asked: &[&str], name: &str) -> bool {
-    SET.contains(&name) || asked.iter().any(|set| name.starts_with(set))
+fn is_set(prefixes: &[&str], name: &str) -> bool {
+    SET.contains(&name) || prefixes.iter().any(|set| name.starts_with(set))
 }
 
 /// The note about it.

@@ -130,10 +130,10 @@ pub(crate) fn submissions(
     jobs: &[RawJob],
     usual: Time,
 ) -> Vec<(Option<String>, Time)> {
-    let mut said: HashMap<&str, &Located<Time>> = HashMap::new();
+    let mut arrivals: HashMap<&str, &Located<Time>> = HashMap::new();
     for job in jobs {
         if let (Some(flow), Some(arrives)) = (&job.flow, &job.arrives) {
-            let first = *said.entry(&flow.value).or_insert(arrives);
+            let first = *arrivals.entry(&flow.value).or_insert(arrives);
             if first.value != arrives.value {
                 let message = format!(
                     "the jobs of workflow {} come at two times",
@@ -152,7 +152,7 @@ pub(crate) fn submissions(
     }
     let of = |job: &RawJob| match &job.flow {
         Some(flow) => {
-            let time = said.get(flow.value.as_str()).map_or(usual, |t| t.value);
+            let time = arrivals.get(flow.value.as_str()).map_or(usual, |t| t.value);
             (Some(flow.value.clone()), time)
         }
         None => (None, value_of(&job.arrives).unwrap_or(usual)),

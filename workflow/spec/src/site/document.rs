@@ -1,6 +1,6 @@
 //! A TOML document as a whole: size, syntax, then the content of its tables.
 
-use crate::diag::{Finding, FindingCode, Findings, Rejected};
+use crate::diag::{Finding, FindingCode, Findings, SpecError};
 use crate::parsed::{refuse, syntax};
 use crate::text::SourceFiles;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) fn read_document<T>(
     name: &str,
     text: &str,
     read: impl FnOnce(&mut Findings, &DeTable<'_>) -> Option<T>,
-) -> Result<T, Rejected> {
+) -> Result<T, SpecError> {
     if text.len() > bounds::MAX_WORKFLOW_BYTES {
         return Err(rejected(name, too_large(text.len() as u64)));
     }
@@ -34,7 +34,7 @@ pub(crate) fn read_document<T>(
 }
 
 /// The refusal of a file of which no place is pointed at.
-pub(crate) fn rejected(name: &str, finding: Finding) -> Rejected {
+pub(crate) fn rejected(name: &str, finding: Finding) -> SpecError {
     let mut out = Findings::new(Arc::new(SourceFiles::new(name, "")));
     out.add(finding.of_file(name));
     out.into_rejected()

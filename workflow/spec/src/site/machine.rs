@@ -1,6 +1,6 @@
 //! Reading `cluster.toml`.
 
-use crate::diag::{Finding, FindingCode, Findings, Rejected, quoted};
+use crate::diag::{Finding, FindingCode, Findings, SpecError, quoted};
 use crate::namerule::{NameRule, TIER_NAME};
 use crate::section::{Located, Section, place, value_of};
 use crate::site::document::read_document;
@@ -62,7 +62,7 @@ const CELSIUS: &[(&str, f64)] = &[("C", 1.0)];
 /// assert_eq!(machine.nodes(), 8);
 /// # Ok::<(), tarn_spec::Rejected>(())
 /// ```
-pub fn parse_machine(name: &str, text: &str) -> Result<Machine, Rejected> {
+pub fn parse_machine(name: &str, text: &str) -> Result<Machine, SpecError> {
     read_document(name, text, machine)
 }
 

@@ -1,6 +1,6 @@
 //! Reading `workload.toml`: `[[job]]`, `[[trace]]` and `[[workflow]]` on one machine.
 
-use crate::diag::{Finding, FindingCode, Findings, Rejected};
+use crate::diag::{Finding, FindingCode, Findings, SpecError};
 use crate::namerule::NameRule;
 use crate::section::{Located, Section, value_of};
 use crate::site::document::read_document;
@@ -77,7 +77,7 @@ pub(crate) fn read_mix(
     name: &str,
     text: &str,
     options: &ReadOptions,
-) -> Result<(), Rejected> {
+) -> Result<(), SpecError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut inner = None;
     let read = read_document(name, text, |out, table| {
@@ -95,7 +95,7 @@ fn mix(
     source: &mut WorkloadReader<'_>,
     folder: &Path,
     options: &ReadOptions,
-    inner: &mut Option<Rejected>,
+    inner: &mut Option<SpecError>,
 ) -> Option<()> {
     let noun = "the file's top level";
     let top = Section::new(out, table, (0, 0).into(), "the workload", noun, TOP_KEYS);

@@ -1,6 +1,6 @@
 //! Workloads from files of any kind.
 
-use crate::diag::Rejected;
+use crate::diag::SpecError;
 use crate::site::alone::Alone;
 use crate::site::document::rejected;
 use crate::site::gather::{Gather, Loaded};
@@ -36,7 +36,7 @@ pub fn read_workload(
     machine: &Machine,
     options: &ReadOptions,
     read: &ReadFile<'_>,
-) -> Result<Loaded, Rejected> {
+) -> Result<Loaded, SpecError> {
     read_workloads(&[path], machine, options, read)
 }
 
@@ -49,7 +49,7 @@ pub fn read_workloads(
     machine: &Machine,
     options: &ReadOptions,
     read: &ReadFile<'_>,
-) -> Result<Loaded, Rejected> {
+) -> Result<Loaded, SpecError> {
     let mut source = WorkloadReader {
         machine,
         alone: Alone(machine.store),
@@ -67,7 +67,7 @@ fn add_file(
     source: &mut WorkloadReader<'_>,
     path: &Path,
     options: &ReadOptions,
-) -> Result<(), Rejected> {
+) -> Result<(), SpecError> {
     let name = path.display().to_string();
     let of_file = |finding| rejected(&name, finding);
     let opened = WorkloadFileContent::read(source.read, path).map_err(of_file)?;

@@ -1,6 +1,6 @@
 //! The reader of a workload's files: traces and workflows, also those that another file names.
 
-use crate::diag::{Finding, FindingCode, Rejected};
+use crate::diag::{Finding, FindingCode, SpecError};
 use crate::site::alone::Alone;
 use crate::site::document::rejected;
 use crate::site::draft::WorkflowDraft;
@@ -39,7 +39,7 @@ pub(crate) enum IncludeError {
     /// Of the place where it is named.
     Here(Finding),
     /// Of the file itself.
-    There(Rejected),
+    There(SpecError),
 }
 
 impl WorkloadReader<'_> {
@@ -115,7 +115,7 @@ impl WorkloadReader<'_> {
         text: &str,
         options: &FlowOptions,
         entries: u32,
-    ) -> Result<WorkflowDraft, Rejected> {
+    ) -> Result<WorkflowDraft, SpecError> {
         let name = path.display().to_string();
         let mut notes = Vec::new();
         let draft = match opened.kind().map_err(|finding| rejected(&name, finding))? {

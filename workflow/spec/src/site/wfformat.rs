@@ -1,7 +1,7 @@
 //! Recorded workflows in WfFormat (WfCommons), versions 1.4 to 1.6: one JSON document each. Version 1.4 lists files in
 //! its tasks; since 1.5 a specification and an execution are kept apart, and 1.6 adds fields that are not needed here.
 
-use crate::diag::{Finding, FindingCode, Findings, Rejected, quoted};
+use crate::diag::{Finding, FindingCode, Findings, SpecError, quoted};
 use crate::parsed::refuse;
 use crate::section::shorten;
 use crate::site::alone::Alone;
@@ -117,7 +117,7 @@ pub(crate) fn read_instance(
     options: &FlowOptions,
     alone: Alone,
     notes: &mut Vec<String>,
-) -> Result<WorkflowDraft, Rejected> {
+) -> Result<WorkflowDraft, SpecError> {
     let mut out = Findings::new(Arc::new(SourceFiles::new(name, text)));
     let draft = match serde_json::from_str::<WfFormatDocument>(text) {
         Ok(document) => {

@@ -1,6 +1,6 @@
 //! How a worker begins.
 
-use super::super::talk::{WorkerCommand, WorkerNotification, hear, send_message};
+use super::super::talk::{WorkerCommand, WorkerNotification, receive_message, send_message};
 use super::super::{project, user_folder};
 use super::worker::{Listening, UserWorker};
 use super::{WorkerPool, lock};
@@ -55,7 +55,7 @@ impl WorkerPool {
         let (near, far) = UnixStream::pair().map_err(failed)?;
         let started = self.start_program((user, group, &groups), far, &lock_file);
         let mut child = started.map_err(failed)?;
-        let told = WorkerCommand::Begin {
+        let command = WorkerCommand::Begin {
             stores: self.stores.places(),
             node: self.node.clone(),
             keys,
@@ -65,7 +65,7 @@ impl WorkerPool {
         let first = note_process(&mut lock_file, child.id())
             .and_then(|()| near.set_read_timeout(Some(SILENCE)))
             .and_then(|()| near.set_write_timeout(Some(SILENCE)))
-            .and_then(|()| send_message(&near, &told))
+            .and_then(|()| send_message(&near, &command))
             .and_then(|()| first_word(&near));
         let port = first.map_err(|e| {
             give_up(&mut child);
@@ -83,9 +83,9 @@ impl WorkerPool {
         };
         let pool = Arc::clone(self);
         let answered = move || {
-            let post = lock(&pool.posts.0).get(&user).cloned();
-            if let Some(post) = post {
-                post.answered();
+            let queue = lock(&pool.queues.0).get(&user).cloned();
+            if let Some(queue) = queue {
+                queue.answered();
             }
         };
         let listening = Listening {
@@ -146,7 +146,7 @@ impl WorkerPool {
 fn first_word(near: &UnixStream) -> io::Result<u16> {
     let until = Instant::now() + BEGINNING;
     loop {
-        match hear(near)? {
+        match receive_message(near)? {
             Some(WorkerNotification::Serving { port }) => return Ok(port),
             Some(WorkerNotification::Alive) if Instant::now() < until => {}
             Some(_) => return Err(io::Error::other("it takes too long to begin")),

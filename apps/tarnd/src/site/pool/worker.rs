@@ -2,7 +2,7 @@
 
 use super::super::audit::Audit;
 use super::super::keys::Secrets;
-use super::super::talk::{WorkerCommand, WorkerNotification, hear, send_message};
+use super::super::talk::{WorkerCommand, WorkerNotification, receive_message, send_message};
 use super::{WorkerOrder, WorkerTask, lock};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Gid, Report, Uid, WorkResult};
 
-/// A worker that takes orders. One thread at a time writes to it, its post's; another one [listens](UserWorker::listen).
+/// A worker that takes orders. One thread at a time writes to it, its queue's; another one [listens](UserWorker::listen).
 pub(super) struct UserWorker {
     pub(super) user: Uid,
     /// The user's, as they were when it began.
@@ -80,8 +80,8 @@ impl UserWorker {
             pending.works.insert(own, task);
             own
         };
-        let told = self.send_command(&WorkerCommand::Work { number: own, work });
-        if told.is_err()
+        let sent = self.send_command(&WorkerCommand::Work { number: own, work });
+        if sent.is_err()
             && let Some(task) = lock(&self.pending).works.remove(&own)
         {
             self.fail(task, "it takes no orders");
@@ -119,8 +119,8 @@ impl UserWorker {
     }
 
     /// Says something; one that takes nothing for a while is given up.
-    fn send_command(&self, told: &WorkerCommand) -> std::io::Result<()> {
-        send_message(&self.socket, told).inspect_err(|e| {
+    fn send_command(&self, command: &WorkerCommand) -> std::io::Result<()> {
+        send_message(&self.socket, command).inspect_err(|e| {
             self.is_mute.fetch_or(is_late(e), Ordering::Relaxed);
             // Half a message may have been sent. The listening thread notices it.
             let _ = self.socket.shutdown(Shutdown::Both);
@@ -135,7 +135,7 @@ impl UserWorker {
             answered,
         } = listening;
         let silent = loop {
-            match hear::<WorkerNotification>(&socket) {
+            match receive_message::<WorkerNotification>(&socket) {
                 Ok(Some(WorkerNotification::Worked { number, what })) => {
                     answered();
                     self.ended(number, what);

@@ -10,7 +10,7 @@ use tarn_node::{Destination, DestinationError, Intent, real_folder};
 use tarn_ports::{Control, CopyJob, CopyReport, CopySource, DeliveryJob, Mover, MoverError, Over};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Owner, WorkResult};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::object::is_object;
 use tarn_types::part::Verify;
 
@@ -99,11 +99,11 @@ impl UserStore {
         may.map_err(|e| to.failed("write to", e))?;
         let mut known: Vec<&ConfinedPath> = held.iter().collect();
         known.push(&to);
-        let failed = |failure: Failure| to_request_error(&of_failure(failure), &known);
+        let failed = |failure: RunError| to_request_error(&of_failure(failure), &known);
         let place = Destination::beside(&to.path(), owner, REMEDY);
         place.check(&self.mover).map_err(|why| {
-            failed(Failure {
-                kind: FailureKind::Conflict,
+            failed(RunError {
+                kind: RunErrorKind::Conflict,
                 message: why.to_string(),
             })
         })?;
@@ -152,6 +152,6 @@ fn may_write(folder: &Path) -> Result<(), RequestError> {
     })
 }
 
-fn of_failure(failure: Failure) -> MoverError {
+fn of_failure(failure: RunError) -> MoverError {
     MoverError::new(failure.kind, failure.message)
 }

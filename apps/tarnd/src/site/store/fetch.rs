@@ -76,7 +76,7 @@ impl UserStore {
             self.share(&held, &job.dest, gid, &mut manifest)?;
         }
         if key.is_some() {
-            manifest = self.as_it_lies(&held, &job.dest, control)?;
+            manifest = self.stored_manifest(&held, &job.dest, control)?;
         }
         let label = self.label(&held, &whole, &manifest, (file, origin))?;
         let key = (key.as_deref(), source.wrapped.as_deref());

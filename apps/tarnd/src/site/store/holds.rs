@@ -25,14 +25,14 @@ struct HoldingsReport {
 
 impl HoldingsReport {
     /// Adds a holding, if its owner's report has space for it. False if no more of theirs is reported.
-    fn add(&mut self, owner: Owner, room: &mut usize, holding: Holding) -> bool {
+    fn add(&mut self, owner: Owner, space: &mut usize, holding: Holding) -> bool {
         let weight = holding.weight();
-        if weight > *room || self.weight + weight > MOST {
+        if weight > *space || self.weight + weight > MOST {
             self.partial.push(owner);
-            *room = 0;
+            *space = 0;
             return false;
         }
-        *room -= weight;
+        *space -= weight;
         self.weight += weight;
         self.all.push(holding);
         true
@@ -41,22 +41,22 @@ impl HoldingsReport {
 
 impl UserStore {
     pub(super) fn inventory(&self, projects: &[Gid]) -> Result<WorkResult, RequestError> {
-        let mut told = HoldingsReport::default();
+        let mut report = HoldingsReport::default();
         let own = Owner::User(self.user);
         let projects = projects.iter().map(|gid| Owner::Project(*gid));
         for owner in std::iter::once(own).chain(projects) {
-            let mut room = MOST_OF_OWNER;
+            let mut space = MOST_OF_OWNER;
             for place in &self.places {
-                let is_all = (owner != own || self.jobs_in(place, &mut room, &mut told)?)
-                    && self.parts_of(owner, place, &mut room, &mut told)?;
+                let is_all = (owner != own || self.jobs_in(place, &mut space, &mut report)?)
+                    && self.parts_of(owner, place, &mut space, &mut report)?;
                 if !is_all {
                     break;
                 }
             }
         }
         Ok(WorkResult::Inventory {
-            holds: told.all,
-            partial: told.partial,
+            holds: report.all,
+            partial: report.partial,
         })
     }
 
@@ -94,8 +94,8 @@ impl UserStore {
     fn jobs_in(
         &self,
         (store, root): &(String, PathBuf),
-        room: &mut usize,
-        told: &mut HoldingsReport,
+        space: &mut usize,
+        report: &mut HoldingsReport,
     ) -> Result<bool, RequestError> {
         let own = Owner::User(self.user);
         for name in self.names(root, Path::new(&format!("{own}/j")))? {
@@ -108,7 +108,7 @@ impl UserStore {
                     is_behind: false,
                     stored: self.mover.stored(&held.path()).unwrap_or(0),
                 };
-                if !told.add(own, room, holding) {
+                if !report.add(own, space, holding) {
                     return Ok(false);
                 }
             }
@@ -120,8 +120,8 @@ impl UserStore {
         &self,
         owner: Owner,
         (store, root): &(String, PathBuf),
-        room: &mut usize,
-        told: &mut HoldingsReport,
+        space: &mut usize,
+        report: &mut HoldingsReport,
     ) -> Result<bool, RequestError> {
         let top = PathBuf::from(format!("{owner}/d"));
         // A folder without the name of a dataset is none.
@@ -157,7 +157,7 @@ impl UserStore {
                             proof,
                             is_behind,
                         };
-                        if !told.add(owner, room, holding) {
+                        if !report.add(owner, space, holding) {
                             return Ok(false);
                         }
                     }

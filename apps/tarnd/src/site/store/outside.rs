@@ -22,7 +22,7 @@ use tarn_proto::site::{
 use tarn_s3::S3Client;
 use tarn_seal::wrap::WRAPPED;
 use tarn_sys::links::{Unresolved, resolve};
-use tarn_types::event::FailureKind;
+use tarn_types::event::RunErrorKind;
 use tarn_types::hash::{Hash, Hasher};
 use tarn_types::manifest::{EntryKind, Manifest};
 use tarn_types::object::{ObjectUrl, is_object, shown};
@@ -69,7 +69,7 @@ impl UserStore {
             follow => mover.list_following(&root, follow, control),
         };
         let list = list.map_err(|e| match (e.failure.kind, owner) {
-            (FailureKind::Escape, Owner::Project(_)) => leads_out(&to_request_error(&e, &[])),
+            (RunErrorKind::Escape, Owner::Project(_)) => leads_out(&to_request_error(&e, &[])),
             _ => to_request_error(&e, &[]),
         })?;
         let print = print_of(path, &list);
@@ -274,17 +274,17 @@ fn piece(
     (name, len): (&str, u64),
     control: &Control,
 ) -> Result<Vec<u8>, RequestError> {
-    let told = |e: &tarn_ports::MoverError| to_request_error(e, &[]);
+    let request_error = |e: &tarn_ports::MoverError| to_request_error(e, &[]);
     let tree = client.tree(tree_of(part, ""));
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
-    let mut stream = tree.open(control).map_err(|e| told(&e))?;
+    let mut stream = tree.open(control).map_err(|e| request_error(&e))?;
     let piece = Piece {
         path: name.as_bytes(),
         offset: 0,
         len,
     };
-    stream.ask(&[piece]).map_err(|e| told(&e))?;
-    stream.read(&mut bytes).map_err(|e| told(&e))?;
+    stream.ask(&[piece]).map_err(|e| request_error(&e))?;
+    stream.read(&mut bytes).map_err(|e| request_error(&e))?;
     Ok(bytes)
 }
 

@@ -96,7 +96,7 @@ impl UserStore {
             })?;
         }
         self.share_made(&held, &held.path_of(&tree), part, control)?;
-        let manifest = self.as_it_lies(&held, &held.path_of(&tree), control)?;
+        let manifest = self.stored_manifest(&held, &held.path_of(&tree), control)?;
         let proof = self.label(&held, &whole, &manifest, (None, None))?;
         rustix::fs::syncfs(held.folder()).map_err(|e| held.failed("sync", e))?;
         self.publish_as(&held, &whole)?;

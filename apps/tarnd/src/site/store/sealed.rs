@@ -29,7 +29,7 @@ pub(super) enum JobFolderKind {
     /// The data that it reads.
     Read,
     /// Its partitions.
-    Lent,
+    Exported,
 }
 
 impl JobFolderKind {
@@ -37,7 +37,7 @@ impl JobFolderKind {
         match self {
             Self::Written => "w",
             Self::Read => "v",
-            Self::Lent => "p",
+            Self::Exported => "p",
         }
     }
 }
@@ -354,7 +354,7 @@ impl UserStore {
         let copied = self.mover.copy(&job, control);
         copied.map_err(|e| to_request_error(&e, &[from, held]))?;
         self.share_made(held, &job.dest, part, control)?;
-        let manifest = self.as_it_lies(held, &job.dest, control)?;
+        let manifest = self.stored_manifest(held, &job.dest, control)?;
         let proof = self.label(held, &whole, &manifest, (None, None))?;
         let keys = self.keys();
         keep_key((held, &whole), (part, &proof), (&key, &keys))?;

@@ -76,7 +76,7 @@ impl UserStore {
         let mut names = BTreeMap::new();
         for (name, store) in partitions {
             let root = self.root_of(store)?;
-            let held = self.of_job(job, JobFolderKind::Lent, name, (Some(root), false))?;
+            let held = self.of_job(job, JobFolderKind::Exported, name, (Some(root), false))?;
             if held.stat()?.is_none() {
                 return Err(held.missing());
             }
@@ -106,7 +106,7 @@ impl UserStore {
         });
         let name = format!("@job.{job}");
         let others = Arc::clone(&followers) as Arc<dyn PiecePeers>;
-        let lending = self.lent.export_pieces(name, names, others, &socket);
+        let lending = self.exported.export_pieces(name, names, others, &socket);
         let entry = JobPieceExports {
             _lending: lending.map_err(failed)?,
             followers,

@@ -241,11 +241,11 @@ impl SiteAccount {
             }
         }
         if let Some((item, node)) = self.lacking(row)? {
-            let lies = &self.item(item)?.layouts;
+            let layouts = &self.item(item)?.layouts;
             return Err((
                 "inputs are there",
                 format!(
-                    "job {id} runs on {nodes:?} and item {item} is not on node {node}; it lies on {lies:?}"
+                    "job {id} runs on {nodes:?} and item {item} is not on node {node}; it lies on {layouts:?}"
                 ),
             ));
         }

@@ -108,10 +108,10 @@ impl SiteAccount {
         let what = format!("dropping item {id} from {:?}", layout.nodes);
         let item = self.item_mut(id)?;
         let Some(at) = item.layouts.iter().position(|l| l == layout) else {
-            let lies = &item.layouts;
+            let layouts = &item.layouts;
             return Err((
                 "drops what is there",
-                format!("{what} ({:?}): it lies on {lies:?}", layout.spread),
+                format!("{what} ({:?}): it lies on {layouts:?}", layout.spread),
             ));
         };
         item.layouts.remove(at);

@@ -210,9 +210,9 @@ impl SiteAccount {
         let has = |r: &JobRow| r.nodes.as_ref().is_some_and(|n| n.contains(&node));
         // A job that has ended well and writes nothing any more only lends its nodes to the rest of its script.
         let writes = |id: &JobId| failed.values().any(|(m, _)| m.job == Some(*id));
-        let lends =
+        let exports =
             |id: &JobId, r: &JobRow| r.stage == CheckedJobStage::Ended { ok: true } && !writes(id);
-        let jobs = self.jobs.iter().filter(|(id, r)| has(r) && !lends(id, r));
+        let jobs = self.jobs.iter().filter(|(id, r)| has(r) && !exports(id, r));
         let jobs: Vec<JobId> = jobs.map(|(id, _)| *id).collect();
         for job in jobs {
             self.ended(job, false)?;

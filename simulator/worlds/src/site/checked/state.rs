@@ -263,9 +263,9 @@ impl SiteAccount {
         let node = nodes[rank];
         let brought = row.brought.iter();
         let mut brought = brought.filter(|(item, _)| *item == input.item);
-        let lies = |l: &ItemDistribution| serves(l, input.spread, nodes, rank);
+        let serves_input = |l: &ItemDistribution| serves(l, input.spread, nodes, rank);
         let item = self.item(input.item)?;
-        Ok(brought.any(|(_, to)| to.contains(&node)) || item.layouts.iter().any(lies))
+        Ok(brought.any(|(_, to)| to.contains(&node)) || item.layouts.iter().any(serves_input))
     }
 
     /// An item that only the tiers hold is leased to the jobs that count on it: those that are planned on its nodes or have them.

@@ -90,9 +90,9 @@ fn by_filling(capacities: &[u64], streams: &[StreamDemand]) -> Vec<f64> {
                     .count()
             };
             let pipes = (0..free.len()).filter(|p| users(*p) > 0);
-            let room = pipes.map(|p| free[p] / users(p) as f64);
+            let space = pipes.map(|p| free[p] / users(p) as f64);
             let to_cap = open.iter().map(|s| streams[*s].cap as f64 - rates[*s]);
-            let step = room.chain(to_cap).fold(f64::MAX, f64::min).max(0.0);
+            let step = space.chain(to_cap).fold(f64::MAX, f64::min).max(0.0);
             for s in &open {
                 rates[*s] += step;
                 for p in &streams[*s].over {
@@ -101,8 +101,9 @@ fn by_filling(capacities: &[u64], streams: &[StreamDemand]) -> Vec<f64> {
             }
             let full: Vec<bool> = free.iter().map(|f| *f < 1e-6).collect();
             open.retain(|s| {
-                let asked = &streams[*s];
-                rates[*s] < asked.cap as f64 - 1e-6 && !asked.over.iter().any(|p| full[*p as usize])
+                let demand = &streams[*s];
+                rates[*s] < demand.cap as f64 - 1e-6
+                    && !demand.over.iter().any(|p| full[*p as usize])
             });
         }
     }
@@ -131,8 +132,8 @@ proptest! {
                     f.set_capacity((which % 6) as u32, rate_of(cap * KB));
                 }
                 _ => {
-                    let asked = StreamDemand { bytes: KB, cap: rate_of(cap * KB), class, over };
-                    live.push((f.start(0, &asked), asked));
+                    let demand = StreamDemand { bytes: KB, cap: rate_of(cap * KB), class, over };
+                    live.push((f.start(0, &demand), demand));
                 }
             }
             f.next(0);

@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tarn_ports::{CopyJob, CopySource, Mover};
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 use tarn_types::id::DataId;
 use tarn_types::manifest::Manifest;
 use tarn_types::part::Verify;
@@ -21,7 +21,7 @@ fn remove_superseded(
     folder: &Path,
     tree: &Manifest,
     parts: &[PublishedPart],
-) -> Result<(), Failure> {
+) -> Result<(), RunError> {
     let kept: BTreeSet<&[u8]> = parts
         .iter()
         .flat_map(|p| p.manifest.entries.iter().map(|e| &*e.path))
@@ -53,7 +53,7 @@ impl LocalNode<'_> {
         &mut self,
         data: DataId,
         parts: &[PublishedPart],
-    ) -> Result<Vec<u64>, Failure> {
+    ) -> Result<Vec<u64>, RunError> {
         let shared = self.of.shared;
         let folder = self.ready()?.outs.get(&data).cloned();
         let (Some(folder), Some(tree)) = (folder, self.trees.get(&data)) else {
@@ -93,7 +93,7 @@ impl LocalNode<'_> {
         data: DataId,
         folder: &Path,
         parts: &[PublishedPart],
-    ) -> Result<Vec<u64>, Failure> {
+    ) -> Result<Vec<u64>, RunError> {
         let shared = self.of.shared;
         let dir = shared.tier_dir(self.tier_ref)?;
         make_folder(&dir.incoming())?;

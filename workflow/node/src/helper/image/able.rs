@@ -185,7 +185,7 @@ impl ImageSupportTrial<'_> {
                 false => "echo begun > it; while :; do sleep 1000; done".into(),
             })),
             shared: None,
-            room: None,
+            tmpfs: None,
             tmp: None,
             images: Some(StepImagePlan {
                 criu: self.criu.clone(),

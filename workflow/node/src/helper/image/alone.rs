@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tarn_ports::{Control, Mover};
 use tarn_sys::{namespace, process};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 
 /// The name of its shared memory in an image; no dataset can have it.
 pub(crate) const MEMORY: &str = ".shm";
@@ -76,9 +76,9 @@ fn folders() -> io::Result<Vec<(std::ffi::OsString, OwnedFd)>> {
 }
 
 /// Whether an image that holds these processes holds all of its step. Called while they stand still.
-pub(super) fn holds_all(root: Pid, alone: bool) -> Result<(), Failure> {
+pub(super) fn holds_all(root: Pid, alone: bool) -> Result<(), RunError> {
     let io = |e: io::Error| io_failure("look at", Path::new("/proc"), &e);
-    let refuse = |why: String| Err(failure(FailureKind::Io, why));
+    let refuse = |why: String| Err(failure(RunErrorKind::Io, why));
     let foreign = find_foreign_process(root).map_err(io)?;
     if let Some(pid) = foreign {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

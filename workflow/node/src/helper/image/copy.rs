@@ -14,7 +14,7 @@ use std::time::Instant;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
 use tarn_sys::memory::in_memory;
 use tarn_types::checkpoint::CheckpointId;
-use tarn_types::event::{Event, Failure, FailureKind, Imaged};
+use tarn_types::event::{Event, Imaged, RunError, RunErrorKind};
 use tarn_types::id::{InstanceId, TierRef};
 use tarn_types::part::{StoreKey, Verify};
 
@@ -49,7 +49,7 @@ impl Lists {
     }
 
     /// Copies the list of an image that was taken there.
-    pub(crate) fn add(&self, image: CheckpointId) -> Result<(), Failure> {
+    pub(crate) fn add(&self, image: CheckpointId) -> Result<(), RunError> {
         make_folder(&self.folder)?;
         // The one before may be being copied.
         for (_, older) in published(&self.folder).iter().rev().skip(1) {
@@ -109,7 +109,7 @@ impl ImageCopy {
         }
     }
 
-    fn copied(&self, shared: &DataContext, control: &Control) -> Result<(), Failure> {
+    fn copied(&self, shared: &DataContext, control: &Control) -> Result<(), RunError> {
         let kept = CheckpointFolders::new(shared, self.instance, self.to)?;
         let coming = kept.tier.join(COPYING);
         let copied = self.copy(shared, &kept, &coming, control);
@@ -136,7 +136,7 @@ impl ImageCopy {
         kept: &CheckpointFolders,
         coming: &Path,
         control: &Control,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RunError> {
         let mover = &*shared.mover;
         let listed = lists(shared, kept.instance()).join(self.image.to_string());
         let manifest = read_manifest(&listed)?;
@@ -149,8 +149,8 @@ impl ImageCopy {
         // Nobody is kept waiting for a copy.
         let claim = shared.reserve(self.to, stored_estimate(&manifest), &|| true);
         let _claim = claim.map_err(|f| match f.kind {
-            FailureKind::Cancelled => failure(
-                FailureKind::NoSpace,
+            RunErrorKind::Cancelled => failure(
+                RunErrorKind::NoSpace,
                 "other runs use the space on that node's tier",
             ),
             _ => f,
@@ -182,7 +182,7 @@ impl ImageCopy {
         &self,
         shared: &DataContext,
         kept: &CheckpointFolders,
-    ) -> Result<CopySource, Failure> {
+    ) -> Result<CopySource, RunError> {
         if shared.own.has(self.from.node) {
             let there = CheckpointFolders::new(shared, self.instance, self.from)?.tier;
             return Ok(CopySource::of(
@@ -191,7 +191,7 @@ impl ImageCopy {
         }
         let peers = shared.peers.as_ref().ok_or_else(|| {
             let why = format!("node {} cannot be reached from here", self.from.node);
-            failure(FailureKind::Io, why)
+            failure(RunErrorKind::Io, why)
         })?;
         let name = StoreKey(format!("{}/{}", kept.instance(), self.image));
         Ok(CopySource {
@@ -220,7 +220,7 @@ fn publish(
     folder: &Path,
     image: CheckpointId,
     sync: bool,
-) -> Result<(), Failure> {
+) -> Result<(), RunError> {
     let io = |e: std::io::Error| io_failure("publish", coming, &e);
     if sync {
         File::open(coming.join(MANIFEST))

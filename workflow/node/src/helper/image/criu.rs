@@ -115,13 +115,14 @@ pub(super) fn reason(log: &Path) -> String {
 
 fn reason_in(log: &str) -> String {
     // `(00.012345)    300: Error (criu/files.c:12): words`
-    let said = log.lines().filter_map(|l| l.split_once("Error ("));
-    let said = said.filter_map(|(_, rest)| rest.split_once("): ").map(|(_, words)| words.trim()));
+    let errors = log.lines().filter_map(|l| l.split_once("Error ("));
+    let errors =
+        errors.filter_map(|(_, rest)| rest.split_once("): ").map(|(_, words)| words.trim()));
     let known = |words: &&str| {
         let last = words.ends_with("FAILED.");
         !last && !HARMLESS.iter().any(|h| words.contains(h))
     };
-    let first: Vec<&str> = said.filter(known).take(SHOWN).collect();
+    let first: Vec<&str> = errors.filter(known).take(SHOWN).collect();
     match first.is_empty() {
         true => "CRIU failed and gave no reason".into(),
         false => format!("CRIU: {}", first.join("; ")),

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
 use tarn_types::checkpoint::{Checkpoint, CheckpointId};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::part::Verify;
 
 /// Images in a folder, the oldest first: those that were published.
@@ -45,11 +45,11 @@ pub(crate) fn choose(
     folder: &Path,
     control: &Control,
     lost: impl Fn(CheckpointId, String),
-) -> Result<Option<StepImage>, Failure> {
+) -> Result<Option<StepImage>, RunError> {
     for (id, path) in published(folder).into_iter().rev() {
         match read(mover, &path, id, control) {
             Ok(image) => return Ok(Some(image)),
-            Err(f) if f.kind == FailureKind::Cancelled => return Err(f),
+            Err(f) if f.kind == RunErrorKind::Cancelled => return Err(f),
             Err(f) => {
                 discard(mover, folder, id);
                 lost(id, f.message);
@@ -64,7 +64,7 @@ fn read(
     path: &Path,
     id: CheckpointId,
     control: &Control,
-) -> Result<StepImage, Failure> {
+) -> Result<StepImage, RunError> {
     let content = path.join(CONTENT);
     let manifest = read_manifest(&path.join(MANIFEST))?;
     mover.verify(&content, &manifest, control)?;
@@ -74,7 +74,7 @@ fn read(
     match image {
         Ok(image) if FORMATS.contains(&image.format) && image.id == id => Ok(image),
         _ => Err(crate::storage::store::failure(
-            FailureKind::Corrupt,
+            RunErrorKind::Corrupt,
             format!(
                 "{} is not what this version of tarn writes",
                 about.display()
@@ -98,7 +98,7 @@ pub(crate) fn put_back(
     name: &str,
     to: &Path,
     control: &Control,
-) -> Result<(), Failure> {
+) -> Result<(), RunError> {
     let content = folder.join(image.id.to_string()).join(CONTENT);
     mover.remove(to)?;
     clone(mover, &content.join(OWN).join(name), to, control)?;
@@ -120,7 +120,7 @@ pub(super) fn clone(
     from: &Path,
     to: &Path,
     control: &Control,
-) -> Result<Vec<(PathBuf, u32)>, Failure> {
+) -> Result<Vec<(PathBuf, u32)>, RunError> {
     let (others, pipes, sockets) = kinds(from).map_err(|e| io_failure("list", from, &e))?;
     if pipes.is_empty() && !sockets {
         let listed = mover.list(from, control)?;

@@ -84,17 +84,17 @@ impl<'a> Imaging<'a> {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         // A signal that ends the step gently is for its processes: the taker must let go of them first.
         let mut child = process::ignoring(&mut command, Signal::TERM).spawn()?;
-        let said = child.stdout.take();
-        self.taker = said.map(|said| (Pid::from_child(&child), said));
+        let stdout = child.stdout.take();
+        self.taker = stdout.map(|stdout| (Pid::from_child(&child), stdout));
         Ok(())
     }
 
     /// The result for the image that this process was to take, and whether the step must not continue after that.
     pub(crate) fn ended(&mut self, pid: Pid, end: ProcessEnd) -> Option<(Imaged, bool)> {
-        let (_, mut said) = self.taker.take_if(|(taker, _)| *taker == pid)?;
+        let (_, mut stdout) = self.taker.take_if(|(taker, _)| *taker == pid)?;
         self.wait();
         let mut text = String::new();
-        let read = said.read_to_string(&mut text);
+        let read = stdout.read_to_string(&mut text);
         let what = read.ok().and_then(|_| serde_json::from_str(&text).ok());
         let mut what = what.unwrap_or_else(|| Imaged::NotTaken {
             why: "what was to take it was killed".into(),

@@ -18,7 +18,7 @@ use tarn_ports::{Control, Mover};
 use tarn_sys::namespace::Clocks;
 use tarn_sys::{network, process};
 use tarn_types::checkpoint::CheckpointId;
-use tarn_types::event::{Failure, FailureKind, Imaged};
+use tarn_types::event::{Imaged, RunError, RunErrorKind};
 use tarn_types::units::Bytes;
 
 /// The first argument that makes the tarn binary take an image.
@@ -108,7 +108,7 @@ fn called(take: &Take, mover: &dyn Mover) -> ExitCode {
 /// Why the files could not be copied: CRIU only knows that its script has failed.
 const WHY: &str = "why";
 
-fn copy(take: &Take, mover: &dyn Mover, own: &Path) -> Result<Vec<NamedPipe>, Failure> {
+fn copy(take: &Take, mover: &dyn Mover, own: &Path) -> Result<Vec<NamedPipe>, RunError> {
     if let Some(root) = Pid::from_raw(take.root) {
         alone::holds_all(root, take.plan.alone.is_some())?;
     }
@@ -125,7 +125,7 @@ fn copy(take: &Take, mover: &dyn Mover, own: &Path) -> Result<Vec<NamedPipe>, Fa
     Ok(pipes)
 }
 
-fn note(take: &Take, pipes: Vec<NamedPipe>) -> Result<(), Failure> {
+fn note(take: &Take, pipes: Vec<NamedPipe>) -> Result<(), RunError> {
     let about = take.content().join(ABOUT);
     let io = |e: std::io::Error| io_failure("write", &about, &e);
     let clocks = Clocks::now();
@@ -156,7 +156,7 @@ fn take_one(
     mover: &dyn Mover,
     began: Instant,
     torn: &mut bool,
-) -> Result<Imaged, Failure> {
+) -> Result<Imaged, RunError> {
     let (folder, taking, content) = (&take.plan.folder, take.taking(), take.content());
     mover.remove(&taking)?;
     // The newest stays until this one is whole.
@@ -191,14 +191,14 @@ fn take_one(
 const HELD_ALONE: [&str; 2] = ["Connected TCP socket", "SysVIPC shmem"];
 
 /// Has CRIU write what the processes are, on a tier with so many bytes to spare; how long they stood still for it, at most.
-fn dump(take: &Take, processes: &Path, spare: u64, torn: &mut bool) -> Result<u64, Failure> {
-    let exe = std::env::current_exe().map_err(|e| failure(FailureKind::Io, e.to_string()))?;
+fn dump(take: &Take, processes: &Path, spare: u64, torn: &mut bool) -> Result<u64, RunError> {
+    let exe = std::env::current_exe().map_err(|e| failure(RunErrorKind::Io, e.to_string()))?;
     let begun = Instant::now();
     let mut command = take.plan.dump(take.root, processes, &exe, spare);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let status = command.stderr(Stdio::null()).status();
     let status =
-        status.map_err(|e| failure(FailureKind::Io, format!("CRIU cannot be started: {e}")))?;
+        status.map_err(|e| failure(RunErrorKind::Io, format!("CRIU cannot be started: {e}")))?;
     if status.success() {
         return Ok(nanos(begun));
     }
@@ -210,17 +210,17 @@ fn dump(take: &Take, processes: &Path, spare: u64, torn: &mut bool) -> Result<u6
             "; images of a step with `alone = true` hold what is between its own processes",
         );
     }
-    Err(failure(FailureKind::Io, why))
+    Err(failure(RunErrorKind::Io, why))
 }
 
 /// Bytes that the tier has beside those that it takes: a step is not to find its tier full because of an image.
-fn free_tier_space(take: &Take, mover: &dyn Mover) -> Result<u64, Failure> {
+fn free_tier_space(take: &Take, mover: &dyn Mover) -> Result<u64, RunError> {
     let folder = &take.plan.folder;
     let free = rustix::fs::statvfs(folder).map_err(|e| io_failure("look at", folder, &e.into()))?;
     let free = free.f_bavail.saturating_mul(free.f_frsize);
     let root = Pid::from_raw(take.root);
     let below = root.map(process::descendants).transpose();
-    let below = below.map_err(|e| failure(FailureKind::Io, e.to_string()))?;
+    let below = below.map_err(|e| failure(RunErrorKind::Io, e.to_string()))?;
     let all = root.into_iter().chain(below.into_iter().flatten());
     let mut needed = all.map(in_memory).fold(BESIDE, u64::saturating_add);
     let shared = mover.capabilities(folder)?.reflink;
@@ -231,7 +231,7 @@ fn free_tier_space(take: &Take, mover: &dyn Mover) -> Result<u64, Failure> {
     }
     free.checked_sub(needed).ok_or_else(|| {
         failure(
-            FailureKind::NoSpace,
+            RunErrorKind::NoSpace,
             format!(
                 "it would take some {}, and its tier has {} left: reserve space with `checkpoints`, or give it a larger tier",
                 Bytes(needed),
@@ -247,8 +247,8 @@ fn in_memory(pid: Pid) -> u64 {
         let path = format!("/proc/{}/{name}", pid.as_raw_nonzero());
         std::fs::read_to_string(path).unwrap_or_default()
     };
-    let said = read("status") + &read("smaps_rollup");
-    let lines = said.lines().filter_map(|l| l.split_once(':'));
+    let text = read("status") + &read("smaps_rollup");
+    let lines = text.lines().filter_map(|l| l.split_once(':'));
     let kept = lines.filter(|(name, _)| matches!(*name, "RssAnon" | "Pss_Shmem" | "VmSwap"));
     let kib = kept.filter_map(|(_, v)| v.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.fold(0, |sum, kib| sum.saturating_add(kib.saturating_mul(1024)))

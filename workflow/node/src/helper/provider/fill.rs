@@ -3,7 +3,7 @@
 use super::NamespacePlan;
 use std::path::PathBuf;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 use tarn_types::part::Verify;
 
 /// Below a node's folder: why it was not filled.
@@ -27,7 +27,7 @@ pub(crate) fn failure(plan: &NamespacePlan) -> String {
     format!("the shared namespace cannot be filled: {why}")
 }
 
-fn try_fill(plan: &NamespacePlan, mover: &dyn Mover) -> Result<(), Failure> {
+fn try_fill(plan: &NamespacePlan, mover: &dyn Mover) -> Result<(), RunError> {
     for part in &plan.parts {
         let dest = plan.mount().join(&part.name);
         if part.from.is_empty() {
@@ -41,7 +41,7 @@ fn try_fill(plan: &NamespacePlan, mover: &dyn Mover) -> Result<(), Failure> {
             })
         });
         let job = CopyJob {
-            sources: sources.collect::<Result<_, Failure>>()?,
+            sources: sources.collect::<Result<_, RunError>>()?,
             staging: plan
                 .mount()
                 .join(PathBuf::from(format!(".{}.filling", part.name))),

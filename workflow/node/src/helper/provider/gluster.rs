@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How often another port is tried when somebody was quicker to take it.
 const PORTS: u32 = 5;
 /// Of what it has logged, bytes that an error shows.
-const SAID: usize = 600;
+const LOG_TAIL: usize = 600;
 /// The log message of a brick whose port is its own; and of one whose port is not.
 const LISTENS: &str = "listening on port";
 const TAKEN: &str = "Address already in use";
@@ -117,7 +117,7 @@ impl<'a> Gluster<'a> {
         io::Error::other(format!(
             "GlusterFS on node `{}`: {what}; its log ends with: {}",
             self.plan.node,
-            tail(&self.at(log), SAID).trim_end()
+            tail(&self.at(log), LOG_TAIL).trim_end()
         ))
     }
 
@@ -182,8 +182,8 @@ impl<'a> Gluster<'a> {
         while !listens() {
             if child.try_wait()?.is_some() {
                 self.brick = None;
-                let said = tail(&log, 64 << 10);
-                return match said.contains(TAKEN) {
+                let text = tail(&log, 64 << 10);
+                return match text.contains(TAKEN) {
                     true => Ok(None),
                     false => Err(self.failed("its brick does not start", "brick.log")),
                 };

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tarn_ports::{Control, Mover};
-use tarn_types::event::{Failure, FailureKind};
+use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
 
 /// The error of a file system without the flags of `renameat2` (NFS has none).
@@ -24,7 +24,7 @@ pub(super) fn aside(ready: &Path) -> PathBuf {
 }
 
 /// Gives a tree its name, which nobody may have taken meanwhile.
-pub(super) fn rename_new(ready: &Path, dest: &Path, remedy: &str) -> Result<(), Failure> {
+pub(super) fn rename_new(ready: &Path, dest: &Path, remedy: &str) -> Result<(), RunError> {
     let renamed = match renameat_with(CWD, ready, CWD, dest, RenameFlags::NOREPLACE) {
         // A plain rename replaces nothing but an empty folder.
         Err(e) if unknown(e) => std::fs::rename(ready, dest),
@@ -32,7 +32,7 @@ pub(super) fn rename_new(ready: &Path, dest: &Path, remedy: &str) -> Result<(), 
     };
     renamed.map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty => failure(
-            FailureKind::Conflict,
+            RunErrorKind::Conflict,
             format!(
                 "somebody has made {} while its content was copied; move it away, then {remedy}",
                 dest.display()
@@ -44,7 +44,7 @@ pub(super) fn rename_new(ready: &Path, dest: &Path, remedy: &str) -> Result<(), 
 }
 
 /// Exchanges two trees of one folder.
-pub(super) fn swap(ready: &Path, dest: &Path) -> Result<(), Failure> {
+pub(super) fn swap(ready: &Path, dest: &Path) -> Result<(), RunError> {
     let swapped = match renameat_with(CWD, ready, CWD, dest, RenameFlags::EXCHANGE) {
         Err(e) if unknown(e) => swap_by_renames(ready, dest),
         other => other.map_err(io::Error::from),
@@ -65,7 +65,7 @@ fn swap_by_renames(ready: &Path, dest: &Path) -> io::Result<()> {
     std::fs::rename(&aside, ready)
 }
 
-fn synced(dest: &Path) -> Result<(), Failure> {
+fn synced(dest: &Path) -> Result<(), RunError> {
     let above = dest.parent().unwrap_or(Path::new("/"));
     sync_folder(above).map_err(|e| io_failure("sync the folder", above, &e))
 }
@@ -79,7 +79,7 @@ pub(super) fn dispose(
     recorded: &[Manifest],
     remedy: &str,
     mover: &dyn Mover,
-) -> Result<(), Failure> {
+) -> Result<(), RunError> {
     if tree.symlink_metadata().is_err() {
         return Ok(());
     }
@@ -113,7 +113,7 @@ pub(super) fn dispose(
         }
         Ok(()) => Ok(()),
         Err(_) => Err(failure(
-            FailureKind::Conflict,
+            RunErrorKind::Conflict,
             format!(
                 "{} was written by somebody else while tarn replaced the folder it was in; move it from there, then \
                  {remedy}",
@@ -187,7 +187,7 @@ mod tests {
         fs::write(tree.join("sub/deep/mine"), "mine").unwrap();
         let recorded = [Manifest::default(), recorded];
         let refused = dispose(&tree, &recorded, "", &Trees::new()).unwrap_err();
-        assert_eq!(refused.kind, FailureKind::Conflict);
+        assert_eq!(refused.kind, RunErrorKind::Conflict);
         assert!(refused.message.contains("tree/edited"), "{refused:?}");
         assert!(!tree.join("a").exists() && !tree.join("sub/b").exists());
         assert_eq!(fs::read_to_string(tree.join("edited")).unwrap(), "by hand");

@@ -91,7 +91,7 @@ fn read(folder: &Path, name: &str) -> Option<String> {
 }
 
 /// Publishes while somebody writes `thesis` into `folder` after listing number `at`.
-fn meddled(intent: &Intent, folder: &Path, at: u32) -> (Failure, Trees) {
+fn meddled(intent: &Intent, folder: &Path, at: u32) -> (RunError, Trees) {
     let meddle = || {
         fs::create_dir_all(folder).unwrap();
         fs::write(folder.join("thesis"), "years").unwrap();
@@ -103,7 +103,7 @@ fn meddled(intent: &Intent, folder: &Path, at: u32) -> (Failure, Trees) {
         meddle: &meddle,
     };
     let refused = intent.publish(&meddler).unwrap_err();
-    assert_eq!(refused.kind, FailureKind::Conflict, "{refused:?}");
+    assert_eq!(refused.kind, RunErrorKind::Conflict, "{refused:?}");
     assert!(refused.message.contains("thesis"), "{refused:?}");
     (refused, meddler.trees)
 }
@@ -137,14 +137,14 @@ fn what_comes_into_the_tree_that_was_taken_out_stays_and_is_named_until_it_is_mo
     let intent = declared(dir.path(), true);
     // The listing that decides what may be removed is the third.
     let (refused, trees) = meddled(&intent, &intent.ready, 3);
-    let lies = intent.ready.join("thesis");
-    let named = |f: &Failure| f.message.contains(&lies.display().to_string());
+    let thesis = intent.ready.join("thesis");
+    let named = |f: &RunError| f.message.contains(&thesis.display().to_string());
     assert!(named(&refused), "{refused:?}");
     assert_eq!(read(&intent.ready, "thesis").as_deref(), Some("years"));
     assert_eq!(read(&intent.to.folder, "a").as_deref(), Some("new"));
     let again = intent.tidy(&trees).unwrap_err();
     assert!(named(&again), "{again:?}");
-    fs::remove_file(lies).unwrap();
+    fs::remove_file(thesis).unwrap();
     intent.tidy(&trees).unwrap();
     assert!(!intent.ready.exists());
 }
@@ -158,7 +158,7 @@ fn a_destination_that_was_missing_and_is_made_meanwhile_is_not_touched() {
     let refused = intent.publish(&Trees::new()).unwrap_err();
     assert!(refused.message.contains("thesis"), "{refused:?}");
     let refused = rename_new(&intent.ready, &intent.to.folder, "").unwrap_err();
-    assert_eq!(refused.kind, FailureKind::Conflict, "{refused:?}");
+    assert_eq!(refused.kind, RunErrorKind::Conflict, "{refused:?}");
     assert_eq!(read(&intent.to.folder, "thesis").as_deref(), Some("years"));
     assert_eq!(read(&intent.ready, "a").as_deref(), Some("new"));
 }

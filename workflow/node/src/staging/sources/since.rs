@@ -6,7 +6,7 @@ use crate::storage::store::{hash_of, read_manifest};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tarn_ports::{Control, Mover};
-use tarn_types::event::Failure;
+use tarn_types::event::RunError;
 use tarn_types::layout::StateDir;
 use tarn_types::manifest::{Entry, EntryKind};
 use tarn_types::object::is_object;
@@ -23,7 +23,7 @@ pub fn look_at_source_since(
     dataset: &Dataset,
     listed: &[StoreKey],
     mover: &dyn Mover,
-) -> Result<SourceLook, Failure> {
+) -> Result<SourceLook, RunError> {
     let root = resolve(dataset.source.as_deref().unwrap_or(Path::new("")));
     let mut tree = mover.list_source(&root, &Control::default())?;
     let stamps = stamps(&root, &tree);

@@ -116,7 +116,7 @@ impl Ledgers {
         let new = self.kept_at(at) > 0
             && account.lacks(bytes)
             && !account.counts_kept.swap(true, Ordering::Relaxed);
-        new.then(|| self.news())
+        new.then(|| self.report_capacities())
     }
 
     /// Whether `bytes` more would exceed one node's tier.

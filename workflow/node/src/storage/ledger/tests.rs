@@ -51,13 +51,16 @@ fn two_runs_never_exceed_one_tier() {
     let b = Ledgers::open(&cluster(root.path(), 2, 1000), &OwnedNodes::All, "b").unwrap();
     let mut held = a.reserve(TIER, 1500, &|| false).unwrap();
     assert_eq!(
-        b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
+        b.report_capacities()
+            .iter()
+            .map(|(_, n)| *n)
+            .collect::<Vec<_>>(),
         [250, 250]
     );
-    assert!(b.news().is_empty());
+    assert!(b.report_capacities().is_empty());
     assert!(b.reserve(TIER, 400, &|| true).is_ok());
     let refused = b.reserve(TIER, 600, &|| true).unwrap_err();
-    assert_eq!(refused.kind, FailureKind::Cancelled);
+    assert_eq!(refused.kind, RunErrorKind::Cancelled);
     // Bytes that have arrived turn from reserved to used, and are never both.
     held.arrived(&StoreKey("k".into()), 700);
     assert_eq!(held_by_others(root.path(), "b"), 1500);
@@ -67,7 +70,10 @@ fn two_runs_never_exceed_one_tier() {
     assert!(b.reserve(TIER, 1301, &|| true).is_err());
     a.left(TIER, &StoreKey("k".into()));
     assert_eq!(
-        b.news().iter().map(|(_, n)| *n).collect::<Vec<_>>(),
+        b.report_capacities()
+            .iter()
+            .map(|(_, n)| *n)
+            .collect::<Vec<_>>(),
         [1000, 1000]
     );
 }
@@ -115,11 +121,11 @@ fn what_is_kept_counts_once_it_is_in_the_way_and_what_is_aside_always() {
     a.found(TIER, &key, 300);
     a.leave(TIER, key.clone(), root.path().join("k"), true);
     assert_eq!(a.kept_in_the_way(TIER, 700), None);
-    assert!(a.news().is_empty());
+    assert!(a.report_capacities().is_empty());
     assert_eq!(a.kept_in_the_way(TIER, 701), Some(vec![(TIER, 700)]));
     assert_eq!(a.kept_in_the_way(TIER, 701), None, "it is said once");
     assert!(a.take_over(TIER, &key));
-    assert_eq!(a.news(), [(TIER, 1000)]);
+    assert_eq!(a.report_capacities(), [(TIER, 1000)]);
     // Of 1000, 200 are not this run's; of a resumed run the capacity is without them.
     for (capacity, resumed) in [(1000, false), (800, true)] {
         let root = tempfile::tempdir().unwrap();
@@ -129,14 +135,14 @@ fn what_is_kept_counts_once_it_is_in_the_way_and_what_is_aside_always() {
             true => a.enlarge(TIER, 200),
             false => a.set_aside(TIER, 200),
         }
-        assert!(a.news().is_empty());
+        assert!(a.report_capacities().is_empty());
         let b = Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "b").unwrap();
         let held = b.reserve(TIER, 500, &|| true).unwrap();
-        assert_eq!(a.news(), [(TIER, 400)]);
+        assert_eq!(a.report_capacities(), [(TIER, 400)]);
         assert!(a.reserve(TIER, 300, &|| true).is_ok());
         assert!(a.reserve(TIER, 301, &|| true).is_err());
         drop(held);
-        assert_eq!(a.news(), [(TIER, 800)]);
+        assert_eq!(a.report_capacities(), [(TIER, 800)]);
     }
 }
 
@@ -194,22 +200,26 @@ fn an_older_run_that_waits_goes_first() {
         let waiting = s.spawn(|| elder.reserve(TIER, 500, &late).is_ok());
         let since = Instant::now();
         let refused = younger.reserve(TIER, 500, &late).unwrap_err();
-        assert_eq!(refused.kind, FailureKind::Cancelled, "{}", refused.message);
+        assert_eq!(refused.kind, RunErrorKind::Cancelled, "{}", refused.message);
         assert!(since.elapsed() >= GIVE_WAY, "{:?}", since.elapsed());
         assert!(
             younger.in_the_way().is_empty(),
             "it waits no longer, so it may go on"
         );
-        assert_eq!(younger.news(), [(TIER, 400)], "nothing new for it");
+        assert_eq!(
+            younger.report_capacities(),
+            [(TIER, 400)],
+            "nothing new for it"
+        );
         younger.idle(Some(Instant::now()));
-        younger.news();
+        younger.report_capacities();
         assert_eq!(younger.in_the_way(), [(TIER, key.clone())]);
         assert_eq!(elder.in_the_way(), []);
         younger.left(TIER, &key);
         assert!(waiting.join().unwrap());
     });
     younger.idle(None);
-    younger.news();
+    younger.report_capacities();
     assert!(younger.reserve(TIER, 500, &|| true).is_ok());
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
@@ -249,21 +259,21 @@ fn threads_of_two_runs_race_for_the_last_bytes() {
 }
 
 #[test]
-fn what_is_lent_is_nobodys_twice() {
+fn what_is_exported_is_nobodys_twice() {
     let root = tempfile::tempdir().unwrap();
-    let loan = "lent/a/n9";
-    std::fs::create_dir_all(root.path().join(loan)).unwrap();
-    record_export(root.path(), loan, 100, 300).unwrap();
+    let export = "lent/a/n9";
+    std::fs::create_dir_all(root.path().join(export)).unwrap();
+    record_export(root.path(), export, 100, 300).unwrap();
     // Of 1,000 bytes the run that has lent 400 has 600 left, and knows that.
     let a = Ledgers::open(&cluster(root.path(), 1, 600), &OwnedNodes::All, "a").unwrap();
     let b = Ledgers::open(&cluster(root.path(), 1, 1000), &OwnedNodes::All, "b").unwrap();
-    assert_eq!(a.news(), []);
-    assert_eq!(b.news(), [(TIER, 600)]);
+    assert_eq!(a.report_capacities(), []);
+    assert_eq!(b.report_capacities(), [(TIER, 600)]);
     let held = a.reserve(TIER, 600, &|| true).unwrap();
     assert!(b.reserve(TIER, 1, &|| true).is_err());
     drop(held);
     assert!(b.reserve(TIER, 600, &|| true).is_ok() && b.reserve(TIER, 601, &|| true).is_err());
-    record_export(root.path(), loan, 0, 0).unwrap();
+    record_export(root.path(), export, 0, 0).unwrap();
     assert!(b.reserve(TIER, 1000, &|| true).is_ok());
 }
 

@@ -1,6 +1,6 @@
 //! Two worlds that carry messages to each other, and a mover that can be made to fail.
 
-use crate::bench::{Bench, Machine, held, part_ref, spot};
+use crate::bench::{Bench, Machine, held, part_ref, tier_ref};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ pub(super) struct Pair {
     pub(super) follower: Option<Machine>,
     pub(super) letters: Receiver<FromLeader>,
     pub(super) cut: Arc<AtomicBool>,
-    pub(super) told: Vec<Event>,
+    pub(super) events: Vec<Event>,
 }
 
 impl Pair {
@@ -78,7 +78,7 @@ impl Pair {
             follower: Some(world(1)),
             letters,
             cut,
-            told: Vec::new(),
+            events: Vec::new(),
         }
     }
 
@@ -97,7 +97,7 @@ impl Pair {
             match event {
                 Event::Ended { ended, usage, .. } => Some((ended, usage)),
                 other => {
-                    pair.told.push(other);
+                    pair.events.push(other);
                     None
                 }
             }
@@ -162,7 +162,7 @@ impl Pair {
         };
         let known = infos.iter().map(|i| (part_ref(0, 0, i.seq), i.clone()));
         world.local.know(known.collect()).unwrap();
-        let to = Place::Node(spot(node));
+        let to = Place::Node(tier_ref(node));
         world
             .transfer(0, 0, infos, &Place::Source, &to)
             .expect("a transfer");

@@ -16,7 +16,7 @@ impl UserStore {
         (size, unit): (u64, u32),
     ) -> Result<WorkResult, RequestError> {
         let root = self.root_of(store)?;
-        let held = self.of_job(job, JobFolderKind::Lent, name, (Some(root), true))?;
+        let held = self.of_job(job, JobFolderKind::Exported, name, (Some(root), true))?;
         if held.stat()?.is_some() {
             return Ok(WorkResult::Done);
         }

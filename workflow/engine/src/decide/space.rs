@@ -37,35 +37,51 @@ impl Decide<'_> {
     /// Whether `want` bytes are free on a tier. If not, begins to free space for `id` there.
     pub(super) fn ensure_space(
         &mut self,
-        spot: TierRef,
+        tier_ref: TierRef,
         want: u64,
         id: InstanceId,
     ) -> TierSpaceOutlook {
-        let free = self.state.ledger.free(spot);
+        let free = self.state.ledger.free(tier_ref);
         if free >= want {
             return TierSpaceOutlook::Free;
         }
-        self.short_of_room = true;
+        self.short_of_space = true;
         let lack = want - free;
-        let more = lack.saturating_sub(self.leaving_from(spot));
-        self.clear_cache(spot, more, &Reason::EvictForRoom { spot, want, free });
-        let coming = self.will_free(spot, id);
+        let more = lack.saturating_sub(self.leaving_from(tier_ref));
+        self.clear_cache(
+            tier_ref,
+            more,
+            &Reason::EvictForSpace {
+                tier_ref,
+                want,
+                free,
+            },
+        );
+        let coming = self.will_free(tier_ref, id);
         if coming >= lack {
-            let why = self.pending_space_reason(spot, want, free);
-            let why = why.unwrap_or(Reason::WaitForRoom { spot, want, free });
+            let why = self.pending_space_reason(tier_ref, want, free);
+            let why = why.unwrap_or(Reason::WaitForSpace {
+                tier_ref,
+                want,
+                free,
+            });
             self.note(Subject::Instance(id), why);
             return TierSpaceOutlook::Later;
         }
         let mut lack = lack - coming;
-        let movable = self.movable(spot, id);
+        let movable = self.movable(tier_ref, id);
         for m in movable.iter().filter(|m| m.redundant) {
             if lack == 0 {
                 return TierSpaceOutlook::Later;
             }
             self.evict(
                 m.name,
-                &Place::Node(spot),
-                Reason::EvictForRoom { spot, want, free },
+                &Place::Node(tier_ref),
+                Reason::EvictForSpace {
+                    tier_ref,
+                    want,
+                    free,
+                },
             );
             lack = lack.saturating_sub(m.stored);
         }
@@ -73,13 +89,13 @@ impl Decide<'_> {
             if lack == 0 {
                 return TierSpaceOutlook::Later;
             }
-            if self.move_away(m, spot, want, free) {
+            if self.move_away(m, tier_ref, want, free) {
                 lack = lack.saturating_sub(m.stored);
             }
         }
         match lack {
             0 => TierSpaceOutlook::Later,
-            _ => self.handle_no_space(spot, want, free, id),
+            _ => self.handle_no_space(tier_ref, want, free, id),
         }
     }
 
@@ -87,28 +103,28 @@ impl Decide<'_> {
     /// continue.
     fn handle_no_space(
         &mut self,
-        spot: TierRef,
+        tier_ref: TierRef,
         want: u64,
         free: u64,
         id: InstanceId,
     ) -> TierSpaceOutlook {
-        let configured = self.state.start.cluster.tier(spot).capacity;
-        let held = configured.saturating_sub(self.state.ledger.capacity(spot));
+        let configured = self.state.start.cluster.tier(tier_ref).capacity;
+        let held = configured.saturating_sub(self.state.ledger.capacity(tier_ref));
         let idle = self.idle();
         let why = match (held, idle) {
             (1.., _) => Reason::WaitForOthers {
-                spot,
+                tier_ref,
                 want,
                 free,
                 held,
             },
-            (0, false) => Reason::WaitForRoom { spot, want, free },
+            (0, false) => Reason::WaitForSpace { tier_ref, want, free },
             (0, true) => self.state.failure(format!(
                     "{} wanted on {} of {} and only {} can be freed: everything else there is needed. Enlarge the tier, \
                      add a slower one (--tier NAME=PATH:SIZE), or set `external`, so that data can be drained",
                     Bytes(want),
-                    self.state.start.cluster.tier(spot).name,
-                    self.state.start.cluster.node(spot.node).name,
+                    self.state.start.cluster.tier(tier_ref).name,
+                    self.state.start.cluster.node(tier_ref.node).name,
                     Bytes(free)
                 )),
         };
@@ -136,8 +152,8 @@ impl Decide<'_> {
     }
 
     /// That replicas are on their way off a full tier, if some are.
-    fn pending_space_reason(&self, spot: TierRef, want: u64, free: u64) -> Option<Reason> {
-        let place = Place::Node(spot);
+    fn pending_space_reason(&self, tier_ref: TierRef, want: u64, free: u64) -> Option<Reason> {
+        let place = Place::Node(tier_ref);
         let moved_as = |kind| -> u64 {
             let transfers = self.state.transfers.values();
             let releasing = transfers.filter(|t| t.releases && t.transfer.kind == kind);
@@ -150,9 +166,9 @@ impl Decide<'_> {
             moved_as(TransferKind::Demote),
             moved_as(TransferKind::ExternalOut),
         );
-        let evicting = self.leaving_from(spot);
-        (demoting + draining + evicting > 0).then_some(Reason::MakingRoom {
-            spot,
+        let evicting = self.leaving_from(tier_ref);
+        (demoting + draining + evicting > 0).then_some(Reason::MakingSpace {
+            tier_ref,
             want,
             free,
             evicting,
@@ -163,8 +179,8 @@ impl Decide<'_> {
 
     /// Bytes of a tier that come free by themselves: replicas that are leaving, sources of transfers that
     /// release them, and inputs whose last reader is placed here.
-    fn will_free(&self, spot: TierRef, except: InstanceId) -> u64 {
-        let place = Place::Node(spot);
+    fn will_free(&self, tier_ref: TierRef, except: InstanceId) -> u64 {
+        let place = Place::Node(tier_ref);
         let mut names: BTreeSet<PartRef> = BTreeSet::new();
         let releasing = self.state.transfers.values().filter(|t| t.releases);
         let sources = releasing
@@ -179,22 +195,22 @@ impl Decide<'_> {
                 .filter(|(_, p)| *p == place)
                 .map(|(name, _)| *name),
         );
-        for id in self.state.steps.on_node[spot.node.at()]
+        for id in self.state.steps.on_node[tier_ref.node.at()]
             .iter()
             .filter(|id| **id != except)
         {
-            let needs = self.needs_on(*id, spot.node).unwrap_or_default();
+            let needs = self.needs_on(*id, tier_ref.node).unwrap_or_default();
             names.extend(needs.into_iter().filter(|n| self.last_reader(*n)));
         }
         let stored = |name: &PartRef| {
             let replica = self.state.data.part(*name)?.replicas.get(&place)?;
             (replica.state == PartReplicaState::Present).then_some(replica.stored)
         };
-        let leaving = self.leaving_from(spot);
+        let leaving = self.leaving_from(tier_ref);
         names.iter().filter_map(stored).sum::<u64>() + leaving
     }
 
-    pub(super) fn leaving_from(&self, spot: TierRef) -> u64 {
+    pub(super) fn leaving_from(&self, tier_ref: TierRef) -> u64 {
         if self.state.leaving == 0 {
             return 0;
         }
@@ -202,7 +218,7 @@ impl Decide<'_> {
             .state
             .data
             .parts()
-            .filter_map(|(_, part)| part.replicas.get(&Place::Node(spot)));
+            .filter_map(|(_, part)| part.replicas.get(&Place::Node(tier_ref)));
         replicas
             .filter(|r| r.state == PartReplicaState::Leaving)
             .map(|r| r.stored)
@@ -220,8 +236,8 @@ impl Decide<'_> {
     }
 
     /// The parts that could leave a tier, least urgently needed first, without those that instances placed there read.
-    fn movable(&self, spot: TierRef, id: InstanceId) -> Vec<Movable> {
-        let mut needed = self.needed_on(spot.node);
+    fn movable(&self, tier_ref: TierRef, id: InstanceId) -> Vec<Movable> {
+        let mut needed = self.needed_on(tier_ref.node);
         needed.extend(
             self.state
                 .steps
@@ -229,7 +245,7 @@ impl Decide<'_> {
                 .map(|i| i.parts())
                 .unwrap_or_default(),
         );
-        let place = Place::Node(spot);
+        let place = Place::Node(tier_ref);
         let here = self.state.data.parts().filter_map(|(name, part)| {
             let replica = part.replicas.get(&place)?;
             let free = replica.state == PartReplicaState::Present
@@ -238,7 +254,7 @@ impl Decide<'_> {
             free.then(|| Movable {
                 name,
                 stored: replica.stored,
-                redundant: self.redundant(name, part, spot),
+                redundant: self.redundant(name, part, tier_ref),
                 urgency: self.urgency(name, part),
             })
         });
@@ -247,9 +263,9 @@ impl Decide<'_> {
         all
     }
 
-    fn redundant(&self, name: PartRef, part: &TrackedPart, spot: TierRef) -> bool {
+    fn redundant(&self, name: PartRef, part: &TrackedPart, tier_ref: TierRef) -> bool {
         let keep = self.state.start.workflow.dataset(name.data).keep;
-        let mut others = part.present().filter(|(p, _)| **p != Place::Node(spot));
+        let mut others = part.present().filter(|(p, _)| **p != Place::Node(tier_ref));
         match (keep, self.state.data_mode()) {
             // Without `DataMode::Keep`, data that is to be kept is kept outside.
             (Keep::UntilConsumed, _) | (_, DataMode::StageThrough | DataMode::Cache) => {
@@ -276,13 +292,13 @@ impl Decide<'_> {
 
     /// Moves a replica to the fastest slower tier with space for it, or else to the external store, if there is one. A
     /// replica whose target has the part already only goes.
-    fn move_away(&mut self, m: &Movable, spot: TierRef, want: u64, free: u64) -> bool {
+    fn move_away(&mut self, m: &Movable, tier_ref: TierRef, want: u64, free: u64) -> bool {
         let replicas = self.state.data.part(m.name).map(|p| &p.replicas);
         let state_at = |p: &Place| replicas.and_then(|r| r.get(p)).map(|r| r.state);
         let drained = state_at(&Place::Drained);
-        let tiers = self.state.start.cluster.node(spot.node).tiers.len() as u32;
-        let mut slower = ((spot.tier.0 + 1)..tiers).map(|t| TierRef {
-            node: spot.node,
+        let tiers = self.state.start.cluster.node(tier_ref.node).tiers.len() as u32;
+        let mut slower = ((tier_ref.tier.0 + 1)..tiers).map(|t| TierRef {
+            node: tier_ref.node,
             tier: TierId(t),
         });
         let roomy = slower.find(|s| {
@@ -298,21 +314,33 @@ impl Decide<'_> {
             Some(to) => (
                 Place::Node(to),
                 TransferKind::Demote,
-                Reason::DemoteForRoom { spot, want, free },
+                Reason::DemoteForSpace {
+                    tier_ref,
+                    want,
+                    free,
+                },
             ),
             None if drained == Some(PartReplicaState::Present) => {
-                let why = Reason::EvictForRoom { spot, want, free };
-                self.evict(m.name, &Place::Node(spot), why);
+                let why = Reason::EvictForSpace {
+                    tier_ref,
+                    want,
+                    free,
+                };
+                self.evict(m.name, &Place::Node(tier_ref), why);
                 return true;
             }
             None if self.state.start.workflow.external.is_some() && drained.is_none() => (
                 Place::Drained,
                 TransferKind::ExternalOut,
-                Reason::DrainForRoom { spot, want, free },
+                Reason::DrainForSpace {
+                    tier_ref,
+                    want,
+                    free,
+                },
             ),
             None => return false,
         };
-        let from = Place::Node(spot);
+        let from = Place::Node(tier_ref);
         let parts = vec![PartMove { part: m.name, from }];
         self.transfer(parts, to, kind, Verify::Readback, u64::MAX, why);
         true

@@ -10,14 +10,14 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 
-/// A site on whose steps' path the program `lent` is.
+/// A site on whose steps' path the program `exported` is.
 fn site(workflow: &str) -> Site {
     let site = Site::new(workflow);
     let flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L"];
-    linked::said(&mut linked::compiler(
+    linked::output_of(&mut linked::compiler(
         "cc",
         &flags,
-        &["../../apps/tarn/tests/lent.c"],
+        &["../../apps/tarn/tests/exported.c"],
         &site.path("lent"),
     ));
     site
@@ -87,10 +87,10 @@ fn what_one_step_writes_the_next_one_reads_and_each_has_its_own_beside_it() {
     );
     assert_eq!(printed(&site, "read", 1), " of 40960 by 8192\n");
     let why = site.tarn(&["why", "read"]).exits(0);
-    why.says("has its partition field");
+    why.prints("has its partition field");
     site.leaves_nothing_on_its_tier();
     // Data in the partition is no input that tarn knows: both run again.
-    site.run().exits(0).says("write");
+    site.run().exits(0).prints("write");
     assert_eq!(site.read("result/field"), "hello of 1048576 by 0\nwas 1\n");
     site.leaves_nothing_on_its_tier();
 }
@@ -150,27 +150,27 @@ fn what_does_not_fit_is_refused_or_waits_and_what_fills_the_tier_fails_with_the_
     Site::new(&one("63 MiB", ""))
         .run()
         .exits(4)
-        .says("takes 65.00 MiB on each node")
-        .says("there is space for 64.00 MiB");
+        .prints("takes 65.00 MiB on each node")
+        .prints("there is space for 64.00 MiB");
     Site::new(&one("1 MiB", "tier = \"slow\"\n"))
         .run()
         .exits(4)
-        .says("wants tier `slow`, which no node has");
+        .prints("wants tier `slow`, which no node has");
     // Together with its output.
     let site =
         Site::new(&(one("40 MiB", "") + "out = [\"made\"]\n[data.made]\nsize = \"40 MiB\"\n"));
     site.run()
         .exits(4)
-        .says("needs at least")
-        .says("no tier holds more than");
+        .prints("needs at least")
+        .prints("no tier holds more than");
     // Two at once do not fit: one waits for the other.
     let two = "[[step]]\nname = \"b\"\nrun = \"true\"\npartitions = [\"field\"]\n";
     let site = Site::new(&(one("40 MiB", "") + two));
     site.run().exits(0);
     let log = site.log();
-    let mut said = log.iter().map(|record| record["actions"].to_string());
+    let mut actions = log.iter().map(|record| record["actions"].to_string());
     assert!(
-        said.any(|actions| actions.contains("wait-for-room")),
+        actions.any(|text| text.contains("wait-for-room")),
         "{log:?}"
     );
     site.leaves_nothing_on_its_tier();
@@ -178,7 +178,7 @@ fn what_does_not_fit_is_refused_or_waits_and_what_fills_the_tier_fails_with_the_
 
 /// The disk below the tier is smaller than it seemed.
 #[test]
-fn a_partition_that_its_file_system_has_no_room_for_fails_its_step_and_says_so() {
+fn a_partition_that_its_file_system_has_no_space_for_fails_its_step_and_says_so() {
     let mut site = Site::new(
         "name = \"full\"\n[partition.field]\nsize = \"20 MiB\"\n[[step]]\nname = \"steal\"\n\
          run = \"head -c 30000000 /dev/zero > $TARN_WORKFLOW_DIR/tier/stolen\"\n[[step]]\nname = \"a\"\nrun = \"true\"\n\
@@ -200,7 +200,9 @@ fn a_partition_that_its_file_system_has_no_room_for_fails_its_step_and_says_so()
         println!("SKIPPED: a tmpfs cannot be mounted in a namespace here");
         return;
     }
-    ran.exits(1).says("its partition `field`: ").says("space");
+    ran.exits(1)
+        .prints("its partition `field`: ")
+        .prints("space");
     let log = site.log();
     let mut kinds = log.iter().map(|r| &r["ended"]["failure"]["kind"]);
     assert!(kinds.any(|kind| kind == "no-space"), "{log:?}");
@@ -281,7 +283,7 @@ run = "lent add $TARN_PARTITION_field 0; exit 3"
         fs::remove_file(path).expect("remove");
     }
     let ran = site.tarn(&["resume"]).exits(1);
-    ran.says("its partition `field` is not on node");
+    ran.prints("its partition `field` is not on node");
 }
 
 #[test]

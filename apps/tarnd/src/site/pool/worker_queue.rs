@@ -2,7 +2,7 @@
 
 use super::worker::UserWorker;
 use super::{WorkerPool, WorkerTask, lock};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_proto::local::{Code, RequestError};
@@ -27,10 +27,10 @@ pub(super) enum WorkerQueueItem {
 }
 
 /// A user's queue.
-pub(super) struct Post {
+pub(super) struct WorkerQueue {
     user: Uid,
     state: Mutex<WorkerQueueState>,
-    news: Condvar,
+    added: Condvar,
 }
 
 #[derive(Default)]
@@ -43,19 +43,29 @@ struct WorkerQueueState {
     until: Option<(Instant, String)>,
 }
 
-impl Post {
+/// Removes queues of which nothing is known that new ones would not know. Who has a queue in hand may be about to fill it:
+/// queues are handed out under the lock of the map alone.
+pub(super) fn forget_idle(queues: &mut BTreeMap<Uid, Arc<WorkerQueue>>) {
+    queues.retain(|_, queue| Arc::strong_count(queue) > 1 || !queue.is_idle());
+}
+
+impl WorkerQueue {
     pub(super) fn new(user: Uid) -> Self {
         Self {
             user,
             state: Mutex::default(),
-            news: Condvar::new(),
+            added: Condvar::new(),
         }
     }
 
-    /// Whether nothing is known of the user that another post would not know.
-    pub(super) fn is_idle(&self) -> bool {
+    /// Whether nothing is known of the user that another queue would not know.
+    fn is_idle(&self) -> bool {
         let state = lock(&self.state);
-        !state.has_thread && state.worker.is_none()
+        let pauses = state
+            .until
+            .as_ref()
+            .is_some_and(|(until, _)| *until > Instant::now());
+        !state.has_thread && state.worker.is_none() && !pauses
     }
 
     /// Puts it behind the items that wait already. A task that cannot wait comes back.
@@ -75,22 +85,25 @@ impl Post {
             return refused(item, RequestError::new(Code::Busy, text));
         }
         if !state.has_thread {
-            let (post, pool) = (Arc::clone(self), Arc::clone(pool));
+            let (queue, pool) = (Arc::clone(self), Arc::clone(pool));
             let thread = std::thread::Builder::new().name("post".into());
-            if let Err(e) = thread.spawn(move || post.serve(&pool)) {
+            if let Err(e) = thread.spawn(move || queue.serve(&pool)) {
                 let text = format!("no thread for the worker of user {}: {e}", self.user);
                 return refused(item, RequestError::new(Code::Busy, text));
             }
             state.has_thread = true;
         }
         state.waiting.push_back(item);
-        self.news.notify_all();
+        self.added.notify_all();
         Ok(())
     }
 
     /// Tells a worker that there is; one that begins later knows it.
     pub(super) fn notify_worker(self: &Arc<Self>, item: WorkerQueueItem, pool: &Arc<WorkerPool>) {
-        if !self.is_idle() {
+        let state = lock(&self.state);
+        let is_served = state.has_thread || state.worker.is_some();
+        drop(state);
+        if is_served {
             let _ = self.add(item, pool);
         }
     }
@@ -145,7 +158,7 @@ impl Post {
             if let Some(item) = state.waiting.pop_front() {
                 return Some(item);
             }
-            let waited = self.news.wait_timeout(state, IDLE);
+            let waited = self.added.wait_timeout(state, IDLE);
             let (again, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             state = again;
             if waited.timed_out() && state.waiting.is_empty() && state.worker.is_none() {
@@ -187,14 +200,14 @@ impl Post {
         })?;
         let worker = Arc::new(worker);
         lock(&self.state).worker = Some(Arc::clone(&worker));
-        let (post, theirs) = (Arc::clone(self), Arc::clone(&worker));
+        let (queue, theirs) = (Arc::clone(self), Arc::clone(&worker));
         let thread = std::thread::Builder::new().name("worker".into());
         let listen = move || {
             let silent = theirs.listen(listening);
-            lock(&post.state).worker = None;
+            lock(&queue.state).worker = None;
             match silent {
                 Some(why) => {
-                    post.failed(&why);
+                    queue.failed(&why);
                     theirs.over(&why);
                 }
                 None => theirs.over("it died"),
@@ -221,5 +234,33 @@ impl Post {
     pub(super) fn answered(&self) {
         let mut state = lock(&self.state);
         (state.silent, state.until) = (0, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_whose_worker_pauses_is_remembered_until_the_pause_is_over() {
+        let queue = WorkerQueue::new(1000);
+        assert!(queue.is_idle());
+        queue.failed("no answer");
+        assert!(!queue.is_idle());
+        let over = (Instant::now(), "no answer".to_owned());
+        lock(&queue.state).until = Some(over);
+        assert!(queue.is_idle());
+    }
+
+    #[test]
+    fn a_queue_that_somebody_is_about_to_fill_is_not_forgotten() {
+        let queues = [1000, 1001].map(|user| (user, Arc::new(WorkerQueue::new(user))));
+        let mut queues: BTreeMap<_, _> = queues.into();
+        let held = Arc::clone(&queues[&1000]);
+        forget_idle(&mut queues);
+        assert_eq!(queues.keys().collect::<Vec<_>>(), [&1000]);
+        drop(held);
+        forget_idle(&mut queues);
+        assert!(queues.is_empty());
     }
 }

@@ -13,14 +13,14 @@ use tarn_types::workflow::{
 };
 
 /// The capacities of the nodes, largest first.
-pub(crate) struct Rooms<'p> {
+pub(crate) struct SpaceCheck<'p> {
     /// By the tier that a dataset names (none: any): the largest tier of each node, and all its tiers together.
     by_tier: BTreeMap<Option<&'p str>, (Vec<u64>, Vec<u64>)>,
     /// Versions that consist of the parts of several instances.
     by_instances: BTreeSet<(DataId, u32)>,
 }
 
-impl<'p> Rooms<'p> {
+impl<'p> SpaceCheck<'p> {
     pub(crate) fn new(parsed: &'p Parsed, cluster: &Cluster) -> Self {
         let tiers: BTreeSet<Option<&str>> = parsed
             .workflow
@@ -53,8 +53,8 @@ impl<'p> Rooms<'p> {
         let one_part = dataset.partition == VersionPartitioning::Whole
             && !self.by_instances.contains(&(used.data, version));
         let (largest, together) = self.by_tier.get(&dataset.tier.as_deref())?;
-        let rooms = if one_part { largest } else { together };
-        let of = |at: usize| rooms.get(at).copied().unwrap_or(0);
+        let spaces = if one_part { largest } else { together };
+        let of = |at: usize| spaces.get(at).copied().unwrap_or(0);
         let nodes = step.nodes as usize;
         Some(match used.distribution {
             Distribution::Single if one_part => (of(0), "in one piece on a tier of a node"),
@@ -106,23 +106,23 @@ pub(crate) fn check_space(
     parsed: &Parsed,
     step: &Step,
     spans: &StepSpans,
-    rooms: &Rooms<'_>,
+    spaces: &SpaceCheck<'_>,
 ) {
     for (used, (span, _)) in step.uses.iter().zip(&spans.uses) {
         let dataset = parsed.workflow.dataset(used.data);
         let stated = parsed.spans.data[used.data.at()].size;
-        if let (Some(size), Some(stated), Some((room, whole))) =
-            (dataset.size, stated, rooms.most(step, used, dataset))
-            && size > room
+        if let (Some(size), Some(stated), Some((space, whole))) =
+            (dataset.size, stated, spaces.most(step, used, dataset))
+            && size > space
         {
             let (name, step) = (quoted(&dataset.name), quoted(&step.name));
             out.add(
                 Finding::error(
-                    FindingCode::NoRoom,
+                    FindingCode::NoSpace,
                     format!("dataset {name} of {} does not fit where step {step} needs it", Bytes(size)),
                 )
                 .at(stated, "its stated size")
-                .at(*span, format!("needs it {whole}: there is space for {}", Bytes(room)))
+                .at(*span, format!("needs it {whole}: there is space for {}", Bytes(space)))
                 .help("use larger or more tiers, select entries (`NAME/ENTRY`, `foreach`), scatter it, or correct `size`"),
             );
         }

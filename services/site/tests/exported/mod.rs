@@ -33,16 +33,16 @@ fn setup(world: &mut World, id: u64, job: JobSubmission) -> ControllerReply {
 }
 
 #[test]
-fn a_jobs_partitions_take_room_on_each_of_its_nodes_until_it_has_left() {
+fn a_jobs_partitions_take_space_on_each_of_its_nodes_until_it_has_left() {
     let mut world = World::new(2, Config::default());
     world.capacity = 8 << 20;
     world.open("n1");
     world.open("n2");
     let field = || vec![partition("field", 4 << 20), partition("log", 1 << 20)];
     // 4 and 1 MiB, and a header of 2 MiB each: 9 of 8.
-    let said = setup(&mut world, 1, job(1, field()));
-    assert_eq!(refused(&said).code, Code::NoSpace, "{said:?}");
-    assert!(refused(&said).text.contains("partitions included"));
+    let reply = setup(&mut world, 1, job(1, field()));
+    assert_eq!(refused(&reply).code, Code::NoSpace, "{reply:?}");
+    assert!(refused(&reply).text.contains("partitions included"));
     let one = || job(2, vec![partition("field", 4 << 20)]);
     assert_eq!(setup(&mut world, 2, one()), ControllerReply::Done);
     assert_eq!(world.pre_run(2, &["n1", "n2"]), ControllerReply::Done);
@@ -51,8 +51,8 @@ fn a_jobs_partitions_take_room_on_each_of_its_nodes_until_it_has_left() {
         setup(&mut world, 3, job(1, vec![partition("x", 1 << 20)])),
         ControllerReply::Done
     );
-    let said = world.pre_run(3, &["n2"]);
-    assert_eq!(refused(&said).code, Code::NoSpace, "{said:?}");
+    let reply = world.pre_run(3, &["n2"]);
+    assert_eq!(refused(&reply).code, Code::NoSpace, "{reply:?}");
     // Two nodes, 6 MiB each, for an hour.
     let used = |world: &World| {
         let ask = ControllerRequest::Usage(0);
@@ -90,7 +90,7 @@ fn peers(world: &World, node: &str) -> Vec<(String, u16)> {
 }
 
 #[test]
-fn what_lies_over_a_jobs_nodes_is_lent_by_each_until_it_has_left() {
+fn what_lies_over_a_jobs_nodes_is_exported_by_each_until_it_has_left() {
     let mut world = World::new(3, Config::default());
     for (port, node) in (7001..).zip(world.nodes.values_mut()) {
         node.port = port;
@@ -107,12 +107,12 @@ fn what_lies_over_a_jobs_nodes_is_lent_by_each_until_it_has_left() {
         assert_eq!(mounts[1].spread, None);
     }
     // Half of it and the other one, with a header each, on each node.
-    let said = setup(
+    let reply = setup(
         &mut world,
         2,
         job(1, vec![partition("x", (1 << 30) - (8 << 20))]),
     );
-    assert_eq!(said, ControllerReply::Done);
+    assert_eq!(reply, ControllerReply::Done);
     assert_eq!(refused(&world.pre_run(2, &["n1"])).code, Code::NoSpace);
     // The tarnd of a node starts again: its worker exports the piece again, elsewhere, and the other gets the new port.
     world.close("n2");
@@ -174,9 +174,9 @@ fn a_job_whose_pieces_have_too_long_names_is_turned_back_and_told_why() {
     let nodes = names.each_ref().map(String::as_str);
     let dealt = job(2, vec![spread("field", 1 << 20)]);
     assert_eq!(setup(&mut world, 1, dealt), ControllerReply::Done);
-    let said = world.pre_run(1, &nodes);
-    let why = refused(&said);
-    assert_eq!(why.code, Code::Invalid, "{said:?}");
+    let reply = world.pre_run(1, &nodes);
+    let why = refused(&reply);
+    assert_eq!(why.code, Code::Invalid, "{reply:?}");
     assert!(why.text.contains("120000 fit into $TARN_PARTITION_field"));
     // Each node's own is called otherwise.
     assert_eq!(
@@ -197,11 +197,11 @@ fn a_users_quota_counts_partitions_on_all_nodes() {
         setup(&mut world, 1, job(2, vec![partition("field", 1 << 20)])),
         ControllerReply::Done
     );
-    let said = setup(&mut world, 2, job(3, vec![partition("field", 1 << 20)]));
-    assert_eq!(refused(&said).code, Code::Quota, "{said:?}");
+    let reply = setup(&mut world, 2, job(3, vec![partition("field", 1 << 20)]));
+    assert_eq!(refused(&reply).code, Code::Quota, "{reply:?}");
     assert_eq!(world.pre_run(1, &["n1", "n2"]), ControllerReply::Done);
-    let said = setup(&mut world, 3, job(1, vec![partition("field", 1 << 20)]));
-    assert_eq!(refused(&said).code, Code::Quota, "{said:?}");
+    let reply = setup(&mut world, 3, job(1, vec![partition("field", 1 << 20)]));
+    assert_eq!(refused(&reply).code, Code::Quota, "{reply:?}");
 }
 
 #[test]
@@ -220,8 +220,8 @@ fn what_a_job_cannot_have_is_refused_and_what_fails_is_tried_again() {
         // No node has a store of that name.
         (tiered, Code::Invalid),
     ] {
-        let said = setup(&mut world, 1, job(1, vec![bad]));
-        assert_eq!(refused(&said).code, code, "{said:?}");
+        let reply = setup(&mut world, 1, job(1, vec![bad]));
+        assert_eq!(refused(&reply).code, code, "{reply:?}");
     }
     // Encrypted data would be stored in it in clear.
     let mut secret = dataset("secret");
@@ -230,17 +230,17 @@ fn what_a_job_cannot_have_is_refused_and_what_fails_is_tried_again() {
     world.whole(2, makes, &["n1"]);
     let mut reads = script("w", 1, vec![(Role::In, Broadcast, dataset("secret"))]);
     reads.workflow.partitions = vec![partition("field", 1)];
-    let said = setup(&mut world, 3, reads);
-    assert_eq!(refused(&said).code, Code::Unsupported, "{said:?}");
+    let reply = setup(&mut world, 3, reads);
+    assert_eq!(refused(&reply).code, Code::Unsupported, "{reply:?}");
     // More pieces than can be opened as one.
-    let said = setup(&mut world, 3, job(1025, vec![spread("field", 1 << 20)]));
-    assert_eq!(refused(&said).code, Code::Invalid, "{said:?}");
+    let reply = setup(&mut world, 3, job(1025, vec![spread("field", 1 << 20)]));
+    assert_eq!(refused(&reply).code, Code::Invalid, "{reply:?}");
     // The node reports why it cannot.
     assert_eq!(
         setup(&mut world, 4, job(1, vec![partition("field", 1)])),
         ControllerReply::Done
     );
-    world.refuses = Some((|work| matches!(work, Work::Lend { .. }), Code::NoSpace));
+    world.refuses = Some((|work| matches!(work, Work::Export { .. }), Code::NoSpace));
     assert_eq!(refused(&world.pre_run(4, &["n1"])).code, Code::NoSpace);
     world.refuses = None;
     assert_eq!(world.pre_run(4, &["n1"]), ControllerReply::Done);

@@ -4,13 +4,13 @@ mod common;
 use common::*;
 use tarn_engine::Engine;
 use tarn_types::action::{Do, Outcome};
-use tarn_types::event::{AttemptOutcome, Event, Failure, FailureKind, Usage};
+use tarn_types::event::{AttemptOutcome, Event, RunError, RunErrorKind, Usage};
 use tarn_types::part::{Place, TransferKind};
 use tarn_types::reason::Reason;
 use tarn_types::units::SECOND;
 
 /// Datasets a, b, c, ... of 40 MB each are made one after the other and all read at the end.
-fn hoarder(count: usize, tiers: &[u64], external: bool) -> Played {
+fn hoarder(count: usize, tiers: &[u64], external: bool) -> SimulatedRun {
     let mut text = String::from("name = \"w\"\n");
     if external {
         text += "external = \"/ext\"\n";
@@ -44,7 +44,7 @@ fn hoarder(count: usize, tiers: &[u64], external: bool) -> Played {
         let bytes = if d.0 % 2 == 0 { 40 * MB } else { MB };
         vec![tarn_simulator::SimEntry::file("out", bytes)]
     });
-    play(&s, e)
+    simulate(&s, e)
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn drained_when_every_tier_is_full() {
     assert_eq!(p.moved(TransferKind::Demote), 40 * MB);
     assert_eq!((p.moved(TransferKind::ExternalOut) - 4 * MB) % (40 * MB), 0);
     let first = |test: fn(&Reason) -> bool| p.position(|a| test(&a.why)).expect("it happened");
-    let demoted = first(|r| matches!(r, Reason::DemoteForRoom { .. }));
-    let drained = first(|r| matches!(r, Reason::DrainForRoom { .. }));
+    let demoted = first(|r| matches!(r, Reason::DemoteForSpace { .. }));
+    let drained = first(|r| matches!(r, Reason::DrainForSpace { .. }));
     assert!(demoted < drained);
     assert!(p.sim.peak(fast(0)) <= 100 * MB);
 }
@@ -83,7 +83,7 @@ fn without_a_way_out_it_says_what_is_missing() {
 }
 
 /// A step of a tier of 100 MB whose outputs have no stated size, beside `kept` MB that stay there.
-fn guesses(kept: u64, reads: u64) -> Played {
+fn guesses(kept: u64, reads: u64) -> SimulatedRun {
     let text = r#"
 name = "w"
 [data.kept]
@@ -110,7 +110,7 @@ after = ["make"]
         let bytes = if d.0 == 0 { kept * MB } else { MB };
         vec![tarn_simulator::SimEntry::file("out", bytes)]
     });
-    play(&s, e)
+    simulate(&s, e)
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_guess_ends_no_run() {
 }
 
 #[test]
-fn who_finds_no_room_does_not_keep_others_from_giving_it_back() {
+fn who_finds_no_space_does_not_keep_others_from_giving_it_back() {
     // `large` has the longer way to the end and goes first, but only `small` can free the space that it lacks.
     let text = r#"
 name = "w"
@@ -166,7 +166,7 @@ out = "b"
             let bytes = if d.0 == 1 { 55 * MB } else { MB };
             vec![tarn_simulator::SimEntry::file("out", bytes)]
         });
-        let p = play(&s, e);
+        let p = simulate(&s, e);
         assert_eq!(p.outcome, Outcome::Done, "{name}: {}", p.failure());
         assert!(p.sim.peak(fast(0)) <= 100 * MB, "{name}");
     }
@@ -240,12 +240,12 @@ after = ["rest"]
         let bytes = if d.0 == 5 { MB } else { 40 * MB };
         vec![tarn_simulator::SimEntry::file("out", bytes)]
     });
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
     let at = |test: fn(&Reason) -> bool| p.position(|a| test(&a.why)).expect("it happened");
-    let evicted = at(|r| matches!(r, Reason::EvictForRoom { .. }));
-    let demoted = at(|r| matches!(r, Reason::DemoteForRoom { .. }));
-    let drained = at(|r| matches!(r, Reason::DrainForRoom { .. }));
+    let evicted = at(|r| matches!(r, Reason::EvictForSpace { .. }));
+    let demoted = at(|r| matches!(r, Reason::DemoteForSpace { .. }));
+    let drained = at(|r| matches!(r, Reason::DrainForSpace { .. }));
     let promoted = at(|r| matches!(r, Reason::PromoteForUse { .. }));
     assert!(evicted < demoted && demoted < drained && drained < promoted);
     let gone = p.actions().nth(evicted).expect("there");
@@ -299,9 +299,12 @@ after = ["make"]
             [80 * MB, MB, 60 * MB][d.at()],
         )]
     });
-    let p = play(&s, e);
+    let p = simulate(&s, e);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
-    assert!(p.reasons().any(|r| matches!(r, Reason::WaitForRoom { .. })));
+    assert!(
+        p.reasons()
+            .any(|r| matches!(r, Reason::WaitForSpace { .. }))
+    );
     assert_eq!(p.moved(TransferKind::Demote), 0, "waiting was enough");
     assert!(p.sim.peak(fast(0)) <= 100 * MB);
 }
@@ -347,8 +350,8 @@ fn places_of_attempts(tiers: &[u64], retries: u32, written: u64) -> Vec<(u32, u6
             instance: run.instance,
             attempt: run.attempt,
             ended: AttemptOutcome::Failed {
-                failure: Failure {
-                    kind: FailureKind::NoSpace,
+                failure: RunError {
+                    kind: RunErrorKind::NoSpace,
                     message: "full".into(),
                 },
                 log_tail: String::new(),
@@ -368,7 +371,7 @@ fn tiers_of_attempts(tiers: &[u64]) -> Vec<u32> {
 }
 
 #[test]
-fn what_a_step_wrote_that_ran_out_of_room_is_known_once_and_no_failed_try() {
+fn what_a_step_wrote_that_ran_out_of_space_is_known_once_and_no_failed_try() {
     const GUESS: u64 = 1 << 20;
     let places = |written| places_of_attempts(&[100 * MB], 0, written);
     assert_eq!(places(60 * MB), [(0, GUESS), (0, 60 * MB)]);
@@ -400,16 +403,20 @@ fn waiting_for_another_run_is_told_apart_from_waiting_for_oneself() {
     });
     let mut sim = tarn_simulator::Simulation::new(&s, e);
     for (at, bytes) in [(SECOND / 2, 40 * MB), (5 * SECOND, 100 * MB)] {
-        let spot = fast(0);
-        sim.inject(at, Event::Capacity { spot, bytes });
+        let tier_ref = fast(0);
+        sim.inject(at, Event::Capacity { tier_ref, bytes });
     }
-    let p = play_in(&s, sim);
+    let p = simulate_in(&s, sim);
     assert_eq!(p.outcome, Outcome::Done, "{}", p.failure());
-    let waited =
-        |r: &&Reason| matches!(r, Reason::WaitForOthers { .. } | Reason::WaitForRoom { .. });
+    let waited = |r: &&Reason| {
+        matches!(
+            r,
+            Reason::WaitForOthers { .. } | Reason::WaitForSpace { .. }
+        )
+    };
     let reasons: Vec<_> = p.reasons().filter(waited).cloned().collect();
     let expected = Reason::WaitForOthers {
-        spot: fast(0),
+        tier_ref: fast(0),
         want: 60 * MB,
         free: 30 * MB,
         held: 60 * MB,
@@ -419,10 +426,10 @@ fn waiting_for_another_run_is_told_apart_from_waiting_for_oneself() {
     p.records
         .iter()
         .for_each(|r| history.apply(r.now, &r.event, &r.actions));
-    let told = history.explain(&expected);
+    let explanation = history.explain(&expected);
     assert!(
-        told.contains("other runs") && told.contains("hold 57.22 MiB"),
-        "{told}"
+        explanation.contains("other runs") && explanation.contains("hold 57.22 MiB"),
+        "{explanation}"
     );
 }
 

@@ -21,8 +21,9 @@ fn a_job_has_partitions_on_its_nodes_as_long_as_it_is_there() {
     let Some(site) = Site::up(2) else { return };
     let left = |node: usize| {
         let command = "find /scm/tarn/u*/j -name '*.partition' 2> /dev/null | wc -l; ls /run/tarn/jobs | wc -l";
-        let said = site.cluster.node(node).exec("root", &["sh", "-c", command]);
-        said.map(|s| s.split_whitespace().collect::<Vec<_>>().join(" "))
+        let output = site.cluster.node(node).exec("root", &["sh", "-c", command]);
+        output
+            .map(|s| s.split_whitespace().collect::<Vec<_>>().join(" "))
             .unwrap_or_default()
     };
     let submit = |script: &str, options: &[&str]| {
@@ -48,10 +49,10 @@ fn a_job_has_partitions_on_its_nodes_as_long_as_it_is_there() {
     let looks = format!(
         "cat /scm/tarn/u7001/j/{job}/p/field/field.partition; ls /run/tarn/data; /shared/bin/tarn partition ls /scm/tarn/u7001/j/{job}/p/field; true"
     );
-    let said = ran(&site, "bob", &looks);
+    let output = ran(&site, "bob", &looks);
     assert!(
-        said.contains("denied") && !said.contains("4.00 MiB"),
-        "{said}"
+        output.contains("denied") && !output.contains("4.00 MiB"),
+        "{output}"
     );
     // Their space is taken from 512 MiB: 6 MiB and 2.05 MiB.
     let status = site.root(&["tarn", "slurm", "status"]);
@@ -66,8 +67,8 @@ fn a_job_has_partitions_on_its_nodes_as_long_as_it_is_there() {
         &[],
     );
     site.wait("the reason is told", || {
-        let told = site.root(&["scontrol", "show", "job", &large]);
-        told.contains("partitions included")
+        let shown = site.root(&["scontrol", "show", "job", &large]);
+        shown.contains("partitions included")
     });
     site.alice(&["scancel", &large]);
     for bad in [
@@ -125,13 +126,14 @@ fn a_partition_lies_over_the_nodes_of_a_job_for_its_tasks_alone() {
     let home = site.home("alice");
     let read = |name: &str| fs::read_to_string(home.join(name)).unwrap_or_default();
     let on = |node: usize, user: &str, command: &str| {
-        let said = site.cluster.node(node).exec(user, &["sh", "-c", command]);
-        said.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()))
+        let output = site.cluster.node(node).exec(user, &["sh", "-c", command]);
+        output.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()))
     };
     let left = |node: usize| {
         let look = "find /scm/tarn \\( -name '*.partition' -o -type s \\) 2> /dev/null | wc -l; ls /run/tarn/jobs | wc -l";
-        let said = site.cluster.node(node).exec("root", &["sh", "-c", look]);
-        said.map(|s| s.split_whitespace().collect::<Vec<_>>().join(" "))
+        let output = site.cluster.node(node).exec("root", &["sh", "-c", look]);
+        output
+            .map(|s| s.split_whitespace().collect::<Vec<_>>().join(" "))
             .unwrap_or_default()
     };
     let submit = || {
@@ -149,10 +151,10 @@ fn a_partition_lies_over_the_nodes_of_a_job_for_its_tasks_alone() {
     let names = "node1:@step/field,node2:@step/field 65536 /run/tarn/data/field/tarnd /run/tarn/data/own/own\n";
     assert_eq!(read("names"), names);
     for rank in 0..2 {
-        let said = format!("rank{} of 1048576\n", 1 - rank);
-        assert_eq!(read(&format!("read-{rank}")), said, "{}", site.logs());
-        let said = format!("own{rank} of 65536\n");
-        assert_eq!(read(&format!("own-{rank}")), said);
+        let expected = format!("rank{} of 1048576\n", 1 - rank);
+        assert_eq!(read(&format!("read-{rank}")), expected, "{}", site.logs());
+        let expected = format!("own{rank} of 65536\n");
+        assert_eq!(read(&format!("own-{rank}")), expected);
     }
     // Neither another user nor root is answered, though they find the socket.
     let socket = format!("/scm/tarn/u7001/j/{job}/p/field/tarnd");
@@ -162,8 +164,8 @@ fn a_partition_lies_over_the_nodes_of_a_job_for_its_tasks_alone() {
             for piece in ["node1:@step/field", "node2:@step/field"] {
                 let ask =
                     format!("TARN_STEP_SOCKET={socket} /shared/bin/dealt read {piece} 2>&1; true");
-                let said = on(node, user, &ask);
-                assert!(said.contains(why), "{user}: {said}");
+                let output = on(node, user, &ask);
+                assert!(output.contains(why), "{user}: {output}");
             }
         }
     }
