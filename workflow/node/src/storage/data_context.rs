@@ -289,7 +289,7 @@ impl DataContext {
         };
         for (tier_ref, bytes) in capacities {
             self.deliver(NodeLoopEvent::Notification(Event::Capacity {
-                tier_ref: tier_ref,
+                tier_ref,
                 bytes,
             }));
         }

@@ -23,7 +23,7 @@ impl Local {
                 capacities
                     .into_iter()
                     .map(|(tier_ref, bytes)| Event::Capacity {
-                        tier_ref: tier_ref,
+                        tier_ref,
                         bytes,
                     }),
             );
