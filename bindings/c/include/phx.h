@@ -66,7 +66,7 @@ struct phx_options {
     const char *memory;       /* a folder in memory; NULL: $TARN_PHX_MEMORY, or /dev/shm */
     const char *meet;         /* HOST:PORT of rank 0, where ranks are on several nodes; NULL: $TARN_PHX_MEET, or on this node */
     const char *key;          /* a file with 64 hexadecimal digits that only this user can read, or hex: and the digits; needed with meet; NULL: $TARN_PHX_KEY */
-    const char *profile;      /* a slower persistent tier is played: a profile's name, or device=2.5GB/s; NULL: $TARN_PHX_PROFILE, or none */
+    const char *profile;      /* a slower persistent tier is emulated: a profile's name, or device=2.5GB/s; NULL: $TARN_PHX_PROFILE, or none */
     uint64_t staging;         /* bytes that may be staged; 0: half of the checkpoint; PHX_DEFAULT: all of it */
     uint64_t timeout_ns;      /* longest wait for other ranks; 0: 60 s */
     const int32_t *helpers;   /* processors that the helper thread may use; NULL: those of the program */
@@ -74,9 +74,9 @@ struct phx_options {
     uint32_t flags;           /* PHX_SAME_NODE and so on */
     uint32_t copies;          /* copies of all of a version, each on another node, in the background: 1 to 3; 0: none */
     uint32_t parity;          /* instead: ranks of a set (2 to 16, each on another node), of which any one is made again from the others; 0: none */
-    uint64_t replicate_every; /* both of every so-many-eth version; 0: of each */
+    uint64_t replicate_every; /* of so many versions one is kept so (copies, parity); 0: each */
     const char *external;     /* a folder on a store that outlives the nodes; NULL: $TARN_PHX_EXTERNAL, or there is none */
-    uint64_t flush_every;     /* every how many-eth version is flushed to it; 0: $TARN_PHX_FLUSH_EVERY, or none is */
+    uint64_t flush_every;     /* of so many versions one is flushed to it; 0: $TARN_PHX_FLUSH_EVERY, or none is */
     uint64_t flush_rate;      /* bytes a second that are written to it and read back; 0: $TARN_PHX_FLUSH_RATE, or as many as it takes */
     const char *transport;    /* how bytes go between nodes: tcp, libfabric:PROVIDER, or libfabric for the best there is; NULL: $TARN_PHX_TRANSPORT, or tcp */
 };
@@ -135,7 +135,7 @@ struct phx_properties {
     uint32_t reserved;    /* 0 */
 };
 
-/* A version: the how many-eth start of the program it is of, and the how many-eth of that start. */
+/* A version: the number of the program's start that made it, and its number among the commits of that start. */
 struct phx_version {
     uint64_t generation;
     uint64_t number;

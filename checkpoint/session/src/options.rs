@@ -147,7 +147,7 @@ pub enum Precopy {
 /// ```
 /// use tarn_checkpoint::{PersistenceLevel, Properties, Shape};
 ///
-/// // Three versions are kept, each on the tier when its commit returns.
+/// // Three versions are kept beside the newest, each on the tier when its commit returns.
 /// let field = Properties {
 ///     versions: 3,
 ///     persistence: PersistenceLevel::Durable,
@@ -167,7 +167,7 @@ pub struct Properties {
     pub transient: bool,
     /// Whether it is copied ahead.
     pub precopy: Precopy,
-    /// How many versions are kept: 1 to 13.
+    /// How many versions are kept beside the newest: 1 to 13.
     pub versions: usize,
     /// The level of a version when [`CheckpointSession::commit`](crate::CheckpointSession::commit)
     /// returns. From [`PersistenceLevel::Durable`] on nothing is staged; for a higher level the commit waits
@@ -181,7 +181,7 @@ pub struct Properties {
 }
 
 impl Default for Properties {
-    /// One version is kept, and it is this rank's own.
+    /// One version is kept beside the newest, and the object is this rank's own.
     fn default() -> Self {
         Self {
             transient: false,

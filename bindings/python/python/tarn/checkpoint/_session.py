@@ -215,7 +215,7 @@ class Checkpoints:
             Whether it is copied ahead of commits: where that pays (None), always, or never
             (devices or other processes write to it).
         versions : int
-            How many versions of it are kept, at most 13.
+            How many versions are kept beside the newest, at most 13.
         persistence : int
             The `Level` that a version has reached when `commit` returns. From `Level.DURABLE`
             on nothing is staged; if a version cannot reach more in time, `commit` warns.
@@ -239,8 +239,8 @@ class Checkpoints:
 
         Examples
         --------
-        Three versions are kept, each on the tier when `commit` returns; every rank has its own
-        rows of an array of 1,000 x 400:
+        Three versions are kept beside the newest, each on the tier when `commit` returns; every
+        rank has its own rows of an array of 1,000 x 400:
 
         >>> from tarn.checkpoint import Block
         >>> with Checkpoints(run="zeros") as ck:
