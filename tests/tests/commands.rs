@@ -100,7 +100,7 @@ fn missing<'a>(needs: &[&'a str]) -> Vec<&'a str> {
             "nbdkit.h" => "echo '#include <nbdkit-plugin.h>' | cc -E -x c -".to_owned(),
             "verbs.h" => "echo '#include <infiniband/verbs.h>' | cc -E -x c -".to_owned(),
             "h5py" => format!("test -x {}/new/bin/python", place::pythons().display()),
-            "xarray" | "dask" | "zarr" | "torch" | "astropy" => {
+            "xarray" | "dask" | "zarr" | "torch" | "astropy" | "numpy" => {
                 format!("/usr/bin/python3 -c 'import {need}'")
             }
             program => format!("command -v {program}"),

@@ -44,6 +44,10 @@ pub(crate) type Page = (&'static str, &'static [(&'static str, Way)]);
 /// A Python with h5py.
 const PYTHON: &str = "export PATH=$PYTHONS/new/bin:$PATH\n";
 
+/// The package tarn, as pip would install it.
+const PACKAGE: &str =
+    "$TARN_SOURCE/scripts/python.sh $TARN_SOURCE/target/release ~/lib\nexport PYTHONPATH=~/lib\n";
+
 /// A run of a workflow of the name that the pages show.
 const WORDS_RUN: &str = r#"
 printf 'name = "words"\n[[step]]\nname = "count"\nrun = "true"\n' > words.toml
@@ -110,7 +114,17 @@ pub(crate) const PAGES: &[Page] = &[
                 "tarn plan words.toml",
                 Way::Run(Run {
                     saves: Some(("toml", "words.toml")),
-                    then: "test $(cat result/words) = 3000",
+                    then: "test $(cat result/words) = 3000; tarn run words.toml --nodes 4 > again; grep -q '0 run, 3 unchanged' again",
+                    ..PLAIN
+                }),
+            ),
+            (
+                "python3 heat.py",
+                Way::Run(Run {
+                    needs: &["numpy"],
+                    saves: Some(("python", "heat.py")),
+                    given: &[PACKAGE],
+                    then: "python3 heat.py > third; grep -qx 'from 1.100, step 100' third",
                     ..PLAIN
                 }),
             ),
@@ -378,10 +392,7 @@ pub(crate) const PAGES: &[Page] = &[
                 "python3 first.py",
                 Way::Run(Run {
                     saves: Some(("python", "first.py")),
-                    given: &[
-                        "$TARN_SOURCE/scripts/python.sh $TARN_SOURCE/target/release ~/lib\n",
-                        "export PYTHONPATH=~/lib\n",
-                    ],
+                    given: &[PACKAGE],
                     then: "python3 first.py | grep -qx 'done words: 3'",
                     ..PLAIN
                 }),
