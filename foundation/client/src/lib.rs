@@ -9,13 +9,16 @@
 //! [`Version`](Code::Version) (tarnd speaks another version) and [`Internal`](Code::Internal), which the
 //! calls below do not list again.
 //!
+//! The types that calls take and give are those of tarnd's messages (`tarn_proto::local`). They are exported
+//! here, so a program depends on this crate alone: `tarn-client = { path = "../tarn/foundation/client" }` in
+//! its `Cargo.toml`, with the path to tarn's source.
+//!
 //! The examples need a running tarnd (`tarnd --socket PATH --state FOLDER --space fast=FOLDER:SIZE`), so they
 //! are compiled and not run; `apps/tarnd/tests/tasks.rs` runs these calls.
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use tarn_client::{Client, Result, WaitCondition};
-//! use tarn_proto::local::{TaskLocation, TaskOperation, TaskSpec};
+//! use tarn_client::{Client, Result, TaskLocation, TaskOperation, TaskSpec, WaitCondition};
 //!
 //! fn main() -> Result<()> {
 //!     let client = Client::from_env()?; // the tarnd that $TARN_SOCKET names
@@ -43,12 +46,18 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_proto::local::{
-    CancelResult, Code, JobChange, JobId, LocalRequest, MAX_BATCH, MAX_IDS, MAX_PACKET, OLDEST,
-    PacketError, PartitionInfo, PauseResult, RegionId, RemotePartition, Reply, RequestError, Scope,
-    SpaceChange, SpaceInfo, Stats, TaskEnd, TaskId, TaskOutcome, TaskSpec, TaskStatus, UserId,
-    VERSION, decode, encode,
+    LocalRequest, MAX_BATCH, MAX_IDS, MAX_PACKET, OLDEST, PacketError, Reply, Scope, VERSION,
+    decode, encode,
 };
 use tarn_sys::fdpass::{receive_packet, send_packet};
+
+pub use tarn_proto::local::{
+    Access, Allocation, CancelResult, Checksum, Code, CopyVerification, RemotePartition, JobChange,
+    JobId, Limit, MAX_AFTER, MAX_FIRST, PartitionInfo, PathBytes, PauseResult, RegionId,
+    RequestError, SpaceChange, SpaceInfo, SpaceSpec, Stats, TaskEnd, TaskId, TaskLocation,
+    TaskOperation, TaskOutcome, TaskSpec, TaskState, TaskStatus, UserId, WindowUse,
+};
+pub use tarn_types::grant::{Grant, Grantee};
 
 /// The environment variable that names the socket.
 pub const SOCKET: &str = "TARN_SOCKET";
@@ -97,8 +106,7 @@ type ReplyWithFd = (Reply, Option<OwnedFd>);
 /// # Examples
 /// Threads share a connection. This needs a running tarnd:
 /// ```no_run
-/// use tarn_client::Client;
-/// use tarn_proto::local::{TaskOperation, TaskSpec};
+/// use tarn_client::{Client, TaskOperation, TaskSpec};
 ///
 /// # fn main() -> tarn_client::Result<()> {
 /// let client = Client::connect("/run/tarn/socket".as_ref(), None)?;
@@ -151,8 +159,7 @@ impl Client {
     ///
     /// # Examples
     /// ```
-    /// use tarn_client::{Client, SOCKET};
-    /// use tarn_proto::local::Code;
+    /// use tarn_client::{Client, Code, SOCKET};
     ///
     /// if std::env::var_os(SOCKET).is_none() {
     ///     assert_eq!(Client::from_env().unwrap_err().code, Code::NotFound);
@@ -190,8 +197,7 @@ impl Client {
     ///
     /// # Examples
     /// ```
-    /// use tarn_client::Client;
-    /// use tarn_proto::local::Code;
+    /// use tarn_client::{Client, Code};
     ///
     /// let nobody = Client::connect_running("/no/such/socket".as_ref()).unwrap_err();
     /// assert_eq!(nobody.code, Code::Lost);
@@ -383,8 +389,8 @@ impl Client {
     /// This needs a running tarnd:
     /// ```no_run
     /// # fn main() -> tarn_client::Result<()> {
-    /// # use tarn_client::{Client, WaitCondition};
-    /// # use tarn_proto::local::{Code, TaskOperation, TaskSpec};
+    /// use tarn_client::{Client, Code, TaskOperation, TaskSpec, WaitCondition};
+    ///
     /// let client = Client::from_env()?;
     /// let mut left = vec![TaskSpec::new(TaskOperation::Nothing); 10_000];
     /// while !left.is_empty() {
@@ -545,8 +551,9 @@ impl Client {
     /// This needs a running tarnd:
     /// ```no_run
     /// # fn main() -> tarn_client::Result<()> {
-    /// # use tarn_client::Client;
-    /// # let (client, ids) = (Client::from_env()?, [7, 8]);
+    /// use tarn_client::Client;
+    ///
+    /// let (client, ids) = (Client::from_env()?, [7, 8]); // ids that `submit` gave
     /// client.pause(&ids)?; // they give way to others
     /// client.resume(&ids)?; // and continue from where they were
     /// println!("{:?}, {:?}", client.status(&ids)?, client.cancel(&ids)?);
@@ -632,9 +639,9 @@ impl Client {
     /// use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     /// use std::os::fd::AsFd;
     /// use std::time::Duration;
-    /// use tarn_proto::local::{TaskLocation, TaskOperation, TaskSpec};
+    /// use tarn_client::{Client, TaskLocation, TaskOperation, TaskSpec};
     ///
-    /// # let client = tarn_client::Client::from_env()?;
+    /// let client = Client::from_env()?;
     /// let memfd = memfd_create("field", MemfdFlags::CLOEXEC).unwrap();
     /// ftruncate(&memfd, 1 << 20).unwrap(); // mapped MAP_SHARED, it is the program's memory
     /// let region = client.register(memfd.as_fd(), 1 << 20)?;
