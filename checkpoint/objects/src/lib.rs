@@ -2,12 +2,14 @@
 //! (`bindings/python`) and the command line are built on it. A store is a folder. Each version of an object
 //! is one file in it, which never changes; all programs that may read the file map it without a copy.
 //!
+//! Here, as in all examples below, the store is a temporary folder. A real program names a folder in the node's
+//! memory or on its NVMe, or gives `None` and takes the one that `$TARN_OBJECTS` names:
+//!
 //! ```
 //! use tarn_objects::NodeObjectStore;
 //!
-//! # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-//! # let folder = folder.path();
-//! let store = NodeObjectStore::open(Some(folder))?;
+//! let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+//! let store = NodeObjectStore::open(Some(folder.path()))?;
 //! store.put("mesh/points", b"0 1 2", "")?;
 //! let mut field = store.create("field", 8000)?;
 //! field.bytes().fill(1); // computes in place: nothing is copied

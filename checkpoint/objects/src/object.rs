@@ -18,7 +18,7 @@ use tarn_types::crc::crc;
 /// ```
 /// use tarn_objects::NodeObjectStore;
 ///
-/// # let folder = tempfile::tempdir().unwrap();
+/// let folder = tempfile::tempdir().unwrap();
 /// let store = NodeObjectStore::open(Some(folder.path()))?;
 /// store.put("mesh", b"0 1 2", "text")?;
 /// for info in store.list()? {
@@ -76,7 +76,7 @@ impl From<&Trailer> for ObjectInfo {
 /// ```
 /// use tarn_objects::NodeObjectStore;
 ///
-/// # let folder = tempfile::tempdir().unwrap();
+/// let folder = tempfile::tempdir().unwrap();
 /// let store = NodeObjectStore::open(Some(folder.path()))?;
 /// store.put("mesh", b"0 1 2", "")?;
 /// let object = store.map("mesh", None)?;

@@ -27,7 +27,7 @@ const TRIES: usize = 16;
 /// ```
 /// use tarn_objects::NodeObjectStore;
 ///
-/// # let folder = tempfile::tempdir().unwrap();
+/// let folder = tempfile::tempdir().unwrap();
 /// let store = NodeObjectStore::open(Some(folder.path()))?;
 /// let field: Vec<u8> = (0..1000).flat_map(|i| f64::from(i).to_le_bytes()).collect();
 /// let put = store.put("fields/rho", &field, "f64 1000")?;
@@ -115,7 +115,7 @@ impl NodeObjectStore {
     /// ```
     /// use tarn_objects::{CheckpointErrorCode, NodeObjectStore};
     ///
-    /// # let folder = tempfile::tempdir().unwrap();
+    /// let folder = tempfile::tempdir().unwrap();
     /// let store = NodeObjectStore::open(Some(folder.path()))?;
     /// assert_eq!(store.put("mesh", b"0 1 2", "text")?.number, 1);
     /// assert_eq!(store.put("mesh", b"0 2 1", "text")?.number, 2); // the first one stays
@@ -161,7 +161,7 @@ impl NodeObjectStore {
     /// ```
     /// use tarn_objects::{CheckpointErrorCode, NodeObjectStore};
     ///
-    /// # let folder = tempfile::tempdir().unwrap();
+    /// let folder = tempfile::tempdir().unwrap();
     /// let store = NodeObjectStore::open(Some(folder.path()))?;
     /// store.put("mesh", b"first", "")?;
     /// store.put("mesh", b"second", "")?;
@@ -218,7 +218,7 @@ impl NodeObjectStore {
     /// ```
     /// use tarn_objects::NodeObjectStore;
     ///
-    /// # let folder = tempfile::tempdir().unwrap();
+    /// let folder = tempfile::tempdir().unwrap();
     /// let store = NodeObjectStore::open(Some(folder.path()))?;
     /// store.put("mesh", b"0 1 2", "")?;
     /// assert_eq!(store.get("mesh", None)?, b"0 1 2");
@@ -247,7 +247,7 @@ impl NodeObjectStore {
     /// ```
     /// use tarn_objects::NodeObjectStore;
     ///
-    /// # let folder = tempfile::tempdir().unwrap();
+    /// let folder = tempfile::tempdir().unwrap();
     /// let store = NodeObjectStore::open(Some(folder.path()))?;
     /// for step in 0..3_u8 {
     ///     store.put("fields/rho", &[step], "")?;
@@ -329,7 +329,7 @@ impl NodeObjectStore {
     /// ```
     /// use tarn_objects::NodeObjectStore;
     ///
-    /// # let folder = tempfile::tempdir().unwrap();
+    /// let folder = tempfile::tempdir().unwrap();
     /// let store = NodeObjectStore::open(Some(folder.path()))?;
     /// store.put("mesh", b"old", "")?;
     /// store.put("mesh", b"new", "")?;

@@ -22,7 +22,7 @@ use tarn_types::crc::crc;
 /// ```
 /// use tarn_objects::NodeObjectStore;
 ///
-/// # let folder = tempfile::tempdir().unwrap();
+/// let folder = tempfile::tempdir().unwrap();
 /// let store = NodeObjectStore::open(Some(folder.path()))?;
 /// let mut writer = store.create("field", 4 * 8)?;
 /// for (i, value) in writer.bytes().chunks_exact_mut(8).enumerate() {

@@ -73,9 +73,9 @@ pub struct DestagedArena {
 /// use tarn_checkpoint::destage::{DestageOutcome, Destager};
 /// use tarn_checkpoint::{CheckpointSession, Options, Properties, StagingShare};
 ///
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-/// # let [tier, memory] = ["tier", "memory"].map(|name| folder.path().join(name));
-/// # let options = Options { tier: Some(tier.clone()), memory: Some(memory.clone()), ..Options::default() };
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let [tier, memory] = ["tier", "memory"].map(|name| folder.path().join(name));
+/// let options = Options { tier: Some(tier.clone()), memory: Some(memory.clone()), ..Options::default() };
 /// let mut session = CheckpointSession::begin(Options {
 ///     staging: Some(StagingShare::All),
 ///     helper: false, // nothing is de-staged in the background

@@ -4,15 +4,15 @@
 //! version on the persistent tier and stages the rest in memory, with a copy on another node.
 //!
 //! A program begins, creates its objects, restarts once, and commits whenever its state is worth keeping.
-//! Here the tier and the memory are temporary folders; a real program names a folder on the node's NVMe or
-//! persistent memory:
+//! Here, as in all examples below, the tier and the memory are temporary folders. In a real program the tier is
+//! a folder on the node's NVMe or persistent memory, and the memory is `/dev/shm` unless it is named:
 //!
 //! ```
 //! use tarn_checkpoint::{CheckpointSession, Options, PersistenceLevel, Properties};
 //!
-//! # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-//! # let tier = folder.path().join("tier");
-//! # let memory = folder.path().join("memory");
+//! let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+//! let tier = folder.path().join("tier");
+//! let memory = folder.path().join("memory");
 //! let mut session = CheckpointSession::begin(Options {
 //!     tier: Some(tier),
 //!     memory: Some(memory),

@@ -89,9 +89,9 @@ pub struct RankObject<'a> {
 ///     CheckpointSession, Options, PersistenceLevel, Properties, VersionReader, VersionSelector,
 /// };
 ///
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-/// # let [tier, memory] = ["tier", "memory"].map(|name| folder.path().join(name));
-/// # let options = Options { tier: Some(tier.clone()), memory: Some(memory.clone()), ..Options::default() };
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let [tier, memory] = ["tier", "memory"].map(|name| folder.path().join(name));
+/// let options = Options { tier: Some(tier.clone()), memory: Some(memory.clone()), ..Options::default() };
 /// let mut simulation = CheckpointSession::begin(options)?;
 /// simulation.create("field", 1000 * 8, 8, Properties::default())?;
 /// simulation.values::<f64>("field")?.fill(1.0);
@@ -167,7 +167,7 @@ impl VersionReader {
     /// ```
     /// use tarn_checkpoint::{CheckpointErrorCode, VersionReader, VersionSelector};
     ///
-    /// # let folder = tempfile::tempdir().unwrap();
+    /// let folder = tempfile::tempdir().unwrap();
     /// let tier = Some(folder.path().to_owned()); // nobody has committed there
     /// let why = VersionReader::open(VersionSelector { tier, ..VersionSelector::default() }).unwrap_err();
     /// assert_eq!(why.code, CheckpointErrorCode::NotFound);

@@ -39,9 +39,9 @@ struct SessionObject {
 /// ```
 /// use tarn_checkpoint::{CheckpointSession, Options, PersistenceLevel, Properties};
 ///
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-/// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
-/// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+/// let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
 /// // The first start finds no version, and computes.
 /// let mut session = CheckpointSession::begin(options())?;
 /// session.create("field", 1000 * 8, 8, Properties::default())?;
@@ -101,8 +101,8 @@ impl CheckpointSession {
     /// ```
     /// use tarn_checkpoint::{CheckpointError, CheckpointSession, Options, Properties};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    /// # let (tier, memory) = (folder.path().join("tier"), folder.path().join("memory"));
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let (tier, memory) = (folder.path().join("tier"), folder.path().join("memory"));
     /// let program = &|rank: u32| -> Result<String, CheckpointError> {
     ///     let mut session = CheckpointSession::begin(Options {
     ///         rank,
@@ -209,9 +209,9 @@ impl CheckpointSession {
     /// ```
     /// use tarn_checkpoint::{CheckpointErrorCode, CheckpointSession, Options, Properties, Shape};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
-    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
     /// let mut session = CheckpointSession::begin(options())?;
     /// let shared = Properties { shape: Shape::Replicated, ..Properties::default() };
     /// session.create("step", 8, 8, shared)?; // the same on all ranks
@@ -245,9 +245,9 @@ impl CheckpointSession {
     /// ```
     /// use tarn_checkpoint::{CheckpointErrorCode, CheckpointSession, Options, Properties};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
-    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
     /// let mut session = CheckpointSession::begin(options())?;
     /// session.create("field", 12, 4, Properties::default())?;
     /// session.values::<f32>("field")?[2] = 1.5;
@@ -293,9 +293,9 @@ impl CheckpointSession {
     /// use std::ptr::NonNull;
     /// use tarn_checkpoint::{CheckpointSession, ObjectMemory, Options, Properties};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
-    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
     /// let mut step = [0_u64; 1];
     /// let start = NonNull::from(&mut step).cast();
     /// let mut session = CheckpointSession::begin(options())?;
@@ -448,9 +448,9 @@ impl CheckpointSession {
     /// ```
     /// use tarn_checkpoint::{CheckpointSession, Options, Properties};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
-    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
     /// let mut session = CheckpointSession::begin(options())?;
     /// session.create("particles", 16, 8, Properties::default())?;
     /// session.values::<f64>("particles")?.fill(1.0);
@@ -515,9 +515,9 @@ impl CheckpointSession {
     /// ```
     /// use tarn_checkpoint::{CheckpointSession, Options, Properties};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
-    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
     /// let mut session = CheckpointSession::begin(options())?;
     /// session.create("field", 8000, 8, Properties::default())?;
     /// let committed = session.commit()?;
@@ -559,16 +559,16 @@ impl CheckpointSession {
     /// ```
     /// use tarn_checkpoint::{CheckpointErrorCode, CheckpointSession, Options, Properties, VersionId};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
-    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
-    /// # let mut session = CheckpointSession::begin(options())?;
-    /// # session.create("step", 8, 8, Properties { versions: 2, ..Properties::default() })?;
-    /// # for _ in 0..2 {
-    /// #     session.values::<u64>("step")?[0] += 1;
-    /// #     session.commit()?;
-    /// # }
-    /// # session.end()?;
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let mut session = CheckpointSession::begin(options())?;
+    /// session.create("step", 8, 8, Properties { versions: 2, ..Properties::default() })?;
+    /// for _ in 0..2 {
+    ///     session.values::<u64>("step")?[0] += 1;
+    ///     session.commit()?;
+    /// }
+    /// session.end()?;
     /// // An earlier start committed versions 1.1 and 1.2. The newest turned out bad: go back by one.
     /// let mut session = CheckpointSession::begin(options())?;
     /// session.create("step", 8, 8, Properties::default())?;
@@ -620,9 +620,9 @@ impl CheckpointSession {
     /// use std::time::Duration;
     /// use tarn_checkpoint::{CheckpointSession, Options};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
-    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
     /// let mut session = CheckpointSession::begin(options())?;
     /// assert!(session.due(Duration::ZERO)? && !session.due(Duration::from_secs(3600))?);
     /// # Ok::<(), tarn_checkpoint::CheckpointError>(())
@@ -647,9 +647,9 @@ impl CheckpointSession {
     /// use std::time::Duration;
     /// use tarn_checkpoint::{CheckpointErrorCode, CheckpointSession, Options, PersistenceLevel, Properties};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    /// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
-    /// # let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+    /// let options = || Options { tier: tier.clone(), memory: memory.clone(), ..Options::default() };
     /// let mut session = CheckpointSession::begin(options())?;
     /// session.create("field", 8000, 8, Properties::default())?;
     /// let version = session.commit()?.id;

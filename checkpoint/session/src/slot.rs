@@ -18,9 +18,9 @@ use tarn_checkpoint_core::{CheckpointError, CheckpointErrorCode};
 ///
 /// static SLOT: SessionSlot = SessionSlot::new(None);
 ///
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-/// # let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
-/// # let options = Options { tier, memory, ..Options::default() };
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let [tier, memory] = ["tier", "memory"].map(|name| Some(folder.path().join(name)));
+/// let options = Options { tier, memory, ..Options::default() };
 /// *SLOT.take()? = Some(CheckpointSession::begin(options)?);
 ///
 /// let mut call = SLOT.take()?;

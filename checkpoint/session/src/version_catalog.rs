@@ -89,13 +89,13 @@ pub enum Unreadable {
 /// use tarn_checkpoint::version_catalog::VersionCatalog;
 /// use tarn_checkpoint::{CheckpointSession, Options, Properties};
 ///
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-/// # let [tier, memory] = ["tier", "memory"].map(|name| folder.path().join(name));
-/// # let options = Options { tier: Some(tier.clone()), memory: Some(memory.clone()), ..Options::default() };
-/// # let mut session = CheckpointSession::begin(Options { run: Some("heat".into()), ..options })?;
-/// # session.create("field", 8000, 8, Properties::default())?;
-/// # session.commit()?;
-/// # session.end()?;
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let [tier, memory] = ["tier", "memory"].map(|name| folder.path().join(name));
+/// let options = Options { tier: Some(tier.clone()), memory: Some(memory.clone()), ..Options::default() };
+/// let mut session = CheckpointSession::begin(Options { run: Some("heat".into()), ..options })?;
+/// session.create("field", 8000, 8, Properties::default())?;
+/// session.commit()?;
+/// session.end()?;
 /// // The program "heat" has committed 8000 bytes.
 /// let catalog = VersionCatalog::open(&tier, &memory).unwrap();
 /// for run in catalog.runs() {

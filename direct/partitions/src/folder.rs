@@ -22,7 +22,7 @@ const MAX_NAMES: usize = 1 << 16;
 /// ```
 /// use tarn_partitions::{Code, PartitionFolder};
 ///
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
 /// let folder = PartitionFolder::open(folder.path())?;
 /// folder.create("field", 1 << 20, Some(0), 1000, Vec::new())?; // mapped, of user 1000
 /// assert_eq!(folder.grow("field", 2 << 20)?, 2 << 20);

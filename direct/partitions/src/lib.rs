@@ -6,12 +6,15 @@
 //! partitions and of the program's memory, takes requests ([`Sqe`]) that name both, and gives completions
 //! ([`Cqe`]).
 //!
+//! Here, as in all examples below, the partition is in a temporary folder; a real program gives one of the
+//! [names](#names) below:
+//!
 //! ```
 //! use std::cell::Cell;
 //! use std::time::Duration;
 //! use tarn_partitions::{Op, OpenOptions, Options, Partition, PartitionQueue, ProgramMemory, Sqe};
 //!
-//! # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+//! let folder = tempfile::tempdir_in("/dev/shm").unwrap();
 //! let path = folder.path().join("field");
 //! Partition::create(&path, 1 << 20, Vec::new())?; // 1 MiB of zeros
 //! let partition = Partition::open(&path, OpenOptions::default())?;

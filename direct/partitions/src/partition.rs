@@ -23,7 +23,7 @@ use tarn_types::grant::Grant;
 /// ```
 /// use tarn_partitions::{Grant, Grantee, OpenOptions, Partition};
 ///
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
 /// let path = folder.path().join("field");
 /// let readers = Grant { who: Grantee::Group(100), write: false };
 /// Partition::create(&path, 1 << 20, vec![readers])?;
@@ -93,7 +93,7 @@ impl From<PartitionDetails> for PartitionInfo {
 /// ```
 /// use tarn_partitions::{Code, OpenOptions, Partition, RangeLockMode};
 ///
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
 /// let path = folder.path().join("field");
 /// Partition::create(&path, 4096, Vec::new())?;
 /// let reader = Partition::open(&path, OpenOptions { writable: false, ..OpenOptions::default() })?;
@@ -129,7 +129,7 @@ impl Default for OpenOptions {
 /// ```
 /// use tarn_partitions::{Code, OpenOptions, Partition, RangeLockMode};
 ///
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
 /// let path = folder.path().join("field");
 /// Partition::create(&path, 1 << 20, Vec::new())?;
 ///
@@ -180,7 +180,7 @@ impl Partition {
     /// ```
     /// use tarn_partitions::{Code, OpenOptions, Partition};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     /// let path = folder.path().join("field");
     /// Partition::create(&path, 5000, Vec::new())?;
     /// assert_eq!(Partition::open(&path, OpenOptions::default())?.size()?, 8192);
@@ -202,7 +202,7 @@ impl Partition {
     /// ```
     /// use tarn_partitions::{Code, OpenOptions, Partition};
     ///
-    /// # let folder = tempfile::tempdir().unwrap();
+    /// let folder = tempfile::tempdir().unwrap();
     /// let path = folder.path().join("table");
     /// Partition::create_units(&path, 1 << 16, 512, Vec::new())?;
     /// let unit = Partition::open(&path, OpenOptions::default())?.info()?.unit;
@@ -288,7 +288,7 @@ impl Partition {
     /// ```
     /// use tarn_partitions::{OpenOptions, Partition};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     /// let path = folder.path().join("field");
     /// Partition::create(&path, 1 << 20, Vec::new())?;
     /// Partition::resize(&path, 4096)?;
@@ -383,7 +383,7 @@ impl Partition {
     /// ```
     /// use tarn_partitions::{OpenOptions, Partition};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     /// let paths = ["a", "b", "c"].map(|name| folder.path().join(name));
     /// for path in &paths {
     ///     Partition::create(path, 1 << 20, Vec::new())?;
@@ -511,7 +511,7 @@ impl Partition {
     /// ```
     /// use tarn_partitions::{OpenOptions, Partition, PowerFail};
     ///
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     /// let path = folder.path().join("field");
     /// Partition::create(&path, 4096, Vec::new())?;
     /// let promises = Partition::open(&path, OpenOptions::default())?.promises();

@@ -28,17 +28,18 @@ const NAP: Duration = Duration::from_secs(1);
 /// # Examples
 /// A chain: two words are written, and then a counter is raised. Only the last has a completion.
 /// ```
+/// use std::cell::Cell;
 /// use std::time::Duration;
-/// use tarn_partitions::{Flags, Op, Options, PartitionQueue, Sqe};
+/// use tarn_partitions::{
+///     Flags, Op, OpenOptions, Options, Partition, PartitionQueue, ProgramMemory, Sqe,
+/// };
 ///
-/// # use std::cell::Cell;
-/// # use tarn_partitions::{OpenOptions, Partition, ProgramMemory};
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-/// # let path = folder.path().join("field");
-/// # Partition::create(&path, 1 << 16, Vec::new())?;
-/// # let partition = Partition::open(&path, OpenOptions::default())?;
-/// # let cells = Box::leak(vec![Cell::new(0_u8); 4096].into_boxed_slice());
-/// # let address = cells.as_ptr().addr() as u64;
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let path = folder.path().join("field");
+/// Partition::create(&path, 1 << 16, Vec::new())?;
+/// let partition = Partition::open(&path, OpenOptions::default())?;
+/// let cells = Box::leak(vec![Cell::new(0_u8); 4096].into_boxed_slice()); // the program's memory
+/// let address = cells.as_ptr().addr() as u64;
 /// let mut queue = PartitionQueue::new(8, Options::default())?;
 /// let memory = queue.register_memory(ProgramMemory::of(cells))?;
 /// let storage = queue.register(&partition, 0, 1 << 16, true)?;
@@ -175,17 +176,12 @@ impl PartitionQueue {
     ///
     /// # Examples
     /// ```
-    /// use tarn_partitions::{Code, Options, PartitionQueue};
+    /// use tarn_partitions::{Code, OpenOptions, Options, Partition, PartitionQueue};
     ///
-    /// # use std::cell::Cell;
-    /// # use tarn_partitions::{OpenOptions, Partition, ProgramMemory};
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    /// # let path = folder.path().join("field");
-    /// # Partition::create(&path, 1 << 16, Vec::new())?;
-    /// # let partition = Partition::open(&path, OpenOptions::default())?;
-    /// # let cells = Box::leak(vec![Cell::new(0_u8); 4096].into_boxed_slice());
-    /// # let address = cells.as_ptr().addr() as u64;
-    /// # let _ = (cells, address);
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let path = folder.path().join("field");
+    /// Partition::create(&path, 1 << 16, Vec::new())?;
+    /// let partition = Partition::open(&path, OpenOptions::default())?;
     /// let mut queue = PartitionQueue::new(8, Options::default())?;
     /// let upper_half = queue.register(&partition, 32 << 10, 32 << 10, false)?; // for reads
     /// let why = queue.register(&partition, 32 << 10, 64 << 10, false).unwrap_err();
@@ -256,16 +252,15 @@ impl PartitionQueue {
     ///
     /// # Examples
     /// ```
-    /// use tarn_partitions::{Op, Options, PartitionQueue, Sqe};
+    /// use std::cell::Cell;
+    /// use tarn_partitions::{Op, OpenOptions, Options, Partition, PartitionQueue, ProgramMemory, Sqe};
     ///
-    /// # use std::cell::Cell;
-    /// # use tarn_partitions::{OpenOptions, Partition, ProgramMemory};
-    /// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    /// # let path = folder.path().join("field");
-    /// # Partition::create(&path, 1 << 16, Vec::new())?;
-    /// # let partition = Partition::open(&path, OpenOptions::default())?;
-    /// # let cells = Box::leak(vec![Cell::new(0_u8); 4096].into_boxed_slice());
-    /// # let address = cells.as_ptr().addr() as u64;
+    /// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    /// let path = folder.path().join("field");
+    /// Partition::create(&path, 1 << 16, Vec::new())?;
+    /// let partition = Partition::open(&path, OpenOptions::default())?;
+    /// let cells = Box::leak(vec![Cell::new(0_u8); 4096].into_boxed_slice()); // the program's memory
+    /// let address = cells.as_ptr().addr() as u64;
     /// let mut queue = PartitionQueue::new(8, Options::default())?;
     /// let memory = queue.register_memory(ProgramMemory::of(cells))?;
     /// let storage = queue.register(&partition, 0, 1 << 16, true)?;

@@ -15,7 +15,7 @@ use tarn_types::event::{RunError, RunErrorKind};
 /// ```
 /// use tarn_partitions::{Partition, for_step};
 ///
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
 /// for _ in 0..2 {
 ///     for_step(folder.path(), "field", 4096, 0).unwrap();
 /// }

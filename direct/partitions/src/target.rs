@@ -18,7 +18,7 @@ use tarn_sys::lock::RangeLockMode;
 /// ```
 /// use tarn_partitions::{PartitionFolder, Serving};
 ///
-/// # let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+/// let folder = tempfile::tempdir_in("/dev/shm").unwrap();
 /// let partitions = PartitionFolder::open(folder.path())?;
 /// partitions.create("field", 4096, Some(0), 1000, Vec::new())?;
 /// let (file, _) = partitions.export_file("field", true)?;
