@@ -9,9 +9,8 @@
 //! [`Version`](Code::Version) (tarnd speaks another version) and [`Internal`](Code::Internal), which the
 //! calls below do not list again.
 //!
-//! The types that calls take and give are those of tarnd's messages (`tarn_proto::local`). They are exported
-//! here, so a program depends on this crate alone: `tarn-client = { path = "../tarn/foundation/client" }` in
-//! its `Cargo.toml`, with the path to tarn's source.
+//! All types that calls take and give are exported here, so a program depends on this crate alone: in its
+//! `Cargo.toml` `tarn-client = { path = "../tarn/foundation/client" }`, with the path to tarn's source.
 //!
 //! The examples need a running tarnd (`tarnd --socket PATH --state FOLDER --space fast=FOLDER:SIZE`), so they
 //! are compiled and not run; `apps/tarnd/tests/tasks.rs` runs these calls.
