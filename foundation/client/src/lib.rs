@@ -51,8 +51,8 @@ use tarn_proto::local::{
 use tarn_sys::fdpass::{receive_packet, send_packet};
 
 pub use tarn_proto::local::{
-    Access, Allocation, CancelResult, Checksum, Code, CopyVerification, RemotePartition, JobChange,
-    JobId, Limit, MAX_AFTER, MAX_FIRST, PartitionInfo, PathBytes, PauseResult, RegionId,
+    Access, Allocation, CancelResult, Checksum, Code, CopyVerification, JobChange, JobId, Limit,
+    MAX_AFTER, MAX_FIRST, PartitionInfo, PathBytes, PauseResult, RegionId, RemotePartition,
     RequestError, SpaceChange, SpaceInfo, SpaceSpec, Stats, TaskEnd, TaskId, TaskLocation,
     TaskOperation, TaskOutcome, TaskSpec, TaskState, TaskStatus, UserId, WindowUse,
 };

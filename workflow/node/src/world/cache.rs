@@ -22,10 +22,7 @@ impl Local {
             self.ahead.extend(
                 capacities
                     .into_iter()
-                    .map(|(tier_ref, bytes)| Event::Capacity {
-                        tier_ref,
-                        bytes,
-                    }),
+                    .map(|(tier_ref, bytes)| Event::Capacity { tier_ref, bytes }),
             );
             self.give_way();
             self.give_cache_up();
