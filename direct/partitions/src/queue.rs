@@ -243,6 +243,7 @@ impl PartitionQueue {
 
     /// Puts a request into the ring; false when the ring is full. It begins with the next
     /// [`submit`](Self::submit) or [`wait`](Self::wait). A malformed request fails by its completion.
+    #[inline]
     pub fn prepare(&mut self, request: Sqe) -> bool {
         self.pair.rings().prepare(request)
     }
@@ -386,6 +387,7 @@ impl PartitionQueue {
     }
 
     /// Takes the next completion out of the ring, if there is one. It does not wait.
+    #[inline]
     pub fn reap(&mut self) -> Option<Cqe> {
         self.pair.rings().reap()
     }

@@ -49,6 +49,7 @@ impl CyclicLayout {
     }
 
     /// The bytes of the whole if each storage has `part` bytes: whole rows of blocks.
+    #[inline]
     pub fn size(self, part: u64) -> u64 {
         let row = part / self.block * self.block;
         // Saturates: sizes come from files, or from users.
@@ -56,6 +57,7 @@ impl CyclicLayout {
     }
 
     /// The bytes that each storage needs so that the whole has at least `size`.
+    #[inline]
     pub fn part(self, size: u64) -> u64 {
         let blocks = size.div_ceil(self.block).div_ceil(self.parts);
         blocks.saturating_mul(self.block)
@@ -83,6 +85,7 @@ pub struct Cyclic<S> {
 
 impl<S: Storage> Cyclic<S> {
     /// The storages that it is made of.
+    #[inline]
     pub fn parts(&self) -> &[S] {
         &self.parts
     }
@@ -98,6 +101,7 @@ impl<S: Storage> Cyclic<S> {
     }
 
     /// The first of them.
+    #[inline]
     pub fn first(&self) -> &S {
         &self.parts[0]
     }

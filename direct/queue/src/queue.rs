@@ -78,6 +78,7 @@ impl<S: Storage> Queue<S> {
     }
 
     /// The rings: requests are prepared in them, and completions are reaped from them.
+    #[inline]
     pub fn rings(&mut self) -> &mut Rings {
         &mut self.rings
     }

@@ -21,6 +21,7 @@ pub enum Op {
 
 impl Op {
     /// The operation of a number.
+    #[inline]
     pub fn of(number: u8) -> Option<Self> {
         Some(match number {
             0 => Self::Nothing,
@@ -57,6 +58,7 @@ pub enum Level {
 
 impl Level {
     /// The level of a number; 0 gives `default`.
+    #[inline]
     pub fn of(number: u8, default: Self) -> Option<Self> {
         Some(match number {
             0 => default,

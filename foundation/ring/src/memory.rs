@@ -103,6 +103,7 @@ impl MemorySpan {
     }
 
     /// Fills them, as far as there are as many, and if they may be written.
+    #[inline]
     pub fn fill(self, from: &[u8]) {
         let length = match self.writable {
             true => self.length.min(from.len()),
@@ -113,6 +114,7 @@ impl MemorySpan {
     }
 
     /// Copies them, as far as there is space.
+    #[inline]
     pub fn copy_to(self, to: &mut [u8]) {
         let length = self.length.min(to.len());
         // SAFETY: as above.
@@ -120,6 +122,7 @@ impl MemorySpan {
     }
 
     /// The first of them, and the others; all are the first if there are not as many.
+    #[inline]
     pub fn split(self, at: usize) -> (Self, Self) {
         let at = at.min(self.length);
         // SAFETY: within the range, or just behind it.

@@ -78,6 +78,7 @@ impl Rings {
     }
 
     /// Requests that there is space for.
+    #[inline]
     pub fn entries(&self) -> u32 {
         self.entries
     }
@@ -97,6 +98,7 @@ impl Rings {
     }
 
     /// Prepares a request; false when the ring is full.
+    #[inline]
     pub fn prepare(&mut self, request: Sqe) -> bool {
         if self.prepared() == self.entries {
             return false;
@@ -164,6 +166,7 @@ impl Rings {
     }
 
     /// The next completion, if there is one.
+    #[inline]
     pub fn reap(&mut self) -> Option<Cqe> {
         if self.completed() == 0 {
             return None;

@@ -52,6 +52,7 @@ impl StorageRequestError {
     }
 
     /// Its number in C: one of `enum tarn_code`.
+    #[inline]
     pub fn code(self) -> i32 {
         match self {
             Self::Invalid => 1,

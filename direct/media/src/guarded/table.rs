@@ -17,23 +17,28 @@ pub(crate) trait AtomicWord {
 }
 
 impl AtomicWord for AtomicUsize {
+    #[inline]
     fn load(&self) -> usize {
         self.load(SeqCst)
     }
 
+    #[inline]
     fn peek(&self) -> usize {
         self.load(Relaxed)
     }
 
+    #[inline]
     fn store(&self, value: usize) {
         self.store(value, SeqCst);
     }
 
+    #[inline]
     fn replace(&self, expected: usize, value: usize) -> bool {
         self.compare_exchange(expected, value, SeqCst, SeqCst)
             .is_ok()
     }
 
+    #[inline]
     fn raise(&self, value: usize) {
         self.fetch_max(value, SeqCst);
     }
