@@ -187,7 +187,7 @@ class Runs(Place):
             self.failed(tarn.NotFoundError, tarn.ExitCode.NOT_FOUND, tarn.why, name)
         self.failed(tarn.NotFoundError, tarn.ExitCode.NOT_FOUND, tarn.cancel)
         self.write("none.toml", WORDS.replace('name = "words"', 'name = "none"').replace("*.txt", "*.dat").replace("result", "other"))
-        self.failed(tarn.NoSpaceError, tarn.ExitCode.NO_ROOM, tarn.run, "none.toml", **self.here)
+        self.failed(tarn.NoSpaceError, tarn.ExitCode.NO_SPACE, tarn.run, "none.toml", **self.here)
 
     def test_a_run_is_cancelled_from_elsewhere(self):
         ended = []
@@ -221,6 +221,20 @@ class Runs(Place):
                 send(program.pid, signal.SIGINT)
                 self.assertEqual(program.communicate(timeout=120)[0], "interrupted 1\n")
                 self.assertEqual(tarn.status().outcome, "interrupted")
+
+    def test_control_c_loses_no_record(self):
+        # The signal comes while half of a record has been read, and while one is handled.
+        script = pathlib.Path("half-a-record")
+        script.write_text(
+            "#!/bin/sh\n"
+            "printf '{\"event\":\"opened\"}\\n{\"event\":'; sleep 0.2; kill -INT $PPID; sleep 0.2\n"
+            "printf '\"interrupted\"}\\n'; exit 130\n"
+        )
+        script.chmod(0o755)
+        environment = {**os.environ, "TARN_PROGRAM": str(script.absolute())}
+        command = [sys.executable, "-B", "-c", INTERRUPTED, self.tier]
+        program = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=False)
+        self.assertEqual(program.stdout, "interrupted 1\n")
 
     def test_a_program_that_is_not_there_is_named(self):
         before = dict(os.environ)

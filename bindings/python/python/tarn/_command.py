@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from types import FrameType
 from typing import IO, Any
 
 from . import errors
@@ -24,7 +24,7 @@ _KINDS: dict[ExitCode, type[Error]] = {
     ExitCode.WORKFLOW_FAILED: errors.WorkflowFailedError,
     ExitCode.USAGE: errors.InvalidError,
     ExitCode.INVALID_WORKFLOW: errors.InvalidError,
-    ExitCode.NO_ROOM: errors.NoSpaceError,
+    ExitCode.NO_SPACE: errors.NoSpaceError,
     ExitCode.STATE: errors.StateError,
     ExitCode.BUSY: errors.BusyError,
     ExitCode.NOT_FOUND: errors.NotFoundError,
@@ -37,7 +37,7 @@ _KINDS: dict[ExitCode, type[Error]] = {
 # not here has its remedy in the message.
 _HINTS = {
     ExitCode.WORKFLOW_FAILED: "tarn.why() says why; mend the cause, then tarn.resume()",
-    ExitCode.NO_ROOM: "tarn.plan() shows what is needed: more or larger tiers, or fewer bytes",
+    ExitCode.NO_SPACE: "tarn.plan() shows what is needed: more or larger tiers, or fewer bytes",
     ExitCode.BUSY: "tarn.status() shows the run: wait for it, or tarn.cancel()",
     ExitCode.INTERNAL: "report it with this message; tarn.resume() continues the run",
     ExitCode.INTERRUPTED: "tarn.resume() continues the run",
@@ -152,7 +152,7 @@ def _start(
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[Json]:
     assert process.stdout is not None
     for line in process.stdout:
-        # Text for people is passed over, and so is the rest of a line that Ctrl-C has cut.
+        # Text for people is passed over.
         try:
             value = json.loads(line)
         except ValueError:
@@ -161,37 +161,63 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[Json]:
             yield value
 
 
+class _Interrupt:
+    """Ctrl-C while a command runs: it is sent on to the command, in good time, and raises nothing.
+
+    An exception would come between any two instructions: a record that was being read, or handed
+    to `on_record`, would be lost. Only a second Ctrl-C raises. Signals come to the main thread
+    alone, and a handler of the program's own is left as it is.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._timer = threading.Timer(_OWN_SIGNAL, process.send_signal, [signal.SIGINT])
+        self._timer.daemon = True
+        self.came = False
+
+    def __enter__(self) -> _Interrupt:
+        is_main = threading.current_thread() is threading.main_thread()
+        self._replaces = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._replaces:
+            signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._replaces:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._timer.cancel()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.came:
+            signal.default_int_handler(number, frame)
+        self.came = True
+        self._timer.start()
+
+    def reached_command(self) -> None:
+        """The command has stopped its steps: it needs no signal of ours."""
+        self._timer.cancel()
+
+
 def _read(
     process: subprocess.Popen[bytes],
     kept: list[Json],
     on_record: Callable[[Json], None] | None,
 ) -> bool:
     """Reads all that it prints; whether no Ctrl-C came meanwhile."""
-    signalled: threading.Timer | None = None
-    while True:
-        try:
+    try:
+        with _Interrupt(process) as interrupt:
             for line in _lines(process):
                 if "event" not in line:
                     kept.append(line)
                     continue
-                if signalled is not None and line["event"] == "interrupted":
-                    signalled.cancel()
+                if line["event"] == "interrupted":
+                    interrupt.reached_command()
                 if on_record is not None:
                     on_record(line)
             process.wait()
-            break
-        except KeyboardInterrupt:
-            if signalled is None:
-                interrupt = partial(process.send_signal, signal.SIGINT)
-                signalled = threading.Timer(_OWN_SIGNAL, interrupt)
-                signalled.daemon = True
-                signalled.start()
-        except BaseException:
-            process.terminate()
-            raise
-    if signalled is not None:
-        signalled.cancel()
-    return signalled is None
+            return not interrupt.came
+    except BaseException:
+        process.terminate()
+        raise
 
 
 def fail(code: int, messages: str) -> Error:

@@ -19,7 +19,8 @@ class ExitCode(enum.IntEnum):
     WORKFLOW_FAILED = 1
     USAGE = 2
     INVALID_WORKFLOW = 3
-    NO_ROOM = 4
+    NO_SPACE = 4
+    NO_ROOM = 4  # the former name of NO_SPACE
     STATE = 5
     BUSY = 6
     NOT_FOUND = 7
