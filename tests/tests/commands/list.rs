@@ -411,6 +411,10 @@ pub(crate) const PAGES: &[Page] = &[
                 "scripts/measure-code",
                 Way::Not("CHECKOUT stands for another state of the repository"),
             ),
+            (
+                "time make build",
+                Way::Not("a release build of everything takes minutes"),
+            ),
         ],
     ),
     ("docs/internals/scheduling.md", &[("tarn sim", RUN)]),
