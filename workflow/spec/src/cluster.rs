@@ -70,7 +70,7 @@ pub struct Abilities {
 /// let abilities = Abilities { multi_node: no(), shared: no(), images: no(), encryption: no() };
 /// let rejected = check_cluster(&parsed, &empty, &abilities).unwrap_err();
 /// assert!(!rejected.problems().is_empty()); // it has no node for the step
-/// # Ok::<(), tarn_spec::Rejected>(())
+/// # Ok::<(), tarn_spec::SpecError>(())
 /// ```
 pub fn check_cluster(
     parsed: &Parsed,

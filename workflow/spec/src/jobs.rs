@@ -48,7 +48,7 @@ pub struct StepJob {
 /// let jobs = tarn_spec::step_jobs(&parsed.workflow).unwrap();
 /// assert_eq!((&*jobs[0].name, jobs[0].after.len()), ("count", 0));
 /// assert!(jobs[0].script.starts_with("#!") && jobs[0].script.contains("#TARN"));
-/// # Ok::<(), tarn_spec::Rejected>(())
+/// # Ok::<(), tarn_spec::SpecError>(())
 /// ```
 pub fn step_jobs(workflow: &Workflow) -> Result<Vec<StepJob>, Vec<String>> {
     let steps = (0..).map(StepId).zip(&workflow.steps);

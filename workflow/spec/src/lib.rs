@@ -27,7 +27,7 @@
 //! let problem = &rejected.problems()[0];
 //! assert_eq!(problem.kind(), FindingCode::UnknownKey);
 //! assert_eq!(problem.position(), Some((6, 5)));
-//! # Ok::<(), tarn_spec::Rejected>(())
+//! # Ok::<(), tarn_spec::SpecError>(())
 //! ```
 //! Reading order: `parsed` (the stages of a check), `section` and `namerule` (typed reading of a table),
 //! `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`, `parts` and `graph`

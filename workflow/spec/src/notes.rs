@@ -126,7 +126,7 @@ fn made(workflow: &Workflow) -> Vec<u32> {
 /// # "#;
 /// # let workflow = tarn_spec::parse("words.toml", text, "/home/me".as_ref())?.workflow;
 /// assert!(tarn_spec::needs_external(&workflow).is_empty()); // `total` has a `dest`
-/// # Ok::<(), tarn_spec::Rejected>(())
+/// # Ok::<(), tarn_spec::SpecError>(())
 /// ```
 pub fn needs_external(workflow: &Workflow) -> Vec<DataId> {
     let made = made(workflow);

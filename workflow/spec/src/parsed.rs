@@ -70,7 +70,7 @@ impl Parsed {
     /// let before = parsed.workflow.steps[0].code;
     /// parsed.finish_codes(&|path| std::fs::read(path).ok());
     /// assert_ne!(parsed.workflow.steps[0].code, before);
-    /// # Ok::<(), tarn_spec::Rejected>(())
+    /// # Ok::<(), tarn_spec::SpecError>(())
     /// ```
     pub fn finish_codes(&mut self, read_script: &dyn Fn(&Path) -> Option<Vec<u8>>) {
         let steps = self.spans.steps.iter();

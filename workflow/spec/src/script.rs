@@ -70,7 +70,7 @@ pub struct SbatchScript<'a> {
 /// let scripts = [SbatchScript { name: "count.sbatch", text }];
 /// let parsed = parse_scripts(&scripts, "/home/me".as_ref())?;
 /// assert_eq!(&*parsed.workflow.steps[0].name, "count");
-/// # Ok::<(), tarn_spec::Rejected>(())
+/// # Ok::<(), tarn_spec::SpecError>(())
 /// ```
 pub fn parse_scripts(scripts: &[SbatchScript<'_>], folder: &Path) -> Result<Parsed, SpecError> {
     let bytes = scripts.iter().map(|script| script.text.len()).sum();
@@ -152,7 +152,7 @@ pub struct JobScript {
 ///
 /// let plain = SbatchScript { name: "job", text: "#!/bin/sh\n#SBATCH -n 4\nsrun ./solve\n" };
 /// assert!(parse_job(&plain, "/home/me".as_ref(), false)?.is_none()); // nothing for tarn
-/// # Ok::<(), tarn_spec::Rejected>(())
+/// # Ok::<(), tarn_spec::SpecError>(())
 /// ```
 pub fn parse_job(
     script: &SbatchScript<'_>,

@@ -157,7 +157,7 @@ impl UnsetVariable {
 /// let found = unset(&workflow, StepId(0), &texts, &|_| false);
 /// assert_eq!(found[0].name, "PBS_NODEFILE");
 /// assert!(unset(&workflow, StepId(0), &texts, &|name| name == "PBS_NODEFILE").is_empty());
-/// # Ok::<(), tarn_spec::Rejected>(())
+/// # Ok::<(), tarn_spec::SpecError>(())
 /// ```
 pub fn unset(
     workflow: &Workflow,

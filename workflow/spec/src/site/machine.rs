@@ -60,7 +60,7 @@ const CELSIUS: &[(&str, f64)] = &[("C", 1.0)];
 /// let text = "[external]\nclient-read = '1 GB/s'\nclient-write = '1 GB/s'\n[[island]]\nnodes = 8\ncores = 4\n";
 /// let machine = parse_machine("cluster.toml", text)?;
 /// assert_eq!(machine.nodes(), 8);
-/// # Ok::<(), tarn_spec::Rejected>(())
+/// # Ok::<(), tarn_spec::SpecError>(())
 /// ```
 pub fn parse_machine(name: &str, text: &str) -> Result<Machine, SpecError> {
     read_document(name, text, machine)

@@ -29,7 +29,7 @@ use tarn_types::site::Machine;
 /// let read = |_: &std::path::Path| Ok(trace.into());
 /// let loaded = read_workload("site.swf".as_ref(), &machine, &ReadOptions::default(), &read)?;
 /// assert_eq!(loaded.workload.jobs.len(), 1);
-/// # Ok::<(), tarn_spec::Rejected>(())
+/// # Ok::<(), tarn_spec::SpecError>(())
 /// ```
 pub fn read_workload(
     path: &Path,
