@@ -69,6 +69,14 @@ pub enum SlurmError {
         /// How long was waited.
         timeout: Duration,
     },
+    /// The output of a command of Slurm is longer than tarn reads.
+    #[error("{command} wrote more than {bytes} bytes, the most that tarn reads of it")]
+    TooLong {
+        /// The command.
+        command: String,
+        /// The bound on its output.
+        bytes: u64,
+    },
     /// Its answer makes no sense.
     #[error("{command} answered `{answer}`, which makes no sense here")]
     Answer {
