@@ -1,4 +1,4 @@
-//! L3: the allocation of Slurm that this process is in, and one tarnd on each of its nodes. Slurm's own commands are all
+//! L3: Slurm as it is now ([`SlurmSnapshot`]), the allocation of Slurm that this process is in, and one tarnd on each of its nodes. Slurm's own commands are all
 //! that is used, as its user has them: no plugin, no library, no administrator. docs/internals/cluster.md, "Inside Slurm". For administrators: tarn's
 //! lines in Slurm's configuration files ([`conf`]).
 
@@ -10,6 +10,7 @@ mod nodes;
 mod power;
 mod preferred;
 mod shown;
+mod snapshot;
 
 pub use allocation::{SlurmAllocation, is_of_step};
 pub use excluded::{exclude, excluding};
@@ -17,6 +18,11 @@ pub use nodes::{SrunLaunch, SrunNodes};
 pub use power::{drawn, energy_plugin, idle, put_to_sleep};
 pub use preferred::{Preference, controller_start_time, held, prefer, restore_preference};
 pub use shown::show_on;
+pub use snapshot::{
+    Answers, ArrayTasks, HetComponent, HostlistError, JobState, NodeBase, NodeFlag, NodeNames,
+    NodeState, PartitionState, PendingReason, SlurmJob, SlurmLicence, SlurmNode, SlurmPartition,
+    SlurmReservation, SlurmSettings, SlurmSnapshot, SlurmSource, SnapshotLimits, expand_hostlist,
+};
 
 use std::time::Duration;
 
@@ -26,6 +32,17 @@ use std::time::Duration;
 /// When Slurm cannot be asked.
 pub fn hostnames(list: &str) -> Result<Vec<String>, SlurmError> {
     command::hostnames(list, command::SOON)
+}
+
+/// Bytes of another program's text in a message.
+const MAX_EXCERPT: usize = 200;
+
+/// The beginning of a text, for a message.
+fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(MAX_EXCERPT) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// Slurm, or a program that it started, failed.
@@ -77,6 +94,9 @@ pub enum SlurmError {
         /// The bound on its output.
         bytes: u64,
     },
+    /// A list of nodes cannot be expanded.
+    #[error(transparent)]
+    Hostlist(#[from] HostlistError),
     /// Its answer makes no sense.
     #[error("{command} answered `{answer}`, which makes no sense here")]
     Answer {

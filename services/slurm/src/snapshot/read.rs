@@ -1,0 +1,155 @@
+//! Runs Slurm's programs for a snapshot.
+
+use super::{Answers, SlurmSnapshot, fields, scontrol};
+use crate::SlurmError;
+use crate::command::{CommandLimits, answer_of};
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+/// Jobs of one snapshot that are asked for again with longer columns.
+const MAX_WIDE_JOBS: usize = 256;
+/// The states of jobs that have not ended (squeue(1), "JOB STATE CODES").
+const STATES: &str = "PD,CF,R,S,CG,SO,RQ,RH,RD,SE,SI,ST,RS";
+
+/// The bounds of each program that is run for a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotLimits {
+    /// Bytes of its output.
+    pub bytes: u64,
+    /// Until it is killed.
+    pub time: Duration,
+}
+
+impl Default for SnapshotLimits {
+    /// 64 MiB and 30 s: 2.3 KB a job and 1.1 KB a node are some 20,000 waiting jobs on 50,000 nodes.
+    fn default() -> Self {
+        Self {
+            bytes: 64 << 20,
+            time: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The form of Slurm's output that a snapshot is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlurmSource {
+    /// Columns of fixed width: smaller, and every release has them.
+    Fields,
+    /// JSON: some 4 KB a job, jobs that have ended included. Slurm must be built with it.
+    Json,
+}
+
+impl SlurmSource {
+    /// The first of fields and JSON that can be read here, and a snapshot by it.
+    ///
+    /// # Errors
+    /// That of fields, when neither can be read.
+    pub fn choose(limits: &SnapshotLimits) -> Result<(Self, SlurmSnapshot), SlurmError> {
+        Self::Fields.read(limits).map_or_else(
+            |error| {
+                let snapshot = Self::Json.read(limits).map_err(|_| error)?;
+                Ok((Self::Json, snapshot))
+            },
+            |snapshot| Ok((Self::Fields, snapshot)),
+        )
+    }
+
+    /// Reads Slurm as it is now: seven programs, and two more where a value of a job is longer than its column.
+    ///
+    /// # Errors
+    /// When Slurm cannot be asked, needs more time or bytes than the limits allow, or answers what tarn cannot read.
+    pub fn read(self, limits: &SnapshotLimits) -> Result<SlurmSnapshot, SlurmError> {
+        let answers = self.answers(limits)?;
+        match self {
+            Self::Fields => SlurmSnapshot::from_fields(&answers),
+            Self::Json => SlurmSnapshot::from_json(&answers),
+        }
+    }
+
+    /// The output of Slurm's programs as they are run for a snapshot.
+    ///
+    /// # Errors
+    /// When one of them cannot be run, fails, or needs more time or bytes than the limits allow.
+    pub fn answers(self, limits: &SnapshotLimits) -> Result<Answers, SlurmError> {
+        let run = |program: &str, words: &[&str]| run(program, words, limits);
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let mut answers = Answers {
+            read_at: since.map(|since| since.as_secs()).unwrap_or_default(),
+            config: run("scontrol", &["show", "config"])?,
+            ..Answers::default()
+        };
+        match self {
+            Self::Fields => read_fields(&mut answers, &run)?,
+            Self::Json => {
+                answers.jobs = run("squeue", &["--json"])?;
+                let version = scontrol::settings(&answers)?.version;
+                // From 23.02 on `sinfo --json` sums nodes up; `scontrol` had no JSON before.
+                let year = version
+                    .split('.')
+                    .next()
+                    .and_then(|year| year.parse::<u32>().ok());
+                answers.nodes = if year.is_some_and(|year| year < 23) {
+                    run("sinfo", &["--json"])?
+                } else {
+                    run("scontrol", &["show", "nodes", "--json"])?
+                };
+            }
+        }
+        answers.partitions = run("scontrol", &["-a", "-o", "show", "partition"])?;
+        answers.reservations = run("scontrol", &["-a", "-o", "show", "reservation"])?;
+        answers.licences = run("scontrol", &["-o", "show", "licenses"])?;
+        Ok(answers)
+    }
+}
+
+/// Reads jobs and nodes by columns, and jobs with a value that was cut again.
+fn read_fields(
+    answers: &mut Answers,
+    run: &impl Fn(&str, &[&str]) -> Result<Vec<u8>, SlurmError>,
+) -> Result<(), SlurmError> {
+    let jobs = |is_wide: bool, among: &[&str]| {
+        let format = fields::job_format(is_wide);
+        let words = ["-h", "-a", "--noconvert", "-t", STATES, "-O", &format];
+        run("squeue", &[among, &words].concat())
+    };
+    let excluded = |is_wide: bool, among: &[&str]| {
+        let format = fields::excluded_format(is_wide);
+        run(
+            "squeue",
+            &[among, &["-h", "-a", "-t", STATES, "-o", &format]].concat(),
+        )
+    };
+    answers.jobs = jobs(false, &[])?;
+    answers.excluded = excluded(false, &[])?;
+    let format = fields::node_format();
+    answers.nodes = run("sinfo", &["-h", "-a", "-N", "-O", &format])?;
+    let cut: BTreeSet<u32> = fields::cut_jobs(answers)?;
+    let cut: Vec<String> = cut.iter().take(MAX_WIDE_JOBS).map(u32::to_string).collect();
+    if !cut.is_empty() {
+        let cut = cut.join(",");
+        // squeue fails if the jobs have ended meanwhile; else they stay marked as incomplete.
+        answers.wide_jobs = jobs(true, &["-j", &cut]).unwrap_or_default();
+        answers.wide_excluded = excluded(true, &["-j", &cut]).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Runs one program with times as seconds since 1970, whatever the caller's environment wants to see.
+fn run(program: &str, words: &[&str], limits: &SnapshotLimits) -> Result<Vec<u8>, SlurmError> {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let filters = ["SQUEUE_", "SINFO_", "SCONTROL_"];
+        if filters.iter().any(|prefix| text.starts_with(prefix)) || text == "SLURM_CLUSTERS" {
+            command.env_remove(&name);
+        }
+    }
+    command.env("SLURM_TIME_FORMAT", "%s");
+    // Of the tasks of an array Slurm shows 64 bytes, and then three points.
+    command.env("SLURM_BITSTR_LEN", "4096");
+    command.env("LC_ALL", "C");
+    command.args(words);
+    let SnapshotLimits { bytes, time } = *limits;
+    answer_of(&mut command, CommandLimits { bytes, time })
+}
