@@ -1,7 +1,9 @@
 //! Which allocation this process is in, and how long it lasts.
 
 use crate::SlurmError;
-use crate::command::{answer, hostnames};
+use crate::command::answer;
+use crate::snapshot::values::limit;
+use crate::{NodeState, expand_hostlist};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tarn_types::shell::OWN_JOB;
@@ -44,9 +46,9 @@ impl SlurmAllocation {
             let what = format!("SLURM_JOB_ID is {job}, but SLURM_JOB_NODELIST is not set");
             return Err(SlurmError::Environment { what });
         };
-        let nodes = hostnames(&list, TIMEOUT)?;
+        let nodes = expand_hostlist(&list)?;
         if nodes.is_empty() {
-            let what = format!("SLURM_JOB_NODELIST is `{list}`, in which scontrol sees no node");
+            let what = format!("SLURM_JOB_NODELIST is `{list}`, which names no node");
             return Err(SlurmError::Environment { what });
         }
         Ok(Some(Self::of(job, nodes)))
@@ -59,7 +61,7 @@ impl SlurmAllocation {
         let words = ["--noheader", "--jobs", &job, "--format", "%N"];
         let now = answer("squeue", &words, SOON).ok();
         let now = now.filter(|output| !output.trim().is_empty());
-        let now = now.and_then(|list| hostnames(list.trim(), SOON).ok());
+        let now = now.and_then(|list| expand_hostlist(list.trim()).ok());
         let now = now.unwrap_or_else(|| began.clone());
         let list = now.join(",");
         let words = [
@@ -117,37 +119,20 @@ impl SlurmAllocation {
         let words = ["--noheader", "--jobs", &self.job, "--format", "%L"];
         let output = answer("squeue", &words, TIMEOUT)?;
         let output = output.trim();
-        time_left(output).ok_or_else(|| SlurmError::Answer {
+        limit(output).ok_or_else(|| SlurmError::Answer {
             command: format!("`squeue {}`", words.join(" ")),
             answer: output.to_owned(),
         })
     }
 }
 
-/// The nodes on which nothing can be started, as `sinfo` reports: down, or not responding (`*`).
+/// The nodes on which nothing can be started, as `sinfo` reports: down, or not responding.
 fn dead(states: &str) -> BTreeMap<&str, &str> {
     let lines = states.lines().filter_map(|l| l.trim().split_once(' '));
     let states = lines.map(|(name, state)| (name, state.trim()));
-    let silent = |state: &str| state.starts_with("down") || state.ends_with('*');
-    states.filter(|(_, state)| silent(state)).collect()
-}
-
-/// `[days-]hours:minutes:seconds`, without leading zeros; `UNLIMITED`, `NOT_SET`.
-fn time_left(text: &str) -> Option<Option<Duration>> {
-    if matches!(text, "UNLIMITED" | "NOT_SET") {
-        return Some(None);
-    }
-    let (days, clock) = match text.split_once('-') {
-        Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
-        None => (0, text),
-    };
-    let fields: Option<Vec<u64>> = clock.split(':').map(|f| f.parse().ok()).collect();
-    let fields = fields.filter(|f| (2..=3).contains(&f.len()))?;
-    let seconds = fields
-        .iter()
-        .try_fold(0u64, |sum, field| sum.checked_mul(60)?.checked_add(*field))?;
-    let all = days.checked_mul(24 * 3600)?.checked_add(seconds)?;
-    Some(Some(Duration::from_secs(all)))
+    states
+        .filter(|(_, state)| !NodeState::parse(state).responds())
+        .collect()
 }
 
 /// Whether a variable of the environment describes one step, task or node of a job, or of how to start the next one: a
@@ -180,30 +165,6 @@ pub fn is_of_step(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_left_of_a_limit_is_read() {
-        let seconds = |text| time_left(text).map(|t| t.map(|t| t.as_secs()));
-        assert_eq!(seconds("0:00"), Some(Some(0)));
-        assert_eq!(seconds("59:07"), Some(Some(59 * 60 + 7)));
-        assert_eq!(seconds("2:00:00"), Some(Some(7200)));
-        assert_eq!(seconds("1-02:00:01"), Some(Some(26 * 3600 + 1)));
-        assert_eq!(seconds("UNLIMITED"), Some(None));
-        assert_eq!(seconds("NOT_SET"), Some(None));
-        for bad in [
-            "",
-            "INVALID",
-            "5",
-            "-1:00",
-            "1:2:3:4",
-            "a-1:00",
-            "1-",
-            "99999999999999999999:00",
-        ] {
-            assert_eq!(seconds(bad), None, "{bad}");
-        }
-        assert_eq!(seconds("18446744073709551615-00:00"), None);
-    }
 
     #[test]
     fn nodes_that_slurm_does_not_hear_of_are_left_out() {

@@ -56,12 +56,6 @@ pub(crate) fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus
     }
 }
 
-/// The nodes of a list of Slurm's (`node[1-3]`), in its order.
-pub(crate) fn hostnames(list: &str, timeout: Duration) -> Result<Vec<String>, SlurmError> {
-    let output = answer("scontrol", &["show", "hostnames", list], timeout)?;
-    Ok(output.split_whitespace().map(str::to_owned).collect())
-}
-
 /// Runs a command to its end, killed after `timeout`; returns its standard output.
 pub(crate) fn answer(
     program: &str,

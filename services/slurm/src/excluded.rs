@@ -1,7 +1,7 @@
 //! Nodes that a job is not to get, as they have no space for its data: `ExcNodeList`. docs/internals/site.md.
 
-use crate::SlurmError;
-use crate::command::{SOON, answer, hostnames};
+use crate::command::{SOON, answer};
+use crate::{NodeState, SlurmError, expand_hostlist};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The jobs that wait and exclude nodes, by the user or by tarn.
@@ -43,7 +43,7 @@ pub fn exclude(job: u32, own: &[String], full: &[String]) -> Result<(), SlurmErr
         without.extend(spared(&nodes, wants, own, full));
     }
     let now = match is_set(excluded) {
-        true => hostnames(excluded, SOON)?,
+        true => expand_hostlist(excluded)?,
         false => Vec::new(),
     };
     if without == BTreeSet::from_iter(now) {
@@ -68,9 +68,7 @@ fn spared(nodes: &str, wants: usize, own: &[String], full: &[String]) -> Vec<Str
         let [name, state, processors, memory, resources, features] = fields[..] else {
             continue;
         };
-        let is_away = ["down", "drain", "drng", "fail", "unk", "maint"];
-        let is_away = is_away.iter().any(|away| state.starts_with(away)) || state.ends_with('*');
-        if is_away || own.iter().any(|node| node == name) {
+        if !NodeState::parse(state).is_usable() || own.iter().any(|node| node == name) {
             continue;
         }
         // A feature of the node's own name does not describe its kind.

@@ -26,14 +26,6 @@ pub use snapshot::{
 
 use std::time::Duration;
 
-/// The nodes of a list of Slurm's (`node[1-3]`), in its order.
-///
-/// # Errors
-/// When Slurm cannot be asked.
-pub fn hostnames(list: &str) -> Result<Vec<String>, SlurmError> {
-    command::hostnames(list, command::SOON)
-}
-
 /// Bytes of another program's text in a message.
 const MAX_EXCERPT: usize = 200;
 

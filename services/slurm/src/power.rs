@@ -1,7 +1,7 @@
 //! The power that nodes draw, as Slurm reports it: if one of its energy plug-ins measures it (docs/admin/energy.md).
 
-use crate::SlurmError;
 use crate::command::answer;
+use crate::{NodeState, SlurmError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -44,10 +44,10 @@ pub fn idle() -> Result<BTreeSet<String>, SlurmError> {
         .collect())
 }
 
-/// Of a line `NAME STATE`: `idle~` sleeps, `idle#` wakes up, `idle*` does not answer, and so on.
+/// Of a line `NAME STATE`.
 fn is_idle(line: &str) -> Option<&str> {
     let (name, state) = line.trim().split_once(' ')?;
-    (state.trim() == "idle").then_some(name)
+    NodeState::parse(state).is_idle_and_awake().then_some(name)
 }
 
 /// Has Slurm put idle nodes to sleep (`SuspendProgram`), until it has a job for them; needs Slurm's own rights.

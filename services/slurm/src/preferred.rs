@@ -1,7 +1,7 @@
 //! Nodes that a job prefers, as its data is there: `Prefer`, by features of the nodes' own names. docs/internals/site.md.
 
-use crate::SlurmError;
-use crate::command::{SOON, answer, hostnames};
+use crate::command::{SOON, answer};
+use crate::{NodeState, SlurmError, expand_hostlist};
 use std::collections::BTreeSet;
 
 /// Bytes of a list of preferred nodes that are read.
@@ -33,7 +33,7 @@ pub fn prefer(job: u32, wished: &[String]) -> Result<bool, SlurmError> {
     };
     let excluded = match excluded {
         "" | "(null)" | "N/A" => Vec::new(),
-        list => hostnames(list, SOON)?,
+        list => expand_hostlist(list)?,
     };
     let output = answer(
         "sinfo",
@@ -91,10 +91,9 @@ fn chosen<'a>(
         let [name, state, features] = fields[..] else {
             continue;
         };
-        let is_away = ["down", "drain", "drng", "fail", "maint"];
-        let is_away = is_away.iter().any(|away| state.starts_with(away)) || state.ends_with('*');
-        if !is_away && !excluded.iter().any(|node| node == name) && seen.insert(name) {
-            let is_idle = state.starts_with("idle");
+        let state = NodeState::parse(state);
+        if state.is_usable() && !excluded.iter().any(|node| node == name) && seen.insert(name) {
+            let is_idle = state.is_idle();
             nodes.push(SinfoNode {
                 name,
                 is_idle,

@@ -357,7 +357,7 @@ fn names(list: &str) -> CliResult<Vec<String>> {
     if list.is_empty() {
         return Ok(Vec::new());
     }
-    let names = tarn_slurm::hostnames(list);
+    let names = tarn_slurm::expand_hostlist(list);
     names.map_err(|e| CliError::new(Exit::State, e.to_string()))
 }
 
