@@ -13,6 +13,8 @@ mod scontrol;
 mod states;
 #[cfg(test)]
 mod states_tests;
+#[cfg(test)]
+mod tests;
 pub(crate) mod values;
 
 pub use hostlist::{HostlistError, NodeNames, expand_hostlist};

@@ -14,13 +14,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A column: its name for `-O`, its width in bytes, and whether it can be asked for again with [`WIDE`] bytes.
-type Column = (&'static str, usize, bool);
+pub(super) type Column = (&'static str, usize, bool);
 
 /// The width of a list of a job that did not fit.
 const WIDE: usize = 16 << 10;
 
 /// The columns of jobs. The last is one byte of a text of the user: whether there is one.
-const JOB_COLUMNS: [Column; 35] = [
+pub(super) const JOB_COLUMNS: [Column; 35] = [
     ("JobID", 12, false),
     ("ArrayJobID", 12, false),
     ("ArrayTaskID", 96, true),
@@ -59,10 +59,10 @@ const JOB_COLUMNS: [Column; 35] = [
 ];
 
 /// The columns of excluded nodes, which `-O` of 22.05 lacks: for `-o`.
-const EXCLUDED_COLUMNS: [Column; 2] = [("A", 12, false), ("x", 160, true)];
+pub(super) const EXCLUDED_COLUMNS: [Column; 2] = [("A", 12, false), ("x", 160, true)];
 
 /// The columns of nodes: a record for each partition of each.
-const NODE_COLUMNS: [Column; 11] = [
+pub(super) const NODE_COLUMNS: [Column; 11] = [
     ("NodeList", 64, false),
     ("PartitionName", 64, false),
     ("StateComplete", 128, false),
@@ -76,7 +76,8 @@ const NODE_COLUMNS: [Column; 11] = [
     ("Extra", 128, false),
 ];
 
-fn width(column: &Column, is_wide: bool) -> usize {
+/// Bytes of a column.
+pub(super) fn column_width(column: &Column, is_wide: bool) -> usize {
     match column {
         (_, _, true) if is_wide => WIDE,
         (_, width, _) => *width,
@@ -85,7 +86,7 @@ fn width(column: &Column, is_wide: bool) -> usize {
 
 fn format_of(columns: &[Column], is_wide: bool) -> String {
     let columns = columns.iter();
-    let columns = columns.map(|column| format!("{}:{}", column.0, width(column, is_wide)));
+    let columns = columns.map(|column| format!("{}:{}", column.0, column_width(column, is_wide)));
     columns.collect::<Vec<_>>().join(",")
 }
 
@@ -97,7 +98,7 @@ pub(super) fn job_format(is_wide: bool) -> String {
 /// The words of `squeue -o` for excluded nodes.
 pub(super) fn excluded_format(is_wide: bool) -> String {
     let columns = EXCLUDED_COLUMNS.iter();
-    let columns = columns.map(|column| format!("%{}{}", width(column, is_wide), column.0));
+    let columns = columns.map(|column| format!("%{}{}", column_width(column, is_wide), column.0));
     columns.collect()
 }
 
@@ -135,7 +136,7 @@ fn records<'b>(
     columns: &'static [Column],
     is_wide: bool,
 ) -> Result<Vec<Record<'b>>, SlurmError> {
-    let length: usize = columns.iter().map(|c| width(c, is_wide)).sum();
+    let length: usize = columns.iter().map(|c| column_width(c, is_wide)).sum();
     let mut records = Vec::new();
     for record in bytes.chunks(length + 1) {
         let Some((b'\n', mut rest)) = record.split_last() else {
@@ -147,7 +148,7 @@ fn records<'b>(
         }
         let (mut values, mut is_full) = (Vec::with_capacity(columns.len()), false);
         for column in columns {
-            let (value, behind) = rest.split_at(width(column, is_wide));
+            let (value, behind) = rest.split_at(column_width(column, is_wide));
             is_full |= column.1 > 1 && value.last() != Some(&b' ');
             values.push(String::from_utf8_lossy(value));
             rest = behind;
