@@ -3,7 +3,7 @@
 use crate::SlurmError;
 use crate::command::answer;
 use crate::snapshot::values::limit;
-use crate::{NodeState, expand_hostlist};
+use crate::{SlurmNodeState, expand_hostlist};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tarn_types::shell::OWN_JOB;
@@ -131,7 +131,7 @@ fn dead(states: &str) -> BTreeMap<&str, &str> {
     let lines = states.lines().filter_map(|l| l.trim().split_once(' '));
     let states = lines.map(|(name, state)| (name, state.trim()));
     states
-        .filter(|(_, state)| !NodeState::parse(state).responds())
+        .filter(|(_, state)| !SlurmNodeState::parse(state).responds())
         .collect()
 }
 

@@ -1,7 +1,7 @@
 //! Nodes that a job is not to get, as they have no space for its data: `ExcNodeList`. docs/internals/site.md.
 
 use crate::command::{SOON, answer};
-use crate::{NodeState, SlurmError, expand_hostlist};
+use crate::{SlurmError, SlurmNodeState, expand_hostlist};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The jobs that wait and exclude nodes, by the user or by tarn.
@@ -68,7 +68,7 @@ fn spared(nodes: &str, wants: usize, own: &[String], full: &[String]) -> Vec<Str
         let [name, state, processors, memory, resources, features] = fields[..] else {
             continue;
         };
-        if !NodeState::parse(state).is_usable() || own.iter().any(|node| node == name) {
+        if !SlurmNodeState::parse(state).is_usable() || own.iter().any(|node| node == name) {
             continue;
         }
         // A feature of the node's own name does not describe its kind.

@@ -19,9 +19,10 @@ pub use power::{drawn, energy_plugin, idle, put_to_sleep};
 pub use preferred::{Preference, controller_start_time, held, prefer, restore_preference};
 pub use shown::show_on;
 pub use snapshot::{
-    Answers, ArrayTasks, HetComponent, HostlistError, JobState, NodeBase, NodeFlag, NodeNames,
-    NodeState, PartitionState, PendingReason, SlurmJob, SlurmLicence, SlurmNode, SlurmPartition,
-    SlurmReservation, SlurmSettings, SlurmSnapshot, SlurmSource, SnapshotLimits, expand_hostlist,
+    Answers, ArrayTasks, HetComponent, HostlistError, NodeBase, NodeFlag, NodeNames,
+    PartitionState, PendingReason, SlurmJob, SlurmJobState, SlurmLicence, SlurmNode,
+    SlurmNodeState, SlurmPartition, SlurmReservation, SlurmSettings, SlurmSnapshot, SlurmSource,
+    SnapshotLimits, expand_hostlist,
 };
 
 use std::time::Duration;

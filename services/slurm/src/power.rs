@@ -1,7 +1,7 @@
 //! The power that nodes draw, as Slurm reports it: if one of its energy plug-ins measures it (docs/admin/energy.md).
 
 use crate::command::answer;
-use crate::{NodeState, SlurmError};
+use crate::{SlurmError, SlurmNodeState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -47,7 +47,9 @@ pub fn idle() -> Result<BTreeSet<String>, SlurmError> {
 /// Of a line `NAME STATE`.
 fn is_idle(line: &str) -> Option<&str> {
     let (name, state) = line.trim().split_once(' ')?;
-    NodeState::parse(state).is_idle_and_awake().then_some(name)
+    SlurmNodeState::parse(state)
+        .is_idle_and_awake()
+        .then_some(name)
 }
 
 /// Has Slurm put idle nodes to sleep (`SuspendProgram`), until it has a job for them; needs Slurm's own rights.

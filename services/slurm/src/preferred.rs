@@ -1,7 +1,7 @@
 //! Nodes that a job prefers, as its data is there: `Prefer`, by features of the nodes' own names. docs/internals/site.md.
 
 use crate::command::{SOON, answer};
-use crate::{NodeState, SlurmError, expand_hostlist};
+use crate::{SlurmError, SlurmNodeState, expand_hostlist};
 use std::collections::BTreeSet;
 
 /// Bytes of a list of preferred nodes that are read.
@@ -91,7 +91,7 @@ fn chosen<'a>(
         let [name, state, features] = fields[..] else {
             continue;
         };
-        let state = NodeState::parse(state);
+        let state = SlurmNodeState::parse(state);
         if state.is_usable() && !excluded.iter().any(|node| node == name) && seen.insert(name) {
             let is_idle = state.is_idle();
             nodes.push(SinfoNode {

@@ -20,7 +20,7 @@ pub(crate) mod values;
 pub use hostlist::{HostlistError, NodeNames, expand_hostlist};
 pub use read::{SlurmSource, SnapshotLimits};
 pub use reasons::PendingReason;
-pub use states::{JobState, NodeBase, NodeFlag, NodeState};
+pub use states::{NodeBase, NodeFlag, SlurmJobState, SlurmNodeState};
 
 use crate::SlurmError;
 use hostlist::NodeLists;
@@ -127,7 +127,7 @@ pub struct SlurmNode {
     /// Its name.
     pub name: String,
     /// Its state.
-    pub state: NodeState,
+    pub state: SlurmNodeState,
     /// Its processors.
     pub cpus: u32,
     /// Processors that jobs have.
@@ -190,7 +190,7 @@ pub struct SlurmJob {
     /// Its account.
     pub account: String,
     /// Its state.
-    pub state: JobState,
+    pub state: SlurmJobState,
     /// Why it waits.
     pub reason: PendingReason,
     /// The text that Slurm shows in place of a reason's name. It may quote a user.
@@ -328,7 +328,7 @@ pub struct SlurmSettings {
     pub scheduler_type: String,
     /// Its parameters (`bf_interval=30`).
     pub scheduler_parameters: Vec<String>,
-    /// What gives jobs their priority (`priority/multifactor`).
+    /// The plug-in that gives jobs their priority (`priority/multifactor`).
     pub priority_type: String,
     /// Seconds for which slurmctld knows a job that has ended.
     pub min_job_age: Option<u64>,
@@ -336,7 +336,7 @@ pub struct SlurmSettings {
     pub reservation_overrun: Option<u64>,
     /// Where the records of ended jobs go (`jobcomp/filetxt`).
     pub job_completion_type: String,
-    /// What measures energy, empty for nothing (`acct_gather_energy/ipmi`).
+    /// The plug-in that measures energy, empty for none (`acct_gather_energy/ipmi`).
     pub energy_type: String,
 }
 

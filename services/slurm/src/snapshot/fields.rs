@@ -6,7 +6,7 @@
 
 use super::hostlist::NodeLists;
 use super::reasons::PendingReason;
-use super::states::{JobState, NodeState};
+use super::states::{SlurmJobState, SlurmNodeState};
 use super::values::{MIB, limit, memory_of, number, parts, text, time};
 use super::{Answers, ArrayTasks, HetComponent, SlurmJob, SlurmNode, unreadable};
 use crate::SlurmError;
@@ -108,14 +108,14 @@ pub(super) fn node_format() -> String {
 }
 
 /// One record: the values of its columns.
-struct Record<'b> {
+struct ColumnRecord<'b> {
     columns: &'static [Column],
     values: Vec<Cow<'b, str>>,
     /// Whether a value fills its column: more of it may be missing.
     is_full: bool,
 }
 
-impl Record<'_> {
+impl ColumnRecord<'_> {
     /// The value of a column, empty where Slurm has none.
     fn get(&self, name: &str) -> &str {
         let at = self.columns.iter().position(|column| column.0 == name);
@@ -135,7 +135,7 @@ fn records<'b>(
     bytes: &'b [u8],
     columns: &'static [Column],
     is_wide: bool,
-) -> Result<Vec<Record<'b>>, SlurmError> {
+) -> Result<Vec<ColumnRecord<'b>>, SlurmError> {
     let length: usize = columns.iter().map(|c| column_width(c, is_wide)).sum();
     let mut records = Vec::new();
     for record in bytes.chunks(length + 1) {
@@ -153,7 +153,7 @@ fn records<'b>(
             values.push(String::from_utf8_lossy(value));
             rest = behind;
         }
-        records.push(Record {
+        records.push(ColumnRecord {
             columns,
             values,
             is_full,
@@ -167,7 +167,7 @@ fn by_job<'b>(
     bytes: &'b [u8],
     columns: &'static [Column],
     is_wide: bool,
-) -> Result<BTreeMap<u32, Record<'b>>, SlurmError> {
+) -> Result<BTreeMap<u32, ColumnRecord<'b>>, SlurmError> {
     let key = columns.first().map(|column| column.0).unwrap_or_default();
     let mut jobs = BTreeMap::new();
     for record in records("squeue", bytes, columns, is_wide)? {
@@ -202,7 +202,7 @@ pub(super) fn jobs(
     excluded.extend(by_job(&answers.wide_excluded, &EXCLUDED_COLUMNS, true)?);
     let mut jobs = BTreeMap::new();
     for (number, record) in &records {
-        let state = JobState::parse(record.get("State"));
+        let state = SlurmJobState::parse(record.get("State"));
         if !state.has_ended() {
             let job = to_job(*number, state, record, excluded.get(number), lists)?;
             jobs.insert(*number, job);
@@ -213,14 +213,14 @@ pub(super) fn jobs(
 
 fn to_job(
     number: u32,
-    state: JobState,
-    record: &Record<'_>,
-    excluded: Option<&Record<'_>>,
+    state: SlurmJobState,
+    record: &ColumnRecord<'_>,
+    excluded: Option<&ColumnRecord<'_>>,
     lists: &mut NodeLists,
 ) -> Result<SlurmJob, SlurmError> {
     let get = |name| record.get(name).to_owned();
     // The end of a list that is cut is no name.
-    let mut nodes = |record: &Record<'_>, name| match lists.names(record.get(name)) {
+    let mut nodes = |record: &ColumnRecord<'_>, name| match lists.names(record.get(name)) {
         Err(_) if record.is_full => Ok([].into()),
         names => names.map_err(SlurmError::from),
     };
@@ -309,7 +309,7 @@ pub(super) fn nodes(answers: &Answers) -> Result<BTreeMap<String, SlurmNode>, Sl
         let reason = record.get("Reason");
         let node = nodes.entry(name.clone()).or_insert_with(|| SlurmNode {
             name,
-            state: NodeState::parse(record.get("StateComplete")),
+            state: SlurmNodeState::parse(record.get("StateComplete")),
             cpus: cpus(3),
             cpus_allocated: cpus(0),
             memory: bytes("Memory"),

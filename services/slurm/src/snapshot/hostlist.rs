@@ -75,13 +75,13 @@ fn elements(text: &str) -> Option<Vec<&str>> {
 }
 
 /// A piece of a name: the same in all names, or a range of numbers.
-enum Piece<'t> {
+enum HostlistPiece<'t> {
     Text(&'t str),
     /// The first, the last and the digits of each.
     Numbers(Vec<(u64, u64, usize)>),
 }
 
-impl Piece<'_> {
+impl HostlistPiece<'_> {
     /// How many names it makes of one; `usize::MAX` for more than that.
     fn count(&self) -> usize {
         match self {
@@ -95,17 +95,17 @@ impl Piece<'_> {
 }
 
 /// The pieces of one element, such as `rack[1-2]n[01-40]`.
-fn pieces(element: &str) -> Option<Vec<Piece<'_>>> {
+fn pieces(element: &str) -> Option<Vec<HostlistPiece<'_>>> {
     let mut pieces = Vec::new();
     let mut rest = element;
     while let Some((text, behind)) = rest.split_once('[') {
         let (ranges, behind) = behind.split_once(']')?;
-        pieces.push(Piece::Text(text));
+        pieces.push(HostlistPiece::Text(text));
         let ranges: Option<Vec<_>> = ranges.split(',').map(range).collect();
-        pieces.push(Piece::Numbers(ranges?));
+        pieces.push(HostlistPiece::Numbers(ranges?));
         rest = behind;
     }
-    pieces.push(Piece::Text(rest));
+    pieces.push(HostlistPiece::Text(rest));
     Some(pieces)
 }
 
@@ -122,11 +122,11 @@ fn range(text: &str) -> Option<(u64, u64, usize)> {
 }
 
 /// Bytes of the longest name that pieces can make, or more.
-fn longest(pieces: &[Piece<'_>]) -> usize {
+fn longest(pieces: &[HostlistPiece<'_>]) -> usize {
     let bytes = pieces.iter().map(|piece| match piece {
-        Piece::Text(text) => text.len(),
+        HostlistPiece::Text(text) => text.len(),
         // A number has up to 18 digits.
-        Piece::Numbers(ranges) => ranges
+        HostlistPiece::Numbers(ranges) => ranges
             .iter()
             .map(|range| range.2.max(18))
             .max()
@@ -136,12 +136,12 @@ fn longest(pieces: &[Piece<'_>]) -> usize {
 }
 
 /// Adds the names that pieces make.
-fn append(names: &mut Vec<String>, pieces: &[Piece<'_>]) {
+fn append(names: &mut Vec<String>, pieces: &[HostlistPiece<'_>]) {
     let mut made = vec![String::new()];
     for piece in pieces {
         match piece {
-            Piece::Text(text) => made.iter_mut().for_each(|name| name.push_str(text)),
-            Piece::Numbers(ranges) => {
+            HostlistPiece::Text(text) => made.iter_mut().for_each(|name| name.push_str(text)),
+            HostlistPiece::Numbers(ranges) => {
                 let mut longer = Vec::new();
                 for name in &made {
                     for (first, last, width) in ranges {

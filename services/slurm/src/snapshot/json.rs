@@ -5,7 +5,7 @@
 
 use super::hostlist::NodeLists;
 use super::reasons::PendingReason;
-use super::states::{JobState, NodeState};
+use super::states::{SlurmJobState, SlurmNodeState};
 use super::values::{MIB, known, memory_of, text};
 use super::{Answers, ArrayTasks, HetComponent, SlurmJob, SlurmNode, unreadable};
 use crate::SlurmError;
@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 
 /// A whole number, if it is set and has an end.
 #[derive(Debug, Default, Clone, Copy)]
-struct Number(Option<i64>);
+struct JsonNumber(Option<i64>);
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de> Deserialize<'de> for JsonNumber {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(from)?;
         let is = |key: &str| value.get(key).and_then(Value::as_bool);
@@ -30,7 +30,7 @@ impl<'de> Deserialize<'de> for Number {
     }
 }
 
-impl Number {
+impl JsonNumber {
     /// As a number from 0 on that is none of Slurm's for "none".
     fn known(self) -> Option<u64> {
         self.0.and_then(|n| u64::try_from(n).ok()).and_then(known)
@@ -50,9 +50,9 @@ impl Number {
 
 /// A text; a list of words is joined by commas.
 #[derive(Debug, Default, Clone)]
-struct Text(String);
+struct JsonText(String);
 
-impl<'de> Deserialize<'de> for Text {
+impl<'de> Deserialize<'de> for JsonText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         Ok(Self(match Value::deserialize(from)? {
             Value::String(text) => text,
@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-impl Text {
+impl JsonText {
     fn get(&self) -> String {
         text(&self.0).to_owned()
     }
@@ -78,63 +78,63 @@ impl Text {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct JsonJob {
-    account: Text,
-    admin_comment: Text,
-    array_job_id: Number,
-    array_task_id: Number,
-    array_task_string: Text,
-    burst_buffer: Text,
-    cpus: Number,
-    dependency: Text,
-    eligible_time: Number,
-    end_time: Number,
-    excluded_nodes: Text,
-    features: Text,
-    het_job_id: Number,
-    het_job_offset: Number,
-    job_id: Number,
-    job_state: Text,
-    licenses: Text,
-    max_nodes: Number,
-    nice: Number,
-    node_count: Number,
-    nodes: Text,
-    partition: Text,
-    prefer: Text,
-    priority: Number,
-    qos: Text,
-    required_nodes: Text,
-    resv_name: Text,
-    scheduled_nodes: Text,
-    shared: Text,
-    start_time: Number,
-    state_description: Text,
-    state_reason: Text,
-    submit_time: Number,
-    time_limit: Number,
-    tres_alloc_str: Text,
-    tres_per_node: Text,
-    tres_req_str: Text,
-    user_id: Number,
-    user_name: Text,
+    account: JsonText,
+    admin_comment: JsonText,
+    array_job_id: JsonNumber,
+    array_task_id: JsonNumber,
+    array_task_string: JsonText,
+    burst_buffer: JsonText,
+    cpus: JsonNumber,
+    dependency: JsonText,
+    eligible_time: JsonNumber,
+    end_time: JsonNumber,
+    excluded_nodes: JsonText,
+    features: JsonText,
+    het_job_id: JsonNumber,
+    het_job_offset: JsonNumber,
+    job_id: JsonNumber,
+    job_state: JsonText,
+    licenses: JsonText,
+    max_nodes: JsonNumber,
+    nice: JsonNumber,
+    node_count: JsonNumber,
+    nodes: JsonText,
+    partition: JsonText,
+    prefer: JsonText,
+    priority: JsonNumber,
+    qos: JsonText,
+    required_nodes: JsonText,
+    resv_name: JsonText,
+    scheduled_nodes: JsonText,
+    shared: JsonText,
+    start_time: JsonNumber,
+    state_description: JsonText,
+    state_reason: JsonText,
+    submit_time: JsonNumber,
+    time_limit: JsonNumber,
+    tres_alloc_str: JsonText,
+    tres_per_node: JsonText,
+    tres_req_str: JsonText,
+    user_id: JsonNumber,
+    user_name: JsonText,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct JsonNode {
-    active_features: Text,
-    alloc_cpus: Number,
-    alloc_memory: Number,
-    cpus: Number,
-    extra: Text,
-    features: Text,
-    gres: Text,
-    name: Text,
-    partitions: Text,
-    real_memory: Number,
-    reason: Text,
-    state: Text,
-    state_flags: Text,
+    active_features: JsonText,
+    alloc_cpus: JsonNumber,
+    alloc_memory: JsonNumber,
+    cpus: JsonNumber,
+    extra: JsonText,
+    features: JsonText,
+    gres: JsonText,
+    name: JsonText,
+    partitions: JsonText,
+    real_memory: JsonNumber,
+    reason: JsonText,
+    state: JsonText,
+    state_flags: JsonText,
 }
 
 #[derive(Deserialize)]
@@ -161,7 +161,7 @@ pub(super) fn jobs(
         let Some(job) = json.job_id.positive().and_then(|n| u32::try_from(n).ok()) else {
             return Err(unreadable("squeue --json", "a job without a number"));
         };
-        let state = JobState::parse(&json.job_state.0);
+        let state = SlurmJobState::parse(&json.job_state.0);
         if !state.has_ended() {
             jobs.insert(job, to_job(job, state, json, lists)?);
         }
@@ -171,11 +171,11 @@ pub(super) fn jobs(
 
 fn to_job(
     number: u32,
-    state: JobState,
+    state: SlurmJobState,
     json: &JsonJob,
     lists: &mut NodeLists,
 ) -> Result<SlurmJob, SlurmError> {
-    let mut nodes = |list: &Text| lists.names(&list.0).map_err(SlurmError::from);
+    let mut nodes = |list: &JsonText| lists.names(&list.0).map_err(SlurmError::from);
     let task = json.array_task_id.known().map(|task| task.to_string());
     let tasks = Some(json.array_task_string.get()).filter(|tasks| !tasks.is_empty());
     let array = tasks.or(task).map(|tasks| ArrayTasks {
@@ -258,7 +258,7 @@ pub(super) fn nodes(answers: &Answers) -> Result<BTreeMap<String, SlurmNode>, Sl
         let state = format!("{},{}", json.state.0, json.state_flags.0);
         let node = SlurmNode {
             name: name.clone(),
-            state: NodeState::parse(&state),
+            state: SlurmNodeState::parse(&state),
             cpus: json.cpus.small(),
             cpus_allocated: json.alloc_cpus.small(),
             memory: json.real_memory.known().unwrap_or(0).saturating_mul(MIB),

@@ -21,7 +21,7 @@ pub enum NodeBase {
     Unknown,
 }
 
-/// What else holds of a node, beside its base state.
+/// A flag of a node: it holds beside the base state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeFlag {
     /// It gets no new jobs, by its administrator.
@@ -65,23 +65,23 @@ pub enum NodeFlag {
 /// The state of a node.
 ///
 /// ```
-/// use tarn_slurm::{NodeBase, NodeFlag, NodeState};
+/// use tarn_slurm::{NodeBase, NodeFlag, SlurmNodeState};
 ///
-/// let state = NodeState::parse("mixed+drain+not_responding");
+/// let state = SlurmNodeState::parse("mixed+drain+not_responding");
 /// assert_eq!(state.base, NodeBase::Mixed);
 /// assert!(state.flags.contains(&NodeFlag::Drain) && !state.is_usable());
 /// // As `sinfo -o %t` writes it: one sign at its end.
-/// assert_eq!(NodeState::parse("idle~").flags, [NodeFlag::PoweredDown].into());
+/// assert_eq!(SlurmNodeState::parse("idle~").flags, [NodeFlag::PoweredDown].into());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeState {
+pub struct SlurmNodeState {
     /// Its base state.
     pub base: NodeBase,
-    /// What else holds.
+    /// The flags that hold beside it.
     pub flags: BTreeSet<NodeFlag>,
 }
 
-impl NodeState {
+impl SlurmNodeState {
     /// Reads a state as `sinfo` (`%t`, `%T`, `StateComplete`), `scontrol` or JSON (its words joined by `+`) writes it, in
     /// any case. The short forms of `%t` and `%T` hide all flags but one, and for `drain`, `fail` and `inval` the base
     /// state too: it is [`NodeBase::Unknown`] then.
@@ -196,7 +196,7 @@ fn sign_flag(sign: char) -> Option<NodeFlag> {
     })
 }
 
-/// What a word of a state says: its base state, a flag, or (short forms) both.
+/// The base state that a word of a state stands for, its flag, or (short forms) both.
 fn word_meaning(word: &str) -> (Option<NodeBase>, Option<NodeFlag>) {
     use NodeBase as Base;
     use NodeFlag as Flag;
@@ -236,7 +236,7 @@ fn word_meaning(word: &str) -> (Option<NodeBase>, Option<NodeFlag>) {
 
 /// The state of a job, as `squeue` shows it: what is going on with it hides whether it waits or runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobState {
+pub enum SlurmJobState {
     /// It waits.
     Pending,
     /// It has nodes, which are being made ready.
@@ -282,14 +282,14 @@ const JOB_WORDS: [&str; 15] = [
     "SUSPENDED",
 ];
 
-impl JobState {
+impl SlurmJobState {
     /// Reads one word of Slurm's, or several joined by `+` or `,` of which the one that `squeue` shows counts.
     ///
     /// ```
-    /// use tarn_slurm::JobState;
+    /// use tarn_slurm::SlurmJobState;
     ///
-    /// assert_eq!(JobState::parse("RUNNING,CONFIGURING"), JobState::Configuring);
-    /// assert!(JobState::parse("OUT_OF_MEMORY").has_ended());
+    /// assert_eq!(SlurmJobState::parse("RUNNING,CONFIGURING"), SlurmJobState::Configuring);
+    /// assert!(SlurmJobState::parse("OUT_OF_MEMORY").has_ended());
     /// ```
     #[must_use]
     pub fn parse(text: &str) -> Self {

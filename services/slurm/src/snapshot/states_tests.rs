@@ -1,8 +1,8 @@
-use super::states::{JobState, NodeBase, NodeFlag, NodeState};
+use super::states::{NodeBase, NodeFlag, SlurmJobState, SlurmNodeState};
 use proptest::prelude::*;
 
-fn state(base: NodeBase, flags: &[NodeFlag]) -> NodeState {
-    NodeState {
+fn state(base: NodeBase, flags: &[NodeFlag]) -> SlurmNodeState {
+    SlurmNodeState {
         base,
         flags: flags.iter().copied().collect(),
     }
@@ -44,13 +44,13 @@ fn short_states_are_read() {
     ];
     for (text, base, flag) in known {
         let flags: Vec<NodeFlag> = flag.into_iter().collect();
-        assert_eq!(NodeState::parse(text), state(base, &flags), "{text}");
+        assert_eq!(SlurmNodeState::parse(text), state(base, &flags), "{text}");
     }
     let issued = state(
         NodeBase::Idle,
         &[NodeFlag::RebootIssued, NodeFlag::RebootRequested],
     );
-    assert_eq!(NodeState::parse("boot^"), issued);
+    assert_eq!(SlurmNodeState::parse("boot^"), issued);
 }
 
 #[test]
@@ -61,8 +61,8 @@ fn complete_states_have_all_flags() {
         NodeFlag::NotResponding,
     ];
     let text = "down+drain+maintenance+not_responding";
-    assert_eq!(NodeState::parse(text), state(NodeBase::Down, &drained));
-    let unknown = NodeState::parse("idle+of_tomorrow");
+    assert_eq!(SlurmNodeState::parse(text), state(NodeBase::Down, &drained));
+    let unknown = SlurmNodeState::parse("idle+of_tomorrow");
     assert_eq!(
         unknown,
         state(NodeBase::Idle, &[NodeFlag::Unrecognized]),
@@ -73,20 +73,20 @@ fn complete_states_have_all_flags() {
 #[test]
 fn a_node_that_gets_no_job_is_not_usable() {
     for usable in ["idle", "mix", "alloc", "idle~", "comp", "plnd", "boot"] {
-        assert!(NodeState::parse(usable).is_usable(), "{usable}");
+        assert!(SlurmNodeState::parse(usable).is_usable(), "{usable}");
     }
     for away in [
         "down", "down*", "drain", "drng", "fail", "failg", "maint", "idle*", "unk", "futr",
         "inval", "",
     ] {
-        assert!(!NodeState::parse(away).is_usable(), "{away}");
+        assert!(!SlurmNodeState::parse(away).is_usable(), "{away}");
     }
 }
 
 #[test]
 fn an_idle_node_may_sleep_and_an_awake_one_does_not() {
-    let idle = |text| NodeState::parse(text).is_idle();
-    let awake = |text| NodeState::parse(text).is_idle_and_awake();
+    let idle = |text| SlurmNodeState::parse(text).is_idle();
+    let awake = |text| SlurmNodeState::parse(text).is_idle_and_awake();
     assert!(idle("idle") && idle("idle~") && !idle("mix") && !idle("resv") && !idle("comp"));
     assert!(awake("idle") && awake("idle+cloud"));
     for not in ["idle~", "mix", "idle*", "idle#", "plnd", "idle+drain"] {
@@ -96,24 +96,30 @@ fn an_idle_node_may_sleep_and_an_awake_one_does_not() {
 
 #[test]
 fn of_several_words_of_a_job_the_one_that_squeue_shows_counts() {
-    assert_eq!(JobState::parse("PENDING"), JobState::Pending);
-    let completing = JobState::parse("COMPLETED+COMPLETING");
-    assert_eq!(completing, JobState::Completing);
+    assert_eq!(SlurmJobState::parse("PENDING"), SlurmJobState::Pending);
+    let completing = SlurmJobState::parse("COMPLETED+COMPLETING");
+    assert_eq!(completing, SlurmJobState::Completing);
     assert_eq!(
-        JobState::parse("TIMEOUT"),
-        JobState::Ended("TIMEOUT".into())
+        SlurmJobState::parse("TIMEOUT"),
+        SlurmJobState::Ended("TIMEOUT".into())
     );
-    assert_eq!(JobState::parse("RUNNING,POWER_UP_NODE"), JobState::Running);
-    assert_eq!(JobState::parse(""), JobState::Other(String::new()));
-    assert!(JobState::parse("PENDING,REQUEUE_HOLD").is_waiting());
+    assert_eq!(
+        SlurmJobState::parse("RUNNING,POWER_UP_NODE"),
+        SlurmJobState::Running
+    );
+    assert_eq!(
+        SlurmJobState::parse(""),
+        SlurmJobState::Other(String::new())
+    );
+    assert!(SlurmJobState::parse("PENDING,REQUEUE_HOLD").is_waiting());
 }
 
 proptest! {
     #[test]
     fn any_text_is_some_state(text in "\\PC{0,40}") {
-        let node = NodeState::parse(&text);
+        let node = SlurmNodeState::parse(&text);
         prop_assert!(!node.is_idle() || node.is_usable());
-        let _ = JobState::parse(&text);
+        let _ = SlurmJobState::parse(&text);
         let _ = super::reasons::PendingReason::parse(&text);
     }
 }

@@ -68,7 +68,7 @@ fn a_waiting_job_is_read_from_columns() {
     let answers = answers(job(&PENDING), excluded("17", "n[1-2]"));
     let snapshot = SlurmSnapshot::from_fields(&answers).unwrap();
     let job = &snapshot.jobs[&17];
-    assert_eq!(job.state, JobState::Pending);
+    assert_eq!(job.state, SlurmJobState::Pending);
     assert_eq!(job.reason, PendingReason::Priority);
     assert_eq!(job.partitions, ["main", "short"]);
     assert_eq!(
@@ -116,7 +116,7 @@ fn a_text_that_looks_like_a_record_stays_in_its_column() {
             .values()
             .map(|job| (job.number, &job.state))
             .collect();
-        let expected = [(17, &JobState::Pending), (18, &JobState::Running)];
+        let expected = [(17, &SlurmJobState::Pending), (18, &SlurmJobState::Running)];
         assert_eq!(found, expected, "{column}");
     }
     let mut values = PENDING.to_vec();
@@ -177,7 +177,7 @@ fn a_node_of_two_partitions_is_one_node() {
     answers.nodes = nodes;
     let snapshot = SlurmSnapshot::from_fields(&answers).unwrap();
     let node = &snapshot.nodes["n1"];
-    assert_eq!(node.state, NodeState::parse("MIXED+PLANNED"));
+    assert_eq!(node.state, SlurmNodeState::parse("MIXED+PLANNED"));
     assert_eq!((node.cpus, node.cpus_allocated), (8, 3));
     assert_eq!(
         (node.memory, node.memory_allocated),
