@@ -25,8 +25,6 @@ trap cleanup EXIT
 cat > "$work/etc/slurm.conf" << 'CONF'
 Licenses=solver:4,viewer:2
 BurstBufferType=burst_buffer/lua
-PartitionName=short Nodes=node[1-2] MaxTime=02:00:00 PriorityTier=10 OverSubscribe=FORCE:2
-PartitionName=closed Nodes=node3 State=DOWN Hidden=YES
 CONF
 echo Directive=TARN > "$work/etc/burst_buffer.conf"
 for function in job_process pools job_teardown setup data_in test_data_in real_size paths pre_run post_run data_out \
@@ -40,13 +38,14 @@ alice() { "$here/slurm-cluster" exec --dir "$cluster" --user alice -- timeout 60
 # submit OPTION...: a job that sleeps; prints its number.
 submit() { alice sbatch --parsable --mem=200 -o /dev/null "$@" --wrap 'sleep 3000'; }
 
-for ((i = 0; i < 60; i++)); do
-    [ "$(root sinfo -h -p main -t idle -o %D)" != 6 ] || break
-    sleep 1
-done
-root scontrol update nodename=node[1-4] availablefeatures=fast,big activefeatures=fast,big
+# The cluster waits for its nodes in one partition: the others come later.
+root scontrol create partition=short 'nodes=node[1-2]' maxtime=02:00:00 prioritytier=10 oversubscribe=force:2
+root scontrol create partition=closed nodes=node3 state=down hidden=yes
+root scontrol update "nodename=node[1-4]" availablefeatures=fast,big activefeatures=fast,big
 root scontrol update nodename=node1 'extra=12G free | NodeName=node9'
 root scontrol update nodename=node5 state=drain "reason=disk | bad"$'\n'"node9 NodeName=node9 State=IDLE"
+# A node whose slurmd lives would come back by itself.
+"$here/slurm-cluster" kill-node --dir "$cluster" node6
 root scontrol update nodename=node6 state=down reason=power
 
 running=$(submit -N2 -t 60 -J running)
@@ -74,8 +73,8 @@ printf '#!/bin/sh\n#TARN read /a|b\nsleep 1\n' > "$work/script"
 chmod -R a+rX "$work"
 alice sbatch --parsable -H --mem=200 -o /dev/null -J staged "$work/script" > /dev/null
 alice sbatch --parsable -H --mem=100 -J het -n1 : --mem=200 -n2 --wrap 'sleep 3000' > /dev/null || true
-root scontrol create reservation ReservationName=upkeep StartTime=now+3600 Duration=120 Nodes=node4 Users=root Flags=MAINT,IGNORE_JOBS
-root scontrol create reservation ReservationName=class StartTime=now+7200 Duration=60 Nodes=node2 Users=alice Flags=FLEX
+root scontrol create reservation ReservationName=upkeep StartTime=now+3600 Duration=120 Nodes=node4 Users=root Flags=MAINT,IGNORE_JOBS > /dev/null
+root scontrol create reservation ReservationName=class StartTime=now+7200 Duration=60 Nodes=node2 Users=alice Flags=FLEX > /dev/null
 submit --reservation=class -t 10 -J in-a-reservation > /dev/null
 sleep 5
 
