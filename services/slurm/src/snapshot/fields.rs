@@ -211,6 +211,20 @@ pub(super) fn jobs(
     Ok(jobs)
 }
 
+/// The array and the heterogeneous job that a job is of.
+fn groups(record: &ColumnRecord<'_>) -> (Option<ArrayTasks>, Option<HetComponent>) {
+    let tasks = record.get("ArrayTaskID").to_owned();
+    let array = (!tasks.is_empty()).then(|| ArrayTasks {
+        job: record.small("ArrayJobID"),
+        tasks,
+    });
+    let het = (record.small("HetJobID") > 0).then(|| HetComponent {
+        leader: record.small("HetJobID"),
+        offset: record.small("HetJobOffset"),
+    });
+    (array, het)
+}
+
 fn to_job(
     number: u32,
     state: SlurmJobState,
@@ -224,15 +238,7 @@ fn to_job(
         Err(_) if record.is_full => Ok([].into()),
         names => names.map_err(SlurmError::from),
     };
-    let tasks = get("ArrayTaskID");
-    let array = (!tasks.is_empty()).then(|| ArrayTasks {
-        job: record.small("ArrayJobID"),
-        tasks,
-    });
-    let het = (record.small("HetJobID") > 0).then(|| HetComponent {
-        leader: record.small("HetJobID"),
-        offset: record.small("HetJobOffset"),
-    });
+    let (array, het) = groups(record);
     let limit = limit(record.get("TimeLimit"))
         .flatten()
         .map(|l| l.as_secs());
