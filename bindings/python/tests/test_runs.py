@@ -223,7 +223,7 @@ class Runs(Place):
                 self.assertEqual(tarn.status().outcome, "interrupted")
 
     def test_control_c_loses_no_record(self):
-        # The signal comes while half of a record has been read, and while one is handled.
+        # The signal comes while half of a record has been read.
         script = pathlib.Path("half-a-record")
         script.write_text(
             "#!/bin/sh\n"
@@ -233,6 +233,20 @@ class Runs(Place):
         script.chmod(0o755)
         environment = {**os.environ, "TARN_PROGRAM": str(script.absolute())}
         command = [sys.executable, "-B", "-c", INTERRUPTED, self.tier]
+        program = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=False)
+        self.assertEqual(program.stdout, "interrupted 1\n")
+
+    def test_a_handler_of_the_programs_own_stops_the_run_in_good_order_too(self):
+        script = pathlib.Path("signals-first")
+        script.write_text(
+            "#!/bin/sh\n"
+            "trap 'echo {\\\"event\\\":\\\"interrupted\\\"}; exit 130' INT\n"
+            "echo '{\"event\":\"opened\"}'; sleep 0.2; kill -INT $PPID; for i in $(seq 100); do sleep 0.1; done\n"
+        )
+        script.chmod(0o755)
+        own = "import signal\ndef own(*_):\n    raise KeyboardInterrupt\nsignal.signal(signal.SIGINT, own)\n"
+        environment = {**os.environ, "TARN_PROGRAM": str(script.absolute())}
+        command = [sys.executable, "-B", "-c", own + INTERRUPTED, self.tier]
         program = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=False)
         self.assertEqual(program.stdout, "interrupted 1\n")
 

@@ -72,8 +72,10 @@ const DEFAULT_LEAD: Nanos = 24 * 3600 * SECOND;
 const DEFAULT_SLOW_DOWN: u32 = 10;
 /// The baseline of a single run, by the name that it has always had there: the most urgent job begins first.
 const STAGE_THROUGH: &str = "stage-through";
-/// The setting of `greedy`; formerly `patience`, as logs and commands may still have it.
+/// The setting of `greedy`.
 const MAX_WAIT: &str = "max-wait";
+/// Its former name, which logs keep.
+const FORMER_MAX_WAIT: &str = "patience";
 
 impl Policy {
     /// Whether they decide the same, under any name.
@@ -188,7 +190,7 @@ impl FromStr for Policy {
 /// A setting's key, by its name of today, and its value.
 fn key_and_value(setting: &str) -> (&str, &str) {
     match setting.split_once('=').unwrap_or((setting, "")) {
-        ("patience", value) => (MAX_WAIT, value),
+        (FORMER_MAX_WAIT, value) => (MAX_WAIT, value),
         other => other,
     }
 }
@@ -228,7 +230,8 @@ impl TryFrom<String> for Policy {
 
 impl From<Policy> for String {
     fn from(policy: Policy) -> Self {
-        policy.to_string()
+        // Logs keep the former word: a tarn of before reads them.
+        policy.to_string().replace(MAX_WAIT, FORMER_MAX_WAIT)
     }
 }
 
@@ -287,7 +290,8 @@ mod tests {
             let policy: Policy = text.parse().expect(text);
             assert_eq!(policy.to_string(), text);
             let json = serde_json::to_string(&policy).expect("text");
-            assert_eq!(json, format!("\"{text}\""));
+            let written = text.replace("max-wait", "patience");
+            assert_eq!(json, format!("\"{written}\""));
             assert_eq!(serde_json::from_str::<Policy>(&json).expect(text), policy);
         }
         let same: Policy = "easy+stage-through".parse().expect("the usual data mode");

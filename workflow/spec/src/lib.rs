@@ -31,8 +31,8 @@
 //! ```
 //! Reading order: `parsed` (the stages of a check), `section` and `namerule` (typed reading of a table),
 //! `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`, `parts` and `graph`
-//! (how they fit together), `partition` (partitions, and which steps use them), `cluster`, `space` and
-//! `exported` (requirements on the machine), `code` (the identity of a step), `script` (sbatch
+//! (how they fit together), `partition` (partitions, and which steps use them), `cluster`, `space_check` and
+//! `partition_check` (requirements on the machine), `code` (the identity of a step), `script` (sbatch
 //! scripts), `variables`, `calls` and `unset` (variables that scripts read and nobody sets), `diag`, `text`,
 //! `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files of a simulated site.
 

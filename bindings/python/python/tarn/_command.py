@@ -166,13 +166,13 @@ class _Interrupt:
 
     An exception would come between any two instructions: a record that was being read, or handed
     to `on_record`, would be lost. Only a second Ctrl-C raises. Signals come to the main thread
-    alone, and a handler of the program's own is left as it is.
+    alone, and a handler of the program's own is left as it is: what it raises is passed on too.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._timer = threading.Timer(_OWN_SIGNAL, process.send_signal, [signal.SIGINT])
         self._timer.daemon = True
-        self.came = False
+        self._first = threading.Lock()
 
     def __enter__(self) -> _Interrupt:
         is_main = threading.current_thread() is threading.main_thread()
@@ -187,10 +187,20 @@ class _Interrupt:
         self._timer.cancel()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.came:
+        if not self.pass_on():
             signal.default_int_handler(number, frame)
-        self.came = True
+
+    @property
+    def came(self) -> bool:
+        """Whether there was one."""
+        return self._first.locked()
+
+    def pass_on(self) -> bool:
+        """Sends it on, unless its terminal does; false for all but the first."""
+        if not self._first.acquire(blocking=False):
+            return False
         self._timer.start()
+        return True
 
     def reached_command(self) -> None:
         """The command has stopped its steps: it needs no signal of ours."""
@@ -203,21 +213,26 @@ def _read(
     on_record: Callable[[Json], None] | None,
 ) -> bool:
     """Reads all that it prints; whether no Ctrl-C came meanwhile."""
-    try:
-        with _Interrupt(process) as interrupt:
-            for line in _lines(process):
-                if "event" not in line:
-                    kept.append(line)
-                    continue
-                if line["event"] == "interrupted":
-                    interrupt.reached_command()
-                if on_record is not None:
-                    on_record(line)
-            process.wait()
-            return not interrupt.came
-    except BaseException:
-        process.terminate()
-        raise
+    with _Interrupt(process) as interrupt:
+        while True:
+            try:
+                for line in _lines(process):
+                    if "event" not in line:
+                        kept.append(line)
+                        continue
+                    if line["event"] == "interrupted":
+                        interrupt.reached_command()
+                    if on_record is not None:
+                        on_record(line)
+                process.wait()
+                return not interrupt.came
+            except KeyboardInterrupt:
+                if not interrupt.pass_on():
+                    process.terminate()
+                    raise
+            except BaseException:
+                process.terminate()
+                raise
 
 
 def fail(code: int, messages: str) -> Error:

@@ -80,7 +80,7 @@ pub(crate) struct Spec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shared: Option<provider::NamespacePlan>,
     /// The private memory that was requested: the step sees only the folders of it that are bound.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "room", skip_serializing_if = "Option::is_none")]
     pub(crate) tmpfs: Option<PathBuf>,
     /// Its private `/tmp` and the like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,6 +94,7 @@ pub(crate) struct Spec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HelperCommand {
     /// Mount a file system in memory that no other process sees; if it comes, the first message.
+    #[serde(rename = "Room")]
     MountTmpfs {
         /// An empty folder.
         at: PathBuf,

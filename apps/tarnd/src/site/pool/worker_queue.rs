@@ -58,7 +58,7 @@ impl WorkerQueue {
         }
     }
 
-    /// Whether nothing is known of the user that another queue would not know.
+    /// Whether nothing is known of the user, but for how long earlier pauses were, that another queue would not know.
     fn is_idle(&self) -> bool {
         let state = lock(&self.state);
         let pauses = state
