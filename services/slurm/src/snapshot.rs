@@ -332,7 +332,7 @@ pub struct SlurmSettings {
     pub priority_type: String,
     /// Seconds for which slurmctld knows a job that has ended.
     pub min_job_age: Option<u64>,
-    /// Seconds that a job may go on beyond its reservation; `None` without a bound.
+    /// Seconds that a job may run beyond its reservation; `None` without a bound.
     pub reservation_overrun: Option<u64>,
     /// Where the records of ended jobs go (`jobcomp/filetxt`).
     pub job_completion_type: String,
