@@ -346,19 +346,27 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let path = state.join("locks/w.lock");
+        // Each try that fails had a folder removed within it: with fewer removals than tries each lock is taken, however the threads are scheduled.
         let is_over = std::sync::atomic::AtomicBool::new(false);
-        let over = std::sync::atomic::Ordering::Relaxed;
+        let removed = std::sync::atomic::AtomicU32::new(0);
+        let limit = std::sync::atomic::AtomicU32::new(0);
+        let order = std::sync::atomic::Ordering::SeqCst;
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while !is_over.load(over) {
-                    let _ = std::fs::remove_dir(state.join("locks"));
-                    let _ = std::fs::remove_dir(&state);
-                    // `tarn plan` removes a folder only once: with this pause the thread does not beat all tries of one lock.
+                while !is_over.load(order) {
+                    for folder in [&state.join("locks"), &state] {
+                        if removed.load(order) < limit.load(order)
+                            && std::fs::remove_dir(folder).is_ok()
+                        {
+                            removed.fetch_add(1, order);
+                        }
+                    }
                     std::thread::sleep(std::time::Duration::from_micros(20));
                 }
             });
             let mut refused = Vec::new();
             for _ in 0..5000 {
+                limit.store(removed.load(order) + MAX_OPENS - 1, order);
                 match RunLock::take(&path) {
                     Ok(lock) => {
                         let _ = std::fs::remove_file(lock.path());
@@ -366,8 +374,9 @@ mod tests {
                     Err(e) => refused.push(e.to_string()),
                 }
             }
-            is_over.store(true, over);
+            is_over.store(true, order);
             assert!(refused.is_empty(), "{}: {:?}", refused.len(), refused[0]);
+            assert!(removed.load(order) > 0);
         });
     }
 
