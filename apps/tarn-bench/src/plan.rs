@@ -246,7 +246,7 @@ fn time_steps(machine: &Machine, workload: Workload, waiting: usize) -> anyhow::
         let before = planner.waiting();
         actions.clear();
         let started = Instant::now();
-        planner.step(now, &event, &mut actions);
+        planner.step(now, &event, &mut actions)?;
         let took = started.elapsed().as_secs_f64() * 1e3;
         let idle = matches!(event, SiteEvent::Timer) && actions.is_empty();
         if full && !idle {

@@ -81,6 +81,10 @@ fn workload(jobs: u32, nodes: u32) -> Workload {
             expect: long,
             after: Vec::new(),
             continues: None,
+            submitted: None,
+            place: None,
+            on: None,
+            not_before: 0,
             reads: Vec::new(),
             writes: Vec::new(),
         };

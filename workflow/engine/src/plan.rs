@@ -41,7 +41,7 @@ use policy::SchedulingPolicy;
 use state::PlannerState;
 use tarn_ports::{SiteWorld, WorldError};
 use tarn_types::policy::Policy;
-use tarn_types::site::{Machine, SiteAction, SiteEvent};
+use tarn_types::site::{Machine, SiteAction, SiteEvent, SiteEventError};
 use tarn_types::units::Time;
 
 /// The planner of a site.
@@ -60,10 +60,37 @@ impl Planner {
     }
 
     /// Applies an event and appends the actions that follow from it.
-    pub fn step(&mut self, now: Time, event: &SiteEvent, actions: &mut Vec<SiteAction>) {
+    ///
+    /// # Errors
+    /// When the event contradicts what the planner knows of its host. It changed nothing.
+    pub fn step(
+        &mut self,
+        now: Time,
+        event: &SiteEvent,
+        actions: &mut Vec<SiteAction>,
+    ) -> Result<(), SiteEventError> {
+        let mut refused = self.step_all(now, std::slice::from_ref(event), actions);
+        refused.pop().map_or(Ok(()), |(_, why)| Err(why))
+    }
+
+    /// Applies events that are known at once, such as the difference between two states of the host, and decides once.
+    /// Appends the actions that follow. Returns the positions of the events that were refused, and why.
+    pub fn step_all(
+        &mut self,
+        now: Time,
+        events: &[SiteEvent],
+        actions: &mut Vec<SiteAction>,
+    ) -> Vec<(usize, SiteEventError)> {
         self.state.now = self.state.now.max(now);
         self.state.deadline = None;
-        self.state.apply(event);
+        let applied = events.iter().map(|event| self.state.apply(event));
+        let refused = applied.enumerate().filter_map(|(at, r)| Some((at, r.err()?)));
+        let refused = refused.collect();
+        self.decide(actions);
+        refused
+    }
+
+    fn decide(&mut self, actions: &mut Vec<SiteAction>) {
         self.state.expire_plans();
         self.state.claims.begin_round();
         self.state.keep_promise();
@@ -92,7 +119,7 @@ impl Planner {
 /// Runs a site until nothing happens any more. `watch` sees every event with the actions that it led to.
 ///
 /// # Errors
-/// When the world refuses an action.
+/// When the world refuses an action, or the planner an event.
 pub fn drive_site(
     planner: &mut Planner,
     world: &mut dyn SiteWorld,
@@ -101,7 +128,9 @@ pub fn drive_site(
     let mut actions = Vec::new();
     while let Some((now, event)) = world.next(planner.deadline())? {
         actions.clear();
-        planner.step(now, &event, &mut actions);
+        planner
+            .step(now, &event, &mut actions)
+            .map_err(|why| WorldError(format!("{event:?} was refused: {why}")))?;
         watch(now, &event, &actions);
         for action in &actions {
             world.perform(now, action)?;

@@ -69,6 +69,10 @@ fn workload(jobs: &[Plan], items: &[(u64, bool, bool)], arrives: [Time; 2]) -> W
             expect: p.compute * SECOND,
             after: Vec::new(),
             continues: None,
+            submitted: None,
+            place: None,
+            on: None,
+            not_before: 0,
             reads: p
                 .reads
                 .iter()

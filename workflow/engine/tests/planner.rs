@@ -139,6 +139,10 @@ fn whole(nodes: u32, reads: &[u32], writes: &[u32]) -> Job {
         expect: 0,
         after: Vec::new(),
         continues: None,
+        submitted: None,
+        place: None,
+        on: None,
+        not_before: 0,
         reads: reads.iter().map(input).collect(),
         writes: writes.iter().map(|i| ItemId(*i)).collect(),
     }

@@ -218,6 +218,10 @@ impl WorkloadGenerator {
             expect: seconds(run * factor),
             after: Vec::<JobId>::new(),
             continues: None,
+            submitted: None,
+            place: None,
+            on: None,
+            not_before: 0,
             reads: reads.collect(),
             writes,
         };

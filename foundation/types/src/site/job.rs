@@ -1,8 +1,10 @@
 //! Jobs and the data between them, as the planner gets them at submission.
 
 use super::machine::Mode;
-use crate::units::Nanos;
+use super::mask::NodeMask;
+use crate::units::{Nanos, Time};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident, $letter:literal) => {
@@ -70,6 +72,34 @@ pub struct Job {
     pub reads: Vec<Input>,
     /// Its outputs: each node writes an equal share.
     pub writes: Vec<ItemId>,
+    /// When it was submitted; `None`: when the planner got it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitted: Option<Time>,
+    /// The place that the host's priorities give an ordinary job (one of no workflow), as a time: it queues as if it had been
+    /// submitted then, and workflows that came later overtake it. Less goes first. No two jobs have the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<u64>,
+    /// The only nodes that it may have; `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<Arc<NodeMask>>,
+    /// It does not begin before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_before: Time,
+}
+
+fn is_zero(time: &Time) -> bool {
+    *time == 0
+}
+
+/// The share of each of its nodes that the host gave a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeShare {
+    /// Cores; 0 for nodes as a whole.
+    pub cores: u32,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// GPUs.
+    pub gpus: u32,
 }
 
 /// An input of a job.

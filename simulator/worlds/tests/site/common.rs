@@ -75,6 +75,10 @@ pub(crate) fn job(nodes: u32) -> Job {
         expect: 100 * SECOND,
         after: Vec::new(),
         continues: None,
+        submitted: None,
+        place: None,
+        on: None,
+        not_before: 0,
         reads: Vec::new(),
         writes: Vec::new(),
     }

@@ -6,10 +6,10 @@ use super::outbox::{MovePurpose, MoveRecord, MoveRequest};
 use super::state::{PlannerJob, PlannerJobStage, PlannerState};
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
-use tarn_types::site::{ItemId, JobId, MoveId, SiteAction, SiteEvent, Where};
+use tarn_types::site::{ItemId, JobId, MoveId, SiteAction, SiteEvent, SiteEventError, Where};
 
 impl PlannerState {
-    pub(crate) fn apply(&mut self, event: &SiteEvent) {
+    pub(crate) fn apply(&mut self, event: &SiteEvent) -> Result<(), SiteEventError> {
         match event {
             SiteEvent::Submitted { jobs, items } => self.submitted(jobs, items),
             SiteEvent::Moved { id } => self.moved(*id),
@@ -30,8 +30,18 @@ impl PlannerState {
                 self.nodes.set_mode(*node, mode);
                 self.nodes.set_power(*node, NodePowerState::Up);
             }
-            SiteEvent::Timer => {}
+            SiteEvent::Timer
+            | SiteEvent::Began { .. }
+            | SiteEvent::Withdrawn { .. }
+            | SiteEvent::Changed { .. }
+            | SiteEvent::Closed { .. }
+            | SiteEvent::Opened { .. }
+            | SiteEvent::Stored { .. }
+            | SiteEvent::Gone { .. }
+            | SiteEvent::NotBegun { .. }
+            | SiteEvent::Promised { .. } => {}
         }
+        Ok(())
     }
 
     fn moved(&mut self, id: MoveId) {

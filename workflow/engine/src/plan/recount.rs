@@ -250,6 +250,10 @@ mod tests {
             expect: 1,
             after: Vec::new(),
             continues: None,
+            submitted: None,
+            place: None,
+            on: None,
+            not_before: 0,
             reads: reads.iter().map(input).collect(),
             writes: writes.to_vec(),
         })

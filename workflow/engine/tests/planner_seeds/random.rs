@@ -201,6 +201,10 @@ impl Random {
             expect: limit / 2,
             after: Vec::new(),
             continues: None,
+            submitted: None,
+            place: None,
+            on: None,
+            not_before: 0,
             reads: Vec::new(),
             writes: Vec::new(),
         }

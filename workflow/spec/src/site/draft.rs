@@ -50,6 +50,10 @@ pub(crate) fn plain_job(nodes: u32) -> Job {
         expect: 0,
         after: Vec::new(),
         continues: None,
+        submitted: None,
+        place: None,
+        on: None,
+        not_before: 0,
         reads: Vec::new(),
         writes: Vec::new(),
     }

@@ -137,6 +137,7 @@ impl Gather {
             writes: draft.job.writes.iter().copied().map(item_id).collect(),
             limit: draft.job.limit.min(MAX_TIME),
             expect: draft.job.expect.min(MAX_TIME),
+            on: draft.job.on.clone(),
             ..draft.job
         };
         self.loaded.workload.jobs.push(WorkJob {

@@ -103,6 +103,10 @@ impl Converted<'_> {
                 expect: self.mean_of(id.step),
                 after,
                 continues: None,
+                submitted: None,
+                place: None,
+                on: None,
+                not_before: 0,
                 reads: Vec::new(),
                 writes: Vec::new(),
             });

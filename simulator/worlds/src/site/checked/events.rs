@@ -44,7 +44,16 @@ impl SiteAccount {
                 (state.power, state.mode) = (CheckedNodeState::Up, mode);
                 Ok(())
             }
-            SiteEvent::Timer => Ok(()),
+            SiteEvent::Timer
+            | SiteEvent::Began { .. }
+            | SiteEvent::Withdrawn { .. }
+            | SiteEvent::Changed { .. }
+            | SiteEvent::Closed { .. }
+            | SiteEvent::Opened { .. }
+            | SiteEvent::Stored { .. }
+            | SiteEvent::Gone { .. }
+            | SiteEvent::NotBegun { .. }
+            | SiteEvent::Promised { .. } => Ok(()),
         }
     }
 
