@@ -2,6 +2,7 @@
 //! that is used, as its user has them: no plugin, no library, no administrator. docs/internals/cluster.md, "Inside Slurm". For administrators: tarn's
 //! lines in Slurm's configuration files ([`conf`]).
 
+mod accounting;
 mod allocation;
 mod command;
 pub mod conf;
@@ -12,6 +13,7 @@ mod preferred;
 mod shown;
 mod snapshot;
 
+pub use accounting::{AccountingAnswer, AccountingQuery, AccountingSource, MAX_ACCOUNTED};
 pub use allocation::{SlurmAllocation, is_of_step};
 pub use excluded::{exclude, excluding};
 pub use nodes::{SrunLaunch, SrunNodes};
@@ -68,6 +70,14 @@ pub enum SlurmError {
         status: String,
         /// Its output.
         output: String,
+    },
+    /// A file of Slurm's cannot be read.
+    #[error("{} cannot be read: {source}; it is the file of Slurm's job completion plug-in (JobCompLoc), and root's or Slurm's user's to read", path.display())]
+    File {
+        /// Which.
+        path: std::path::PathBuf,
+        /// The system's error.
+        source: std::io::Error,
     },
     /// A command of Slurm did not end.
     #[error(

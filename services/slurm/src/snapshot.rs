@@ -4,13 +4,13 @@
 //! functions of their output alone. All times are seconds since 1970 (UTC), all spans seconds, all sizes bytes. Where
 //! Slurm has no value a text is empty, a list has no elements, and a number or time is `None` or 0 as its field says.
 
-mod fields;
-mod hostlist;
+pub(crate) mod fields;
+pub(crate) mod hostlist;
 mod json;
-mod read;
+pub(crate) mod read;
 mod reasons;
 mod scontrol;
-mod states;
+pub(crate) mod states;
 #[cfg(test)]
 mod states_tests;
 #[cfg(test)]

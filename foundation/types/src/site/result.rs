@@ -5,6 +5,7 @@ use super::action::MoveId;
 use super::job::{FlowId, ItemId, JobId};
 use crate::id::NodeId;
 use crate::units::{Nanos, SECOND, Time};
+use serde::{Deserialize, Serialize};
 
 /// Spans that are kept for charts; of more, the first. A browser draws as many, and they take some megabytes.
 pub const MAX_SPANS: usize = 200_000;
@@ -55,7 +56,7 @@ pub struct BytesByWay {
 }
 
 /// The result of a job. Times are 0 where it did not come so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobResult {
     /// When it was submitted.
     pub submitted: Time,
@@ -81,7 +82,7 @@ pub struct JobResult {
 }
 
 /// The end of a job.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
     /// It did not, or was never submitted.
     #[default]
@@ -185,14 +186,15 @@ pub fn ranges(nodes: &[NodeId]) -> Vec<(u32, u32)> {
     ranges
 }
 
-/// The results of a workflow's jobs, as its sums.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// The results of a workflow's jobs, as its sums: of a simulated site, and of a real one from its accounting
+/// ([`super::accounted`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowTotals {
     /// Jobs that are done.
     pub done: u64,
     /// Jobs that were taken out or did not end.
     pub not_done: u64,
-    /// Submission of its first job.
+    /// Submission of its first job; [`Time::MAX`] before any was added.
     pub submitted: Time,
     /// Release of its last job.
     pub released: Time,
@@ -209,11 +211,7 @@ pub struct FlowTotals {
 impl SiteResult {
     /// The sums of each workflow, by [`FlowId`]; `flow_of` returns the one of a job.
     pub fn flow_totals(&self, flow_of: impl Fn(JobId) -> Option<FlowId>) -> Vec<FlowTotals> {
-        let empty = FlowTotals {
-            submitted: Time::MAX,
-            ..FlowTotals::default()
-        };
-        let mut all = vec![empty; self.delivered.len()];
+        let mut all = vec![FlowTotals::default(); self.delivered.len()];
         for (number, job) in (0u32..).zip(&self.jobs) {
             let flow = flow_of(JobId(number)).and_then(|f| all.get_mut(f.at()));
             if let Some(totals) = flow {
@@ -227,21 +225,43 @@ impl SiteResult {
     }
 }
 
+impl Default for FlowTotals {
+    fn default() -> Self {
+        Self {
+            done: 0,
+            not_done: 0,
+            submitted: Time::MAX,
+            released: 0,
+            queue: 0,
+            run: 0,
+            node_time: 0,
+            io: 0,
+        }
+    }
+}
+
 impl FlowTotals {
-    fn add(&mut self, job: &JobResult) {
+    /// Adds a job.
+    pub fn add(&mut self, job: &JobResult) {
         if job.fate != Fate::Open {
             self.submitted = self.submitted.min(job.submitted);
         }
-        self.node_time += job.node_time;
+        self.node_time = self.node_time.saturating_add(job.node_time);
         self.released = self.released.max(job.released);
         if job.fate != Fate::Done {
             self.not_done += 1;
             return;
         }
         self.done += 1;
-        self.queue += job.wait();
-        self.run += job.run();
-        self.io += job.io;
+        self.queue = self.queue.saturating_add(job.wait());
+        self.run = self.run.saturating_add(job.run());
+        self.io = self.io.saturating_add(job.io);
+    }
+
+    /// T_all: from the submission of its first job to the release of its last, or to when its results were delivered.
+    pub fn time_to_solution(&self, delivered: Option<Time>) -> Nanos {
+        let end = delivered.unwrap_or(0).max(self.released);
+        end.saturating_sub(self.submitted)
     }
 }
 

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A column: its name for `-O`, its width in bytes, and whether it can be asked for again with [`WIDE`] bytes.
-pub(super) type Column = (&'static str, usize, bool);
+pub(crate) type Column = (&'static str, usize, bool);
 
 /// The width of a list of a job that did not fit.
 const WIDE: usize = 16 << 10;
@@ -84,7 +84,7 @@ pub(super) fn column_width(column: &Column, is_wide: bool) -> usize {
     }
 }
 
-fn format_of(columns: &[Column], is_wide: bool) -> String {
+pub(crate) fn format_of(columns: &[Column], is_wide: bool) -> String {
     let columns = columns.iter();
     let columns = columns.map(|column| format!("{}:{}", column.0, column_width(column, is_wide)));
     columns.collect::<Vec<_>>().join(",")
@@ -108,29 +108,29 @@ pub(super) fn node_format() -> String {
 }
 
 /// One record: the values of its columns.
-struct ColumnRecord<'b> {
+pub(crate) struct ColumnRecord<'b> {
     columns: &'static [Column],
     values: Vec<Cow<'b, str>>,
     /// Whether a value fills its column: more of it may be missing.
-    is_full: bool,
+    pub(crate) is_full: bool,
 }
 
 impl ColumnRecord<'_> {
     /// The value of a column, empty where Slurm has none.
-    fn get(&self, name: &str) -> &str {
+    pub(crate) fn get(&self, name: &str) -> &str {
         let at = self.columns.iter().position(|column| column.0 == name);
         let value = at.and_then(|at| self.values.get(at));
         value.map(|value| text(value)).unwrap_or_default()
     }
 
-    fn small(&self, name: &str) -> u32 {
+    pub(crate) fn small(&self, name: &str) -> u32 {
         let number = number(self.get(name)).unwrap_or(0);
         u32::try_from(number).unwrap_or(u32::MAX)
     }
 }
 
 /// Takes an output apart into its records.
-fn records<'b>(
+pub(crate) fn records<'b>(
     command: &str,
     bytes: &'b [u8],
     columns: &'static [Column],

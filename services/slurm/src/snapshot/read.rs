@@ -136,11 +136,15 @@ fn read_fields(
 }
 
 /// Runs one program with times as seconds since 1970, whatever the caller's environment wants to see.
-fn run(program: &str, words: &[&str], limits: &SnapshotLimits) -> Result<Vec<u8>, SlurmError> {
+pub(crate) fn run(
+    program: &str,
+    words: &[&str],
+    limits: &SnapshotLimits,
+) -> Result<Vec<u8>, SlurmError> {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        let filters = ["SQUEUE_", "SINFO_", "SCONTROL_"];
+        let filters = ["SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_"];
         if filters.iter().any(|prefix| text.starts_with(prefix)) || text == "SLURM_CLUSTERS" {
             command.env_remove(&name);
         }

@@ -11,7 +11,7 @@ const NO_VALUE_64: u64 = u64::MAX - 0xf;
 pub(super) const MIB: u64 = 1 << 20;
 
 /// A text, empty where Slurm writes a word in place of none.
-pub(super) fn text(text: &str) -> &str {
+pub(crate) fn text(text: &str) -> &str {
     match text.trim() {
         "(null)" | "N/A" | "n/a" => "",
         text => text,
@@ -28,18 +28,18 @@ pub(super) fn parts(list: &str) -> Vec<String> {
 }
 
 /// A number that is one, and none of Slurm's numbers for "none" and "without end".
-pub(super) fn known(number: u64) -> Option<u64> {
+pub(crate) fn known(number: u64) -> Option<u64> {
     let is_none = (NO_VALUE_32..=NO_VALUE_32_END).contains(&number) || number >= NO_VALUE_64;
     (!is_none).then_some(number)
 }
 
 /// A whole number.
-pub(super) fn number(text: &str) -> Option<u64> {
+pub(crate) fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok().and_then(known)
 }
 
 /// Seconds since 1970, as Slurm's programs write them under `SLURM_TIME_FORMAT=%s`.
-pub(super) fn time(text: &str) -> Option<u64> {
+pub(crate) fn time(text: &str) -> Option<u64> {
     number(text).filter(|seconds| *seconds > 0)
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn limit(text: &str) -> Option<Option<Duration>> {
 }
 
 /// The bytes of `mem=` in a list of trackable resources (`cpu=4,mem=4000M,node=1`): MiB without a unit.
-pub(super) fn memory_of(resources: &str) -> Option<u64> {
+pub(crate) fn memory_of(resources: &str) -> Option<u64> {
     let memory = resources
         .split(',')
         .find_map(|r| r.trim().strip_prefix("mem="))?;
@@ -106,7 +106,7 @@ pub(super) fn words(line: &str) -> BTreeMap<&str, &str> {
 }
 
 /// The lines `key = value` of `scontrol show config`.
-pub(super) fn settings(text: &str) -> BTreeMap<&str, &str> {
+pub(crate) fn settings(text: &str) -> BTreeMap<&str, &str> {
     let lines = text.lines().filter_map(|line| line.split_once('='));
     let mut settings = BTreeMap::new();
     for (key, value) in lines {

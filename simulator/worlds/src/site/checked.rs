@@ -9,6 +9,7 @@ mod state;
 
 use state::SiteAccount;
 use tarn_ports::{SiteWorld, WorldError};
+use tarn_types::site::promise::PromiseJudge;
 use tarn_types::site::{Machine, SiteAction, SiteEvent};
 use tarn_types::units::{Elapsed, Nanos, Time};
 
@@ -34,7 +35,7 @@ impl<W> Checked<W> {
     /// Workflows may not delay an ordinary job by more than this against its promise.
     #[must_use]
     pub fn promising(mut self, bound: Nanos) -> Self {
-        self.account.bound = Some(bound);
+        self.account.judge = Some(PromiseJudge::new(bound));
         self
     }
 

@@ -272,10 +272,9 @@ fn workflows(run: &SiteRun<'_>) -> BTreeMap<String, FlowSummary> {
     let summary = flows.map(|(n, flow)| {
         let t = totals.get(n).copied().unwrap_or_default();
         let delivered = run.result.delivered.get(n).copied().flatten();
-        let end = delivered.unwrap_or(0).max(t.released);
         let bound = run.flow_bounds.get(n).copied().unwrap_or(0);
         let summary = FlowSummary {
-            time_s: seconds(end.saturating_sub(t.submitted)),
+            time_s: seconds(t.time_to_solution(delivered)),
             lower_bound_s: seconds(bound),
             released_s: seconds(t.released.saturating_sub(t.submitted)),
             jobs: t.done,

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
+use tarn_types::site::promise::PromiseJudge;
 use tarn_types::site::{
     FlowId, Input, Item, ItemId, Job, JobId, JobNodes, Machine, Mode, Move, MoveId, NodeKind,
     Spread,
 };
-use tarn_types::units::{Nanos, Time};
+use tarn_types::units::Time;
 
 /// The state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,16 +91,6 @@ pub(super) enum CheckedMemoryEnd {
     To,
 }
 
-/// The job that has waited longest, and its promise.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct StartPromise {
-    pub(super) job: JobId,
-    /// The earliest begin that it could rely on so far.
-    pub(super) begin: Time,
-    /// Nothing has come between yet that nobody decides.
-    pub(super) calm: bool,
-}
-
 /// The account.
 #[derive(Debug)]
 pub(crate) struct SiteAccount {
@@ -114,9 +105,8 @@ pub(crate) struct SiteAccount {
     pub(super) lost: BTreeSet<ItemId>,
     /// When the first job of each workflow came.
     pub(super) flows: BTreeMap<FlowId, Time>,
-    /// How far workflows may delay an ordinary job against its promise, if there is a bound.
-    pub(super) bound: Option<Nanos>,
-    pub(super) promise: Option<StartPromise>,
+    /// Of the promise to ordinary jobs, if there is a bound.
+    pub(super) judge: Option<PromiseJudge<JobId>>,
 }
 
 impl SiteAccount {
@@ -138,8 +128,7 @@ impl SiteAccount {
             moves: BTreeMap::new(),
             lost: BTreeSet::new(),
             flows: BTreeMap::new(),
-            bound: None,
-            promise: None,
+            judge: None,
         }
     }
 
