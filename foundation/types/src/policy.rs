@@ -36,7 +36,8 @@ pub enum DataMode {
     StageThrough,
     /// Like `stage-through`, but data that happens to be on the job's nodes is read there.
     Cache,
-    /// Data stays on the nodes; only data that must be in the external store goes there.
+    /// Data stays on the nodes; only data that must be in the external store goes there. With `easy` it is what a site
+    /// does whose Slurm schedules and whose data tarn moves.
     Keep,
 }
 
@@ -47,7 +48,7 @@ pub enum DataMode {
 pub struct Policy {
     /// The order.
     pub order: Order,
-    /// The treatment of data: `Keep` with `Data` and `Energy`, one of the others with the others.
+    /// The treatment of data: always `Keep` with `Data` and `Energy`.
     pub data_mode: DataMode,
     /// With `Greedy`: a job that has waited so long is not overtaken any more.
     pub max_wait: Option<Nanos>,
@@ -129,7 +130,7 @@ pub enum PolicyError {
     /// No such data mode, or not with this order.
     #[error(
         "`{0}` is no way of handling data for {1}; fcfs, greedy, easy, sjf-easy, heft and same-nodes take \
-         `+stage-through` or `+cache`, data and energy take none"
+         `+stage-through`, `+cache` or `+keep`, data and energy take none"
     )]
     BadDataMode(String, String),
     /// No such setting, or not with this order.
@@ -169,6 +170,7 @@ impl FromStr for Policy {
             None => None,
             Some("stage-through") if !own => Some(DataMode::StageThrough),
             Some("cache") if !own => Some(DataMode::Cache),
+            Some("keep") if !own => Some(DataMode::Keep),
             Some(other) => {
                 return Err(PolicyError::BadDataMode(other.into(), order_name.into()));
             }
@@ -242,8 +244,11 @@ impl fmt::Display for Policy {
         }
         let name = Self::ORDERS.iter().find(|(_, o)| *o == self.order);
         f.write_str(name.map_or("", |(n, _)| n))?;
-        if self.data_mode == DataMode::Cache {
-            f.write_str("+cache")?;
+        let own = matches!(self.order, Order::Data | Order::Energy);
+        match self.data_mode {
+            DataMode::Cache => f.write_str("+cache")?,
+            DataMode::Keep if !own => f.write_str("+keep")?,
+            _ => {}
         }
         let default = Self::new(self.order, Some(self.data_mode));
         let mut settings = Vec::new();
@@ -277,6 +282,7 @@ mod tests {
             "greedy",
             "easy",
             "easy+cache",
+            "easy+keep",
             "sjf-easy",
             "heft+cache",
             "same-nodes",
@@ -310,7 +316,8 @@ mod tests {
     fn mistakes_are_named() {
         for (text, part) in [
             ("fifo", "fifo"),
-            ("easy+keep", "keep"),
+            ("easy+hold", "hold"),
+            ("data+keep", "keep"),
             ("data+cache", "cache"),
             ("easy:bound=5m", "bound=5m"),
             ("data:bound=5", "bound"),

@@ -26,4 +26,4 @@ pub use mask::{NodeMask, NodeMaskError};
 pub use result::{
     BytesByWay, Fate, FlowTotals, JobResult, MoveDirection, SiteResult, Span, SpanOf, UnrunnableJob,
 };
-pub use workload::{Flow, Skipped, Submit, WorkItem, WorkJob, Workload};
+pub use workload::{Flow, RecordedWorkload, Skipped, Submit, WorkItem, WorkJob, Workload};

@@ -13,7 +13,7 @@ use tarn_types::reason::Reason;
 use tarn_types::units::SECOND;
 
 /// Every order, with each handling of data that it takes, and a setting.
-const ALL: [&str; 16] = [
+const ALL: [&str; 17] = [
     "fcfs",
     "fcfs+cache",
     "greedy",
@@ -21,6 +21,7 @@ const ALL: [&str; 16] = [
     "greedy:max-wait=1s",
     "easy",
     "easy+cache",
+    "easy+keep",
     "sjf-easy",
     "sjf-easy+cache",
     "heft+cache",

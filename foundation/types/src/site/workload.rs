@@ -1,6 +1,7 @@
 //! Submissions to a simulated site, with facts that the planner does not know.
 
 use super::job::{Item, Job, JobId};
+use super::result::SiteResult;
 use crate::units::{Nanos, Time};
 use std::sync::Arc;
 
@@ -70,4 +71,15 @@ pub struct Skipped {
     pub count: u64,
     /// The line of the first.
     pub first_line: u64,
+}
+
+/// A workload that has run on a site, and what happened to it. Users, jobs, data and workflows are numbers.
+#[derive(Debug, Clone, Default)]
+pub struct RecordedWorkload {
+    /// What was submitted, with true run times and sizes.
+    pub workload: Workload,
+    /// By [`JobId`]: its user, numbered in the order of the first submissions.
+    pub users: Vec<u32>,
+    /// What happened: times of jobs, bytes, energy.
+    pub result: SiteResult,
 }

@@ -8,7 +8,7 @@ use super::queue::{Fit, QueuedJob};
 use super::state::PlannerState;
 use std::sync::Arc;
 use tarn_types::id::NodeId;
-use tarn_types::policy::DataMode;
+use tarn_types::policy::Order;
 use tarn_types::site::{ItemId, Job, Spread, Urgency, Where};
 
 /// Waiting jobs whose inputs are looked at after an event.
@@ -17,7 +17,8 @@ const LOOKED_AT: usize = 4;
 impl PlannerState {
     /// Orders at most one such copy.
     pub(crate) fn copy_ahead(&mut self) {
-        if self.policy.data_mode != DataMode::Keep || self.outbox.spare_under_way() {
+        let copies = matches!(self.policy.order, Order::Data | Order::Energy);
+        if !copies || self.outbox.spare_under_way() {
             return;
         }
         let mut after: Option<QueuedJob> = None;

@@ -581,6 +581,7 @@ policies! {
     greedy_max_wait: "greedy+cache:max-wait=1m",
     easy: "easy",
     easy_cache: "easy+cache",
+    easy_keep: "easy+keep",
     sjf_easy: "sjf-easy",
     sjf_easy_cache: "sjf-easy+cache",
     heft: "heft",

@@ -5,7 +5,7 @@ use crate::site::draft::{DraftJob, MAX_TIME, WorkflowDraft};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_types::site::{
-    Flow, FlowId, Input, ItemId, Job, JobId, Skipped, Submit, WorkItem, WorkJob, Workload,
+    Flow, FlowId, Input, ItemId, Job, JobId, SiteResult, Skipped, Submit, WorkItem, WorkJob, Workload,
 };
 use tarn_types::units::Time;
 
@@ -23,18 +23,29 @@ pub struct Loaded {
     pub workload: Workload,
     /// Sentences, each beginning with the file's name.
     pub notes: Vec<String>,
+    /// What happened to it, where it is one site's history and nothing else.
+    pub recorded: Option<SiteResult>,
 }
 
 /// Puts a workload together.
 #[derive(Debug, Default)]
 pub(crate) struct Gather {
     loaded: Loaded,
+    recorded: Option<SiteResult>,
     names: BTreeSet<String>,
 }
 
 impl Gather {
-    pub(crate) fn finish(self) -> Loaded {
+    /// Other files beside a history: what happened then is not what is simulated.
+    pub(crate) fn finish(mut self) -> Loaded {
+        let jobs = self.loaded.workload.jobs.len();
+        self.loaded.recorded = self.recorded.filter(|r| r.jobs.len() == jobs);
         self.loaded
+    }
+
+    /// What happened to the jobs of a history.
+    pub(crate) fn recorded(&mut self, result: SiteResult) {
+        self.recorded = Some(result);
     }
 
     /// Something that was assumed.

@@ -2,6 +2,7 @@
 
 use crate::diag::{Finding, FindingCode};
 use crate::site::document::too_large;
+use crate::site::history::is_history;
 use flate2::read::MultiGzDecoder;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -29,6 +30,8 @@ pub(crate) enum WorkloadFormat {
     Json,
     /// A workload, or a workflow of tarn.
     Toml,
+    /// A site's history.
+    History,
 }
 
 impl WorkloadFileContent {
@@ -66,7 +69,11 @@ impl WorkloadFileContent {
             .take(HEAD)
             .read_to_end(&mut head)
             .map_err(|e| damaged(&e))?;
-        Ok(match head.trim_ascii_start().first() {
+        let head = head.trim_ascii_start();
+        if is_history(head) {
+            return Ok(WorkloadFormat::History);
+        }
+        Ok(match head.first() {
             Some(b';' | b'-' | b'0'..=b'9') => WorkloadFormat::Trace,
             Some(b'{') => WorkloadFormat::Json,
             _ => WorkloadFormat::Toml,

@@ -4,6 +4,7 @@ use crate::diag::SpecError;
 use crate::site::alone::Alone;
 use crate::site::document::rejected;
 use crate::site::gather::{Gather, Loaded};
+use crate::site::history::read_history;
 use crate::site::mix::read_mix;
 use crate::site::open::{ReadFile, WorkloadFileContent, WorkloadFormat};
 use crate::site::reader::{ReadOptions, WorkloadReader, flow_name, is_flow};
@@ -12,8 +13,8 @@ use std::path::Path;
 use tarn_types::site::Machine;
 
 /// Reads the workload of one file for a machine (docs/reference/workload-file.md). Its content decides what it
-/// is: a trace in the Standard Workload Format, a recorded workflow in WfFormat, each plain or compressed; a
-/// workflow file of tarn; or a workload file, which mixes these. `read` gives the bytes of a file.
+/// is: a trace in the Standard Workload Format, a recorded workflow in WfFormat, a site's history, each plain or
+/// compressed; a workflow file of tarn; or a workload file, which mixes these. `read` gives the bytes of a file.
 ///
 /// # Errors
 /// All that is wrong with it, or with a file that it names.
@@ -71,10 +72,19 @@ fn add_file(
     let name = path.display().to_string();
     let of_file = |finding| rejected(&name, finding);
     let opened = WorkloadFileContent::read(source.read, path).map_err(of_file)?;
-    if opened.kind().map_err(of_file)? == WorkloadFormat::Trace {
-        return source
-            .trace_of(&opened, &name, &options.trace, options.arrives)
-            .map_err(of_file);
+    match opened.kind().map_err(of_file)? {
+        WorkloadFormat::Trace => {
+            return source
+                .trace_of(&opened, &name, &options.trace, options.arrives)
+                .map_err(of_file);
+        }
+        WorkloadFormat::History => {
+            let lines = &mut *opened.lines();
+            let result = read_history(&mut source.gather, lines, options.arrives);
+            source.gather.recorded(result.map_err(of_file)?);
+            return Ok(());
+        }
+        WorkloadFormat::Json | WorkloadFormat::Toml => {}
     }
     let text = opened.text().map_err(of_file)?;
     if is_flow(&opened, &text) {

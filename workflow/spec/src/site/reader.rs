@@ -97,7 +97,8 @@ impl WorkloadReader<'_> {
                 "a workflow is a workflow file of tarn or a recorded instance in WfFormat; traces go into `[[trace]]`",
             ))
         };
-        if opened.kind().map_err(IncludeError::Here)? == WorkloadFormat::Trace {
+        let kind = opened.kind().map_err(IncludeError::Here)?;
+        if matches!(kind, WorkloadFormat::Trace | WorkloadFormat::History) {
             return Err(no_flow());
         }
         let text = opened.text().map_err(IncludeError::Here)?;
@@ -122,7 +123,7 @@ impl WorkloadReader<'_> {
             WorkloadFormat::Json => {
                 wfformat::read_instance(&name, text, options, self.alone, &mut notes)?
             }
-            WorkloadFormat::Toml | WorkloadFormat::Trace => {
+            WorkloadFormat::Toml | WorkloadFormat::Trace | WorkloadFormat::History => {
                 let folder = path.parent().unwrap_or(Path::new(""));
                 let parsed = crate::parse(&name, text, folder)?;
                 steps::expand(&parsed.workflow, options, entries, self.alone, &mut notes)
