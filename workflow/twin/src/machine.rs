@@ -1,0 +1,111 @@
+//! The machine: islands of equal nodes, rates as medians of what was measured.
+
+use crate::history::{NodeHistory, SiteHistory};
+use tarn_types::site::{Island, Machine, Mode, NodeKind, Rates, Store, TierKind};
+
+/// Bytes a second where nothing was measured, as the plan for sites assumes.
+const USUAL_RATE: u64 = 1_000_000_000;
+/// Transfers at once that reach the store's whole rate.
+const SATURATES: u32 = 4;
+/// Degrees Celsius at a node's air inlet where nothing is known.
+const USUAL_TEMPERATURE: f64 = 20.0;
+
+/// The machine, and by node of the history whether its rates were measured.
+pub(crate) fn machine_of(history: &SiteHistory, notes: &mut Vec<String>) -> Machine {
+    let mut rate = |measured: &[u64], what: &str| match median(measured) {
+        Some(rate) => rate,
+        None => {
+            notes.push(format!("nothing was moved {what}: 1 GB/s is assumed"));
+            USUAL_RATE
+        }
+    };
+    let client = Rates {
+        read: rate(&history.rates_in, "from the external store"),
+        write: rate(&history.rates_out, "to the external store"),
+    };
+    let peer = rate(&history.rates_peer, "between nodes");
+    let link = Rates {
+        read: peer,
+        write: peer,
+    };
+    let mut kinds: Vec<(&NodeHistory, u32)> = Vec::new();
+    for node in &history.nodes {
+        match kinds.iter_mut().find(|(kind, _)| *kind == node) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((node, 1)),
+        }
+    }
+    let islands = kinds.into_iter().enumerate().map(|(at, (node, nodes))| Island {
+        name: format!("node{}", letters(at)),
+        nodes,
+        kind: kind_of(node, link),
+    });
+    Machine {
+        name: "site".into(),
+        islands: islands.collect(),
+        store: Store {
+            rates: Rates::default(),
+            client,
+            saturates: SATURATES,
+        },
+    }
+}
+
+fn kind_of(node: &NodeHistory, link: Rates) -> NodeKind {
+    let tiers = node.stores.iter().zip(1..).map(|(store, number)| TierKind {
+        name: format!("tier-{number}"),
+        capacity: store.capacity,
+        // What programs read and write there is in their run times.
+        rates: Rates::default(),
+        app_direct: false,
+    });
+    NodeKind {
+        sockets: 1,
+        cores: node.cores.max(1),
+        memory: node.memory,
+        gpus: node.gpus,
+        tiers: tiers.collect(),
+        link,
+        mode: Mode::OneLevel,
+        mode_change: None,
+        power: node.power,
+        temperature: USUAL_TEMPERATURE,
+    }
+}
+
+/// A number as letters, such as `-a`, `-b`, ..., `-ba`: an island's name does not end in a digit.
+fn letters(mut number: usize) -> String {
+    let mut reversed = Vec::new();
+    loop {
+        reversed.push(char::from(b'a' + (number % 26) as u8));
+        number /= 26;
+        if number == 0 {
+            break;
+        }
+    }
+    reversed.push('-');
+    reversed.iter().rev().collect()
+}
+
+fn median(values: &[u64]) -> Option<u64> {
+    let mut sorted: Vec<u64> = values.iter().copied().filter(|v| *v > 0).collect();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_unlike() {
+        let names: Vec<String> = [0, 1, 25, 26, 27, 702].map(letters).into();
+        assert_eq!(names, ["-a", "-b", "-z", "-ba", "-bb", "-bba"]);
+    }
+
+    #[test]
+    fn a_rate_is_the_median() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[0, 9, 1, 5]), Some(5));
+    }
+}
