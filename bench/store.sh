@@ -6,6 +6,8 @@
 #   store.sh fresh DIR          mounts it anew: nothing of it is in this machine's caches
 #   store.sh down DIR
 set -euo pipefail
+# shellcheck source=tests/cluster/gluster.sh
+. "$(dirname "$(realpath "$0")")/../tests/cluster/gluster.sh"
 
 fail() {
     printf 'store.sh: %s\n' "$@" >&2
@@ -24,35 +26,6 @@ shape() {
     local burst=$(($1 * 500 > 131072 ? $1 * 500 : 131072)) where=()
     [ -z "${3:-}" ] || where=(-n "$3")
     tc "${where[@]}" qdisc add dev "$2" root tbf rate "$1mbit" burst "$burst" latency 20ms
-}
-
-# volume NAME TYPE BELOW [OPTION...]: a layer of a GlusterFS graph.
-volume() {
-    printf 'volume %s\n type %s\n' "$1" "$2"
-    [ -z "$3" ] || printf ' subvolumes %s\n' "$3"
-    [ $# -le 3 ] || printf ' option %s\n' "${@:4}"
-    echo end-volume
-}
-
-server_graph() {
-    local top=locks
-    volume posix storage/posix "" "directory $dir/brick"
-    volume locks features/locks posix
-    if [ "$1" -gt 0 ]; then
-        top=delay
-        volume delay debug/delay-gen locks "delay-duration $1" "delay-percentage 100" \
-            "enable lookup,stat,open,opendir,readdir,readdirp,read,write,flush,fsync,create,mkdir,unlink,rename,truncate,setattr"
-    fi
-    volume threads performance/io-threads "$top" "thread-count 32"
-    volume brick debug/io-stats threads "unique-id brick"
-    volume server protocol/server brick "transport-type tcp" "transport.socket.listen-port $port" "auth.addr.brick.allow *"
-}
-
-client_graph() {
-    volume remote protocol/client "" "transport-type tcp" "remote-host $net.2" "remote-port $port" "remote-subvolume brick"
-    volume behind performance/write-behind remote "cache-size 4MB"
-    volume ahead performance/read-ahead behind
-    volume open performance/open-behind ahead
 }
 
 attach() {
@@ -92,8 +65,8 @@ up() {
     ip -n "$name" link set lo up
     shape "$1" "${name}c"
     shape "$1" "${name}s" "$name"
-    server_graph "$2" > "$dir/server.vol"
-    client_graph > "$dir/client.vol"
+    server_graph "$dir/brick" "$port" "$2" > "$dir/server.vol"
+    client_graph "$net.2" "$port" > "$dir/client.vol"
     ip netns exec "$name" glusterfsd -f "$dir/server.vol" -l "$dir/server.log" -p "$dir/server.pid"
     attach
 }

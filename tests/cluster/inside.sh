@@ -8,6 +8,8 @@ here=$(dirname "$(realpath "$0")")
 . "$here/cgroup.sh"
 # shellcheck source=tests/cluster/site.sh
 . "$here/site.sh"
+# shellcheck source=tests/cluster/store.sh
+. "$here/store.sh"
 
 fail() {
     printf 'slurm-cluster: %s\n' "$@" >&2
@@ -155,6 +157,7 @@ start_node() {
         --time --monotonic "-${uptime%.*}" --boottime "-${uptime%.*}" \
         "$base/lib/node.sh" create "$1" < /dev/null > /dev/null 2>> "/var/log/slurm/$1.log" &
     wait_for 120 [ -e "$base/$1.up" ] || fail "$1 did not come up; see $1.log in the cluster's log folder"
+    [ ! -d "$base/store" ] || store_at "$1"
 }
 
 # A power cut: it sends no last message, and its memory is gone.
@@ -174,9 +177,9 @@ link() {
     ip link set "$2" "$1"
 }
 
-# shape_link NODE RATE: megabit a second both ways, or `off`. A burst of 4 ms, but no less than one 64 KiB packet.
+# shape_link NODE RATE: megabit a second both ways, or `off`.
 shape_link() {
-    local pid rate=${2:-} burst
+    local pid rate=${2:-}
     known_node "$1"
     pid=$(node_pid "$1")
     if [ "$rate" = off ]; then
@@ -185,9 +188,14 @@ shape_link() {
         return
     fi
     [[ $rate =~ ^[1-9][0-9]*$ ]] || fail "'$rate' is no rate: give whole Mbit/s, or off"
-    burst=$((rate * 500 > 65536 ? rate * 500 : 65536))
-    tc qdisc replace dev "$1" root tbf rate "${rate}mbit" burst "$burst" latency 50ms
-    nsenter -t "$pid" -n tc qdisc replace dev eth0 root tbf rate "${rate}mbit" burst "$burst" latency 50ms
+    limit "$rate" "$1"
+    limit "$rate" eth0 nsenter -t "$pid" -n
+}
+
+# limit MBIT DEVICE [COMMAND...]: what leaves by it, which COMMAND can reach. A burst of 4 ms, but no less than one 64 KiB packet.
+limit() {
+    local burst=$(($1 * 500 > 65536 ? $1 * 500 : 65536))
+    "${@:3}" tc qdisc replace dev "$2" root tbf rate "$1mbit" burst "$burst" latency 50ms
 }
 
 # enter PLACE USER COMMAND...
@@ -227,6 +235,7 @@ case $command in
     cut-link) link down "$@" ;;
     heal-link) link up "$@" ;;
     shape-link) shape_link "$@" ;;
+    add-store) store_up "$@" ;;
     restart-ctld) restart_ctld "$@" ;;
     *) fail "unknown command $command" ;;
 esac
