@@ -36,20 +36,32 @@ def cluster(folder, nodes, memory, tier, options=()):
         holder.wait()
 
 
-class Site:
-    """A cluster with the controller on its login node and a tarnd on each node."""
+class ControllerRefused(Exception):
+    """The controller does not start with a configuration; its last words."""
 
-    def __init__(self, folder, alice, nodes):
+
+class Site:
+    """A cluster with the controller on its login node and a tarnd on each node. `config`: the text of site.toml."""
+
+    def __init__(self, folder, alice, nodes, config=None):
         self.folder, self.alice, self.shared = folder, alice, os.path.join(folder, "shared")
         for number in range(1, nodes + 1):
             name = f"node{number}"
             command = f"setsid /shared/bin/tarnd --site --store /scm/tarn:900MiB --volatile --node-name {name} < /dev/null > /shared/{name}.log 2>&1 &"
             self.root(command, name)
-        self.root("setsid /shared/bin/tarnd --controller --state /shared/controller < /dev/null > /shared/controller.log 2>&1 &")
+        options = ""
+        if config is not None:
+            with open(os.path.join(self.shared, "site.toml"), "w", encoding="ascii") as file:
+                file.write(config)
+            options = "--config /shared/site.toml"
+        self.root(f"setsid /shared/bin/tarnd --controller --state /shared/controller {options} < /dev/null > /shared/controller.log 2>&1 & echo $! > /run/controller.pid")
         for _ in range(600):
             status = subprocess.run(self.words("alice", "/shared/bin/tarn slurm status"), capture_output=True, text=True, check=False).stdout
             if status.count(" up ") == nodes:
                 return
+            if subprocess.run(self.words("root", "kill -0 $(cat /run/controller.pid)"), capture_output=True, check=False).returncode != 0:
+                with open(os.path.join(self.shared, "controller.log"), encoding="utf-8", errors="replace") as log:
+                    raise ControllerRefused(log.read().strip()[-1000:] or "it ended without a word")
             time.sleep(0.1)
         sys.exit(f"not all nodes take orders:\n{status}")
 
@@ -63,12 +75,12 @@ class Site:
         return done(self.words("root", script, node))
 
 
-def configuration(tarn, folder):
-    """Slurm's files for a site, as `tarn slurm install` writes them, with the SPANK plug-in."""
+def configuration(tarn, folder, conf="MaxJobCount=20000\n"):
+    """Slurm's files for a site, as `tarn slurm install` writes them, with the SPANK plug-in. `conf`: lines of slurm.conf."""
     etc = os.path.join(folder, "etc", "slurm")
     os.makedirs(etc)
     with open(os.path.join(etc, "slurm.conf"), "w", encoding="ascii") as file:
-        file.write("MaxJobCount=20000\n")
+        file.write(conf)
     done([os.path.join(TOP, "scripts", "spank.sh"), etc])
     done([tarn, "slurm", "install", "--root", folder, "--conf", "/etc/slurm", "--program", "/shared/bin/tarn", "--plugin", "/etc/slurm/spank_tarn.so"])
     return etc

@@ -23,8 +23,8 @@ SINGLE = 2
 class Bench:
     """What an experiment is given."""
 
-    def __init__(self, tarn, folder, quick):
-        self.tarn, self.folder, self.quick = tarn, folder, quick
+    def __init__(self, tarn, folder, quick, options=None):
+        self.tarn, self.folder, self.quick, self.options = tarn, folder, quick, options
 
     def choose(self, quick, full):
         """A size or a number of repetitions."""
@@ -195,8 +195,8 @@ def claim(text, paper, here, verdict, how=None):
     return {"claim": text, "paper": paper, "here": here, "verdict": verdict, **({} if how is None else {"how": how})}
 
 
-def main(about, measure):
-    """Does what the command line asks for."""
+def main(about, measure, options=None):
+    """Does what the command line asks for. `options` adds those that the experiment has of its own."""
     parser = argparse.ArgumentParser(description=about["title"])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("about", help="what it is and needs, as JSON")
@@ -204,13 +204,15 @@ def main(about, measure):
     words.add_argument("--tarn", required=True, help="the release build's tarn, tarnd beside it")
     words.add_argument("--dir", required=True, help="where it may have files, on a disk")
     words.add_argument("--quick", action="store_true", help="small sizes, few repetitions")
+    if options is not None:
+        options(words)
     a = parser.parse_args()
     if a.command == "about":
         print(json.dumps(about))
         return
     # What is set up is taken down then too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    bench = Bench(os.path.abspath(a.tarn), os.path.abspath(a.dir), a.quick)
+    bench = Bench(os.path.abspath(a.tarn), os.path.abspath(a.dir), a.quick, a)
     name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
     try:
         found = measure(bench)

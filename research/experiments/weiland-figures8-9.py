@@ -8,6 +8,7 @@ import re
 import shutil
 
 from experiment import EMULATED, MIB, SIMULATED, TOP, check_bounds, claim, exact, factors, main, missing, need, run, report_progress, spread, times
+from table4 import FLOW, JOBS, NODES, PAPER, gantt, simulate
 
 ABOUT = {
     "title": "Ten jobs on twenty nodes, without and with regard to data",
@@ -15,23 +16,6 @@ ABOUT = {
     "needs": ["namespaces of its own for steps (an ordinary user's, or root's)"],
     "minutes": {"quick": 0.9, "full": 2.5},
 }
-NODES = 20
-# Job, nodes, seconds of reading, computing and writing; which job's output it reads.
-JOBS = (
-    (1, 4, 10, 50, 30, None),
-    (2, 1, 10, 180, 0, None),
-    (3, 15, 10, 30, 0, None),
-    (4, 1, 20, 400, 10, None),
-    (5, 7, 10, 70, 10, None),
-    (6, 15, 10, 20, 10, None),
-    (7, 4, 30, 180, 120, 1),
-    (8, 8, 0, 250, 60, None),
-    (9, 4, 10, 10, 30, 7),
-    (10, 2, 20, 150, 30, None),
-)
-FLOW = (1, 7, 9)
-# Time to solution of the workflow, in the paper's seconds.
-PAPER = {"unaware": 490, "aware": 280}
 POLICIES = {"unaware": "greedy:max-wait={}s", "aware": "data"}
 # A job overtakes none that has waited so long, in the paper's seconds: that reading gives the paper's 20 s of Job 9.
 MAX_WAIT = 300
@@ -55,16 +39,8 @@ with open(source, "rb") as source, open(target, "wb") as target:
 def simulated(bench):
     """Gantt boxes (job, first node, one past the last, from, to) and the workflow's time, by way."""
     example = os.path.join(TOP, "examples", "weiland-table4")
-    page = os.path.join(bench.folder, "simulated.html")
-    names = ",".join(p.format(MAX_WAIT) for p in POLICIES.values())
-    simulation = bench.json("sim", "--cluster", f"{example}/cluster.toml", "--workload", f"{example}/workload.toml", "--policy", names, "--report", page)
-    with open(page, encoding="utf-8") as file:
-        charts = json.loads(re.search(r'id="tarn-run">(.*?)</script>', file.read(), re.DOTALL).group(1))["charts"]
-    found = {}
-    for way, summary, chart in zip(POLICIES, simulation["runs"], charts):
-        boxes = [(chart["names"][name], first, end, begin / 1e6, stop / 1e6) for name, _, first, end, begin, stop, *_ in chart["boxes"]]
-        found[way] = (boxes, summary["workflows"]["1-7-9"]["time_s"])
-    return found
+    runs = simulate(bench, f"{example}/cluster.toml", f"{example}/workload.toml", [p.format(MAX_WAIT) for p in POLICIES.values()])
+    return {way: (boxes, summary["workflows"]["1-7-9"]["time_s"]) for way, (summary, boxes) in zip(POLICIES, runs)}
 
 
 def workflow(way, folder, scale):
@@ -135,12 +111,8 @@ def boxes_of(drawn, scale):
 
 
 def chart(title, boxes, how):
-    """A Gantt chart: a series a job."""
-    series = []
-    for job in sorted({b[0] for b in boxes}, key=int):
-        points = [[node, begin, end] for name, first, last, begin, end in boxes if name == job for node in range(first, last)]
-        series.append({"name": f"Job {job}", "of": "here" if int(job) in FLOW else "peer", "points": points})
-    return {"title": title, "kind": "gantt", "x": {"label": "seconds (of the paper)"}, "y": {"label": "node"}, "series": series, "how": [how]}
+    """A Gantt chart of the ten jobs."""
+    return gantt(title, boxes, [str(job) for job in FLOW], how)
 
 
 def measure(bench):
