@@ -26,6 +26,7 @@ mod relief;
 mod reported;
 mod requests;
 mod resolve;
+mod slices;
 mod space;
 mod stage;
 mod state;

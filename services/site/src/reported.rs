@@ -119,6 +119,16 @@ impl Site {
                 self.advance(id);
                 return;
             }
+            (NodeJobTask::Slice(_) | NodeJobTask::Prepare(_), Some((proof, moved))) => {
+                let is_near = from.is_some();
+                self.count_moved(id, |counts| match is_near {
+                    true => counts.between_nodes += moved,
+                    false => counts.read_outside += moved,
+                });
+                if let NodeJobTask::Slice(name) = &step {
+                    self.slice_made(node, id, name, &proof);
+                }
+            }
             (NodeJobTask::Publish(dataset), Some((proof, _))) => {
                 self.part_made(node, id, dataset, proof)
             }
@@ -163,12 +173,14 @@ impl Site {
             return;
         };
         let version = makes.version.clone();
+        let slice = job.slice(makes, at);
         let part = version.part(at as u32);
         let there = self.nodes.get_mut(node);
         let store = there.map(|there| there.end_promise(id, makes));
         let store = store.unwrap_or_default();
         if let Some(version) = self.catalog.version_mut(&version) {
             version.parts.insert(part.part, proof.clone());
+            version.ranks.extend(slice.map(|slice| (part.part, slice)));
             self.place((node, &store), &part, stored_size(&proof));
         }
     }

@@ -157,7 +157,15 @@ impl Resolution<'_> {
             );
             return Err(RequestError::new(Code::Invalid, text));
         }
+        let is_scattered = used.distribution == Distribution::Scatter;
+        let known = || self.catalog.dataset(version)?.rule.clone();
+        let rule = dataset.scatter.clone().or_else(known);
+        let nodes = self.submitted.workflow.steps.first().map_or(1, |s| s.nodes);
+        if is_scattered && rule.is_none() && nodes > 1 {
+            return Err(no_rule(&dataset.name));
+        }
         Ok(Reads {
+            rule: rule.filter(|_| is_scattered),
             name: dataset.name.clone(),
             version: version.clone(),
             on_first: used.distribution == Distribution::Single,
@@ -189,11 +197,7 @@ impl Resolution<'_> {
         let version = own.map_or(next.map_or(1, |last| last + 1), |(number, _)| *number);
         let rule = dataset.scatter.clone();
         if used.distribution == Distribution::Scatter && rule.is_none() {
-            let text = format!(
-                "`{}:scatter`: this script must give its rule too: `data.{}.scatter = \"...\"`",
-                dataset.name, dataset.name
-            );
-            return Err(RequestError::new(Code::Invalid, text));
+            return Err(no_rule(&dataset.name));
         }
         let rescue = (dataset.on_failure == OnFailure::Drain)
             .then_some(workflow.external.as_ref())
@@ -294,6 +298,13 @@ fn alone(name: &str, job: SlurmJobId) -> String {
     let end = name.len().min(MAX_NAME_BYTES - job.len());
     // It is a name, so all its characters are bytes.
     format!("{}{job}", &name[..end])
+}
+
+fn no_rule(name: &str) -> RequestError {
+    let text = format!(
+        "`{name}:scatter`: which entries are of which rank is not known: this script must give the rule too: `data.{name}.scatter = \"...\"`"
+    );
+    RequestError::new(Code::Invalid, text)
 }
 
 fn nobody_makes(dataset: &workflow::Dataset, workflow: &workflow::Workflow) -> RequestError {

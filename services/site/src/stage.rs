@@ -64,7 +64,9 @@ impl Site {
         let mut is_whole = true;
         for reads in &job.reads {
             let version = self.catalog.version(&reads.version);
-            if !version.is_some_and(VersionRecord::is_there) {
+            // What is scattered is divided at the gate.
+            let is_there = version.is_some_and(VersionRecord::is_there);
+            if !is_there || self.is_sliced(&expected, reads) {
                 continue;
             }
             match self.bring(id, &expected, reads) {
@@ -253,13 +255,18 @@ impl Site {
         // A job does not begin if its result may not be put where it belongs.
         let mut is_whole = self.check_dests(id, job);
         for reads in &job.reads {
-            is_whole &= self.bring(id, job, reads).into_result()?;
+            let brought = match self.is_sliced(job, reads) {
+                true => self.bring_slices(id, job, reads),
+                false => self.bring(id, job, reads),
+            };
+            is_whole &= brought.into_result()?;
         }
         if !is_whole {
             return Ok(false);
         }
-        for reads in job.reads.iter().filter(|r| !r.is_changed) {
-            is_whole &= self.view(id, job, reads);
+        let merged = job.reads.iter().filter(|r| !r.is_changed);
+        for reads in merged {
+            is_whole &= self.is_sliced(job, reads) || self.view(id, job, reads);
         }
         if !self.has_promise(id) {
             self.check_quota(job)?;
@@ -288,7 +295,10 @@ impl Site {
         for makes in &job.makes {
             let parts = makes.from.as_ref().map(|v| self.catalog.parts_of(v));
             let parts = parts.unwrap_or_default();
-            for node in job.writers(makes) {
+            let begins_with = |r: &&Reads| r.is_changed && Some(&r.version) == makes.from.as_ref();
+            let sliced = job.reads.iter().find(begins_with);
+            let sliced = sliced.filter(|reads| self.is_sliced(job, reads));
+            for (at, node) in job.writers(makes).iter().enumerate() {
                 let dataset = makes.version.dataset.clone();
                 let step = NodeJobTask::Prepare(dataset.clone());
                 if job.is_done(node, &step) {
@@ -304,8 +314,24 @@ impl Site {
                     SpaceAvailability::Soon => continue,
                     SpaceAvailability::None(why) => return Err(why),
                 }
+                let store = self.written_in(id, node, &dataset);
+                if let Some(reads) = sliced {
+                    if let Some(wanted) = self.slice_order(job, reads, at)? {
+                        let work = Work::Slice {
+                            job: id,
+                            dataset,
+                            parts: wanted.parts,
+                            slice: wanted.slice,
+                            written: true,
+                            store,
+                        };
+                        let why = OrderPurpose::Job(id, step, wanted.peer);
+                        self.work(node, why, (job.user, job.group), work);
+                    }
+                    continue;
+                }
                 let work = Work::Prepare {
-                    store: self.written_in(id, node, &dataset),
+                    store,
                     job: id,
                     dataset,
                     hashes: self.catalog.hashes_of(&parts),
@@ -400,7 +426,7 @@ impl Site {
     }
 
     /// The version that a job reads, if it is there.
-    fn made_version(&self, reads: &Reads) -> Result<VersionRecord, PreparationState> {
+    pub(crate) fn made_version(&self, reads: &Reads) -> Result<VersionRecord, PreparationState> {
         let Some(version) = self.catalog.version(&reads.version).cloned() else {
             let text = format!(
                 "version {} of `{}` was removed",
@@ -440,7 +466,7 @@ impl Site {
     }
 
     /// Whether a source was found unchanged since this job has nodes. A node that has the part looks.
-    fn is_unchanged(
+    pub(crate) fn is_unchanged(
         &mut self,
         id: SlurmJobId,
         job: &SiteJob,
@@ -585,7 +611,7 @@ impl Site {
     }
 
     /// The address where a node serves parts to another, if it has a transfer free and its worker is known to serve.
-    fn peer_at(&mut self, peer: String, (user, group): (u32, u32)) -> Option<WorkerAddress> {
+    pub(crate) fn peer_at(&mut self, peer: String, (user, group): (u32, u32)) -> Option<WorkerAddress> {
         if self.orders.count_from(&peer) >= MAX_FROM_ONE {
             return None;
         }
@@ -602,7 +628,7 @@ impl Site {
     }
 
     /// Whether a node that answers has a part that goes from one store of it to another.
-    fn is_moving(&self, part: &Part) -> bool {
+    pub(crate) fn is_moving(&self, part: &Part) -> bool {
         let moves = |n: &SiteNode| n.is_up && n.has(part) && n.moving.contains_key(part);
         self.nodes.values().any(moves)
     }

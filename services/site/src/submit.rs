@@ -143,6 +143,7 @@ impl Site {
                 found.map_or(Keep::UntilConsumed, |d| d.keep),
                 found.and_then(|d| d.source.clone()),
                 found.is_some_and(|d| d.encrypt),
+                found.and_then(|d| d.scatter.clone()),
             )
         };
         let now = self.now;
@@ -166,11 +167,15 @@ impl Site {
         let makes = state.makes.iter();
         let makes = makes.map(|m| (&m.version.dataset, &m.version, Some(job)));
         for (name, id, maker) in reads.chain(makes) {
-            let (keep, source, encrypt) = keep_of(name);
+            let (keep, source, encrypt, rule) = keep_of(name);
             let is_sealed = encrypt || self.catalog.was_sealed(id);
             let whose = (id.owner, id.workflow.clone());
             let workflow = self.catalog.workflows.entry(whose).or_default();
             let dataset = workflow.datasets.entry(id.dataset.clone()).or_default();
+            // Who reads somebody else's data divides it for itself.
+            if id.owner == state.owner {
+                dataset.rule = rule.or(dataset.rule.take());
+            }
             let version = dataset.versions.entry(id.version);
             let version = version.or_insert_with(|| VersionRecord {
                 state: match maker {
@@ -183,6 +188,7 @@ impl Site {
                 content: 0,
                 is_sealed,
                 parts: BTreeMap::new(),
+                ranks: BTreeMap::new(),
                 keep,
                 used: now,
                 is_warned: false,

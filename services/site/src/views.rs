@@ -3,6 +3,7 @@
 use crate::model::catalog::{VersionKey, stored_size};
 use crate::model::job::{NodeJobTask, Reads, SiteJob};
 use crate::partitions;
+use crate::slices::slice_key;
 use crate::state::Site;
 use tarn_proto::site::{Mount, NodeOrder, Owner, Part, SlurmJobId, Work};
 
@@ -103,13 +104,17 @@ impl Site {
                 [only] => known.and_then(|v| v.parts.get(&only.part)?.file.as_ref()),
                 _ => None,
             };
+            let is_sliced = self.is_sliced(job, reads);
+            let file = file.filter(|_| !is_sliced);
             let path = match &parts[..] {
+                _ if is_sliced => format!("{owner}/j/{id}/v/{dataset}").into(),
                 _ if in_memory => format!("{owner}/v/{dataset}").into(),
                 [only] => only.folder().unwrap_or_default().join("tree"),
                 _ => format!("{owner}/j/{id}/v/{dataset}").into(),
             };
             let path = file.map_or_else(|| path.clone(), |file| path.join(file));
             let store = node.and_then(|node| match &parts[..] {
+                _ if is_sliced => node.written_in(id, &slice_key(&dataset)),
                 _ if in_memory => None,
                 [only] => node.places_of(only).next().map(|level| &level.name),
                 _ => node.merged.get(&(id, dataset.clone())),

@@ -9,6 +9,7 @@ mod jobs;
 mod levels;
 mod objects;
 mod power;
+mod scatter;
 mod sealed;
 mod setup;
 mod submit;

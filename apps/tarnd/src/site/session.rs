@@ -354,6 +354,7 @@ impl SiteNodeService {
             | Work::Check(part)
             | Work::CheckIn(part, _) => vec![part],
             Work::Prepare { parts, .. } | Work::View { parts, .. } => parts.iter().collect(),
+            Work::Slice { parts, .. } => parts.iter().map(|(part, _, _)| part).collect(),
             Work::Send { parts, .. } => parts.iter().map(|(part, _, _)| part).collect(),
             Work::Remove(things) => things.iter().filter_map(StoreContent::part).collect(),
             Work::WrapAnew(parts) => parts.iter().collect(),

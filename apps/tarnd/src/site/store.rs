@@ -12,6 +12,7 @@ mod projects;
 mod published;
 mod sealed;
 mod shared;
+mod slices;
 
 use published::{Published, not_it};
 use sealed::JobFolderKind;
@@ -208,6 +209,14 @@ impl UserStore {
                 let (parts, is_in) = (Published::all(parts, hashes)?, (&*store, memory.is_some()));
                 self.view((job, &dataset), &parts, is_in, control)
             }
+            Work::Slice {
+                job,
+                dataset,
+                parts,
+                slice,
+                written,
+                store,
+            } => self.gather_slice((job, &dataset), (&parts, &slice), (&store, written), control),
             Work::Export {
                 job,
                 partition,
@@ -410,12 +419,8 @@ impl UserStore {
         };
         let list = self.mover.list(&from.path(), control);
         let list = list.map_err(|e| to_request_error(&e, &[from]))?;
-        let is_own = |path: &[u8]| match slice.rule.rank(path) {
-            Some(rank) => (slice.first..slice.end).contains(&rank),
-            None => slice.rest,
-        };
         // Folders that hold something of this node stay; the others go when they are empty.
-        let strange = list.entries.iter().filter(|e| !is_own(&e.path));
+        let strange = list.entries.iter().filter(|e| !slice.has(&e.path));
         let (folders, files): (Vec<_>, Vec<_>) = strange.partition(|e| e.is_folder());
         let failed = |e: rustix::io::Errno| from.failed("cut", e);
         let top = tarn_sys::beneath::Root::open(&from.path()).map_err(failed)?;
@@ -638,8 +643,20 @@ fn claim_name(work: &Work) -> Option<String> {
         Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Move { part, .. } => {
             Some(part.to_string())
         }
-        Work::Prepare { job, dataset, .. } => Some(format!("{job} writes {dataset}")),
-        Work::View { job, dataset, .. } => Some(format!("{job} reads {dataset}")),
+        Work::Prepare { job, dataset, .. }
+        | Work::Slice {
+            job,
+            dataset,
+            written: true,
+            ..
+        } => Some(format!("{job} writes {dataset}")),
+        Work::View { job, dataset, .. }
+        | Work::Slice {
+            job,
+            dataset,
+            written: false,
+            ..
+        } => Some(format!("{job} reads {dataset}")),
         Work::Export { job, partition, .. } => Some(format!("{job} has {partition}")),
         Work::Share { job, .. } | Work::Join { job, .. } => Some(export_claim_name(*job)),
         Work::Send { dest, .. } => Some(dest.display().to_string()),

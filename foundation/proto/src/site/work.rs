@@ -86,7 +86,7 @@ pub enum Origin {
     Peer(WorkerAddress),
 }
 
-/// This node's share of a folder that several nodes have written: the entries of its ranks by the dataset's rule.
+/// A node's share of a folder that several nodes read or write: the entries of its ranks by the dataset's rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
     /// The rule that assigns entries to ranks.
@@ -95,8 +95,24 @@ pub struct Slice {
     pub first: u32,
     /// The rank after its last.
     pub end: u32,
-    /// Whether entries of no rank are this node's too: of the first node.
+    /// Whether entries of no rank are this node's too: of what is read on every node, of what is written on the first.
     pub rest: bool,
+}
+
+impl Slice {
+    /// Whether an entry is in it.
+    pub fn has(&self, path: &[u8]) -> bool {
+        match self.rule.rank(path) {
+            Some(rank) => (self.first..self.end).contains(&rank),
+            None => self.rest,
+        }
+    }
+
+    /// Whether a folder that was cut to `other` may have entries of this one.
+    pub fn may_overlap(&self, other: &Self) -> bool {
+        let is_apart = self.end <= other.first || other.end <= self.first;
+        self.rule != other.rule || !is_apart || (self.rest && other.rest)
+    }
 }
 
 /// Something to be done by a user's worker. Each can be requested again, after any failure: existing content is found.
@@ -153,6 +169,23 @@ pub enum Work {
         #[serde(default)]
         memory: Option<u64>,
         /// The store of the parts and of the view; without a name, the node's first one.
+        #[serde(default)]
+        store: String,
+    },
+    /// Make the folder that a job reads, or one that it writes: of these parts the entries of some ranks, and those of none. A part
+    /// that is not here is read at its origin; with a proof, only that content. The result has the bytes that the folder takes.
+    Slice {
+        /// The job.
+        job: SlurmJobId,
+        /// The dataset.
+        dataset: String,
+        /// The parts: where each is read if it is not here, and its content if that is known.
+        parts: Vec<(Part, Option<Origin>, Option<Proof>)>,
+        /// The ranks.
+        slice: Slice,
+        /// The job writes it: a private copy.
+        written: bool,
+        /// In this store; without a name, the node's first one.
         #[serde(default)]
         store: String,
     },
@@ -307,10 +340,10 @@ impl Holding {
 pub enum WorkResult {
     /// It is done.
     Done,
-    /// Of [`Work::Fetch`], [`Work::Publish`], [`Work::Move`], [`Work::Check`], [`Work::Send`]: its content, and the number of
+    /// Of [`Work::Fetch`], [`Work::Slice`], [`Work::Publish`], [`Work::Move`], [`Work::Check`], [`Work::Send`]: its content, and the number of
     /// bytes that came from elsewhere for it.
     Proven {
-        /// The content; of a [`Work::Send`], the sum.
+        /// The content; of a [`Work::Send`] and a [`Work::Slice`], the sum.
         proof: Proof,
         /// Bytes that moved.
         moved: u64,

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use tarn_proto::local::{Code, RequestError};
-use tarn_proto::site::{Gid, Owner, Part, Proof, SlurmJobId, Uid};
+use tarn_proto::site::{Gid, Owner, Part, Proof, Slice, SlurmJobId, Uid};
 use tarn_types::hash::Hash;
+use tarn_types::pattern::ScatterRule;
 use tarn_types::units::Time;
 use tarn_types::workflow::{self, Keep};
 
@@ -34,6 +35,9 @@ pub(crate) struct DatasetRecord {
     pub(crate) readers: BTreeSet<Owner>,
     /// Kept until then by its owner's wish.
     pub(crate) kept: Option<Time>,
+    /// Which entries are of which rank, as a script has given it last.
+    #[serde(default)]
+    pub(crate) rule: Option<ScatterRule>,
 }
 
 /// A version.
@@ -51,6 +55,9 @@ pub(crate) struct VersionRecord {
     pub(crate) is_sealed: bool,
     /// The content of its parts. Of a source, none before it was read.
     pub(crate) parts: BTreeMap<u32, Proof>,
+    /// Of parts with the entries of some ranks only: these.
+    #[serde(default)]
+    pub(crate) ranks: BTreeMap<u32, Slice>,
     pub(crate) keep: Keep,
     /// When it was used last.
     pub(crate) used: Time,

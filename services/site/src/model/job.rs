@@ -27,6 +27,9 @@ pub(crate) struct Reads {
     /// The store that it is wished to be read in.
     #[serde(default)]
     pub(crate) tier: Option<String>,
+    /// It is scattered: which entries are of which rank.
+    #[serde(default)]
+    pub(crate) rule: Option<ScatterRule>,
 }
 
 /// An output of a job.
@@ -139,6 +142,8 @@ pub(crate) enum NodeJobTask {
     Fetch(Part),
     /// A version is merged to be read.
     View(String),
+    /// Of an input that is scattered, the entries of the node's ranks are brought together.
+    Slice(String),
     /// A folder is made to be written.
     Prepare(String),
     /// A partition is made.
@@ -213,25 +218,28 @@ impl SiteJob {
         }
     }
 
-    /// The slice of a folder written by all its nodes that is the part of the node at this position: ranks map to nodes
-    /// in blocks.
+    /// The slice of a folder written by all its nodes that is the part of the node at this position.
     pub(crate) fn slice(&self, makes: &Makes, at: usize) -> Option<Slice> {
-        let rule = makes.rule.clone()?;
+        let rule = makes.rule.as_ref()?;
+        Some(self.ranks_at(rule, at, at == 0))
+    }
+
+    /// The ranks of the node at this position: they map to nodes in blocks, those beyond the last task to the last node
+    /// (as in a run, [`tarn_types::workflow::Step::node_of_rank`]).
+    pub(crate) fn ranks_at(&self, rule: &ScatterRule, at: usize, rest: bool) -> Slice {
         let nodes = self.nodes.len().max(1) as u32;
         let block = self.tasks.div_ceil(nodes).max(1);
         let at = at as u32;
-        let first = (at * block).min(self.tasks);
         let is_last = at + 1 == nodes;
-        let end = match is_last {
-            true => self.tasks,
-            false => (first + block).min(self.tasks),
-        };
-        Some(Slice {
-            rule,
-            first,
-            end,
-            rest: at == 0,
-        })
+        Slice {
+            rule: rule.clone(),
+            first: at.saturating_mul(block),
+            end: match is_last {
+                true => u32::MAX,
+                false => (at + 1).saturating_mul(block),
+            },
+            rest,
+        }
     }
 
     /// Whether something has failed too often, counting this time.

@@ -250,6 +250,25 @@ impl SiteNode {
         store
     }
 
+    /// What a job was promised takes fewer bytes than it might have.
+    pub(crate) fn lower_promise(
+        &mut self,
+        key: (SlurmJobId, String),
+        owner: Owner,
+        bytes: u64,
+    ) {
+        let job = key.0;
+        if let Some((_, promised)) = self.written.get_mut(&key)
+            && bytes < *promised
+        {
+            let less = *promised - bytes;
+            *promised = bytes;
+            if let Some(all) = self.promised.get_mut(&(job, owner)) {
+                release(all, less, "promised");
+            }
+        }
+    }
+
     /// A job has left.
     pub(crate) fn end_job(&mut self, id: SlurmJobId) {
         self.promised.retain(|(job, _), _| *job != id);

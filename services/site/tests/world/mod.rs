@@ -72,6 +72,8 @@ pub(crate) struct World {
     /// Bytes of memory that a job was given on a node last.
     pub(crate) memory: BTreeMap<(String, SlurmJobId), u64>,
     pub(crate) sent: BTreeMap<PathBuf, Vec<Part>>,
+    /// The ranks that a node was given last of a dataset, and the parts that they came from.
+    pub(crate) slices: BTreeMap<(String, String), (Slice, Vec<Part>)>,
     /// The owners of objects in an object store.
     pub(crate) owners: BTreeMap<PathBuf, String>,
     /// Bytes of each source and of each output.
@@ -184,6 +186,7 @@ impl World {
             changes: BTreeMap::new(),
             memory: BTreeMap::new(),
             sent: BTreeMap::new(),
+            slices: BTreeMap::new(),
             owners: BTreeMap::new(),
             size: 1 << 20,
             capacity: 1 << 30,
@@ -490,6 +493,40 @@ impl World {
                 }
                 store.jobs.insert((user, job));
                 WorkResult::Done
+            }
+            Work::Slice {
+                job,
+                dataset,
+                parts,
+                slice,
+                written,
+                store: place,
+            } => {
+                let mut moved = 0;
+                for (part, from, proof) in &parts {
+                    let at = match from {
+                        None => node,
+                        Some(Origin::Peer(peer)) => &peer.node,
+                        Some(Origin::Outside(path)) => {
+                            *self.read.entry(path.clone()).or_default() += size;
+                            moved += size;
+                            continue;
+                        }
+                    };
+                    let there = self.nodes[at].parts.get(part);
+                    assert_eq!(there, proof.as_ref(), "{part} on {at}");
+                    moved += if from.is_some() { size / 4 } else { 0 };
+                }
+                let store = self.nodes.get_mut(node).unwrap();
+                store.jobs.insert((user, job));
+                if written {
+                    store.written.insert((job, dataset.clone()), place);
+                }
+                let names = parts.iter().map(|(part, ..)| part.clone());
+                let about = (slice, names.collect());
+                self.slices.insert((node.to_owned(), dataset), about);
+                let proof = proof_of(&parts[0].0, moved);
+                WorkResult::Proven { proof, moved }
             }
             Work::Export { job, .. } => {
                 let store = self.nodes.get_mut(node).unwrap();

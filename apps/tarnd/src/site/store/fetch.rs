@@ -110,12 +110,12 @@ impl UserStore {
     ) -> Result<FetchSource, RequestError> {
         match from {
             Origin::Outside(path) => {
-                let (copied, file, print) = self.source(path, part.owner, control)?;
+                let found = self.source(path, part.owner, control)?;
                 Ok(FetchSource {
-                    copied,
-                    file,
+                    copied: found.copied,
+                    file: found.file,
                     // As it was before it was read: a change meanwhile makes another content the next time.
-                    origin: Some(print),
+                    origin: Some(found.print),
                     wrapped: None,
                 })
             }

@@ -27,6 +27,16 @@ use tarn_types::hash::{Hash, Hasher};
 use tarn_types::manifest::{EntryKind, Manifest};
 use tarn_types::object::{ObjectUrl, is_object, shown};
 
+/// A source outside, as it was when it was listed.
+pub(super) struct OutsideSource {
+    pub(super) copied: CopySource,
+    /// The name of a single file.
+    pub(super) file: Option<String>,
+    /// Names, sizes and times.
+    pub(super) print: Hash,
+    pub(super) list: Manifest,
+}
+
 impl UserStore {
     /// The mover of data to and from a place outside; for an object store, with the present settings of the user's files.
     pub(super) fn outside_mover(&self, path: &Path) -> Result<Trees, RequestError> {
@@ -46,7 +56,7 @@ impl UserStore {
         Ok(Trees::new().with_store(client.shared()))
     }
 
-    /// A source outside; its name, if it is one file; and its names, sizes and times. Links count as in a run (docs/reference/workflow-file.md,
+    /// A source outside. Links count as in a run (docs/reference/workflow-file.md,
     /// "Links in a source"), but whoever may write in the source, or beside it, could point one at a private file of the user who
     /// reads it. So only the user's own and root's are followed. Of a project's source, which its members read at once, none is:
     /// neither the source itself may be one, nor may any lead out of it.
@@ -55,7 +65,7 @@ impl UserStore {
         path: &Path,
         owner: Owner,
         control: &Control,
-    ) -> Result<(CopySource, Option<String>, Hash), RequestError> {
+    ) -> Result<OutsideSource, RequestError> {
         let (root, follow) = match (is_object(path), owner) {
             (true, _) => (path.to_owned(), Follow::None),
             // The source itself may be a link. It keeps its name.
@@ -73,14 +83,19 @@ impl UserStore {
             _ => to_request_error(&e, &[]),
         })?;
         let print = print_of(path, &list);
-        let source = CopySource {
+        let copied = CopySource {
             as_entry: file.clone(),
             // A store is listed once.
-            manifest: is_object(path).then_some(list),
+            manifest: is_object(path).then(|| list.clone()),
             follow,
             ..CopySource::of(root)
         };
-        Ok((source, file, print))
+        Ok(OutsideSource {
+            copied,
+            file,
+            print,
+            list,
+        })
     }
 
     /// The target of a path that is a source, or a folder above one.
@@ -118,8 +133,8 @@ impl UserStore {
         known: &Proof,
         control: &Control,
     ) -> Result<(), RequestError> {
-        let (_, _, print) = self.source(path, owner, control)?;
-        if known.origin == Some(print) {
+        let found = self.source(path, owner, control)?;
+        if known.origin == Some(found.print) {
             return Ok(());
         }
         let text = format!("`{}` has changed since it was read", path.display());
