@@ -22,10 +22,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
-    Chain, ControllerReply, ControllerRequest, JobSubmission, SlurmJobId, Stage, Staging,
+    Chain, ControllerReply, ControllerRequest, JobSubmission, SlurmInfo, SlurmJobId, Stage, Staging,
 };
 use tarn_types::codes::Exit;
 use tarn_types::energy::Draw;
+use tarn_types::line::plain;
 use tarn_types::units::{Bytes, Elapsed};
 use tarn_types::workflow::{Role, Workflow};
 
@@ -352,7 +353,33 @@ fn status(controller: &ControllerClient) -> CliResult {
             )?;
         }
     }
+    // A controller of an earlier version does not know the question.
+    if let ControllerReply::Slurm(info) = controller.ask_once(&ControllerRequest::Slurm, TIMEOUT)? {
+        out!("{}", slurm_status(&info))?;
+    }
     Ok(Exit::Success)
+}
+
+/// What the controller knows of Slurm, and how old that is.
+fn slurm_status(info: &SlurmInfo) -> String {
+    let failure = info.failure.as_deref().map(plain);
+    let failure = failure.map(|why| format!("; it cannot be read: {why}"));
+    let failure = failure.unwrap_or_default();
+    if info.version.is_empty() {
+        return format!("Slurm: its state is not known{failure}");
+    }
+    format!(
+        "Slurm {}: {} of {} nodes usable; {} jobs, {} with data; read {} ago ({}, {}, {}){failure}",
+        info.version,
+        info.usable,
+        info.nodes,
+        info.jobs,
+        info.with_data,
+        Elapsed(info.age),
+        info.source,
+        Bytes(info.bytes),
+        Elapsed(info.took),
+    )
 }
 
 /// Whether what is in a store outlives a loss of power.

@@ -7,6 +7,7 @@ mod clients;
 mod keys;
 mod log;
 mod nodes;
+mod reader;
 mod slurm;
 
 use crate::{TarndError, options};
@@ -14,6 +15,7 @@ use anyhow::Context;
 use clap::Parser;
 use log::ControllerLog;
 use nodes::NodeSessions;
+use reader::SlurmReader;
 use serde::Deserialize;
 use slurm::{SlurmNotifier, WaitingJob};
 use std::collections::BTreeMap;
@@ -119,6 +121,8 @@ pub(crate) enum ControllerInput {
     Opened(Box<OpenedNode>),
     /// A session is over.
     Closed { node: String, session: u64 },
+    /// Slurm's state was read, or could not be.
+    Read,
     /// The power that nodes draw as Slurm reports it, in thousandths of a watt.
     Drawn(BTreeMap<String, u64>),
     /// A node's report on an order.
@@ -181,15 +185,17 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         inputs: sender.clone(),
         munge: munge.clone(),
     };
-    slurm::ask_what_is_drawn(sender.clone());
+    let reader = SlurmReader::start(sender.clone());
+    slurm::ask_what_is_drawn(reader.clone(), sender.clone());
     let mut nodes = NodeSessions::new(epoch, (secrets, munge), port, sender);
-    let known: Vec<String> = site.nodes().map(str::to_owned).collect();
-    let names = match &file.nodes {
-        Some(names) => names.clone(),
-        None => slurm::nodes(),
-    };
-    for name in names.into_iter().chain(known) {
-        nodes.know(&name);
+    for name in file
+        .nodes
+        .iter()
+        .flatten()
+        .map(String::as_str)
+        .chain(site.nodes())
+    {
+        nodes.know(name);
     }
     let mut controller = Controller {
         state: options.state.clone(),
@@ -200,8 +206,10 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         next: 0,
         clock: ControllerClock::start(),
         spaces: slurm::spaces(file.sinfo.unwrap_or(true)),
-        exclusions: slurm::exclusions(),
-        sleepers: slurm::sleepers(sleep),
+        exclusions: slurm::exclusions(&reader),
+        sleepers: slurm::sleepers(&reader, sleep),
+        reader,
+        has_all_nodes: file.nodes.is_none(),
         drawn: BTreeMap::new(),
     };
     controller
@@ -228,6 +236,9 @@ struct Controller {
     next: Token,
     clock: ControllerClock,
     spaces: SlurmNotifier<Vec<NodeInfo>>,
+    reader: SlurmReader,
+    /// All nodes that Slurm knows are the site's.
+    has_all_nodes: bool,
     exclusions: SlurmNotifier<Vec<WaitingJob>>,
     sleepers: SlurmNotifier<Vec<String>>,
     /// The power that nodes draw, as Slurm reported it last.
@@ -265,6 +276,8 @@ impl Controller {
             if !events.is_empty() {
                 self.happened(events)?;
             }
+            self.reader
+                .set_waited_for(self.site.is_waited_for() || self.site.is_queued());
             is_behind = !self.spaces.notify_if_due(|| self.site.node_infos());
             is_behind |= !self.exclusions.notify_if_due(|| self.site.excluded());
             // How long they have been idle is seen by looking again.
@@ -303,6 +316,10 @@ impl Controller {
                 if self.nodes.is_current(&node, session) {
                     self.measured(&node, draw, cores);
                 }
+                None
+            }
+            ControllerInput::Read => {
+                self.learn_nodes();
                 None
             }
             ControllerInput::Drawn(milliwatts) => {
@@ -346,13 +363,31 @@ impl Controller {
                 .try_send(done.map_or_else(ControllerReply::Refused, |()| ControllerReply::Done));
             return None;
         }
+        if *ask == ControllerRequest::Slurm {
+            let _ = reply.try_send(ControllerReply::Slurm(self.reader.info()));
+            return None;
+        }
         if let Some(answer) = self.site.answer(user, groups, trusted, ask) {
             let _ = reply.try_send(answer);
             return None;
         }
+        if matches!(ask, ControllerRequest::Stage(_)) {
+            self.reader.request();
+        }
         self.next = request.token;
         self.replies.insert(self.next, reply);
         Some(SiteServiceEvent::Requested(request))
+    }
+
+    /// Nodes that Slurm has and tarn does not know yet.
+    fn learn_nodes(&mut self) {
+        let reading = self.reader.newest().filter(|_| self.has_all_nodes);
+        for name in reading
+            .iter()
+            .flat_map(|reading| reading.snapshot.nodes.keys())
+        {
+            self.nodes.know(name);
+        }
     }
 
     fn open_node(&mut self, opened: OpenedNode) -> SiteServiceEvent {

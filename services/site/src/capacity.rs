@@ -9,9 +9,8 @@ use tarn_proto::site::{Excluded, SlurmJobId};
 
 impl Site {
     /// Jobs that wait for nodes, at most [`MAX_ADVISED`], those with the lowest numbers first: the nodes that each is
-    /// not to get, which change with the data stored there, and the nodes without space that Slurm was given when the
-    /// job was taken in.
-    pub fn excluded(&self) -> Vec<(SlurmJobId, Excluded, Vec<String>)> {
+    /// not to get, which change with the data stored there.
+    pub fn excluded(&self) -> Vec<(SlurmJobId, Excluded)> {
         let jobs = self.jobs.iter().map(|(id, job)| (*id, job));
         let waiting =
             jobs.filter(|(_, job)| job.phase == SiteJobPhase::Queued && job.is_anywhere());
@@ -23,13 +22,7 @@ impl Site {
         let short = self.placement().short_of(most.unwrap_or(0));
         let excluded = waiting.into_iter();
         excluded
-            .map(|(id, job)| {
-                (
-                    id,
-                    self.placement().excluded_of(job, &short),
-                    job.full.clone(),
-                )
-            })
+            .map(|(id, job)| (id, self.placement().excluded_of(job, &short)))
             .collect()
     }
 

@@ -53,7 +53,6 @@ impl Resolution<'_> {
             phase: SiteJobPhase::Queued,
             is_leaving: false,
             excludes: submitted.excludes.clone(),
-            full: Vec::new(),
             ahead: Vec::new(),
             is_bringing: false,
             tasks: step.tasks,

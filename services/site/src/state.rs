@@ -2,7 +2,7 @@
 
 use crate::event::{Config, SiteServiceAction, Token};
 use crate::model::catalog::Catalog;
-use crate::model::job::SiteJob;
+use crate::model::job::{SiteJob, SiteJobPhase};
 use crate::model::node::SiteNode;
 use crate::model::orders::{OrderPurpose, OrderTable, Ordered};
 use crate::model::usage::UsageTable;
@@ -76,6 +76,12 @@ impl Site {
     /// Whether somebody waits for a stage that may end by time passing.
     pub fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether a job with data has no nodes yet.
+    pub fn is_queued(&self) -> bool {
+        let is_queued = |job: &SiteJob| job.phase == SiteJobPhase::Queued;
+        !self.arriving.is_empty() || self.jobs.values().any(is_queued)
     }
 
     /// Whether jobs arrive: then time is to pass in short steps.

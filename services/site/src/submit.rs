@@ -52,10 +52,8 @@ impl Site {
                 (Ok(()), Some(state)) => {
                     let advice = self.placement().advice(state);
                     let expected = advice.prefer.clone();
-                    let full = advice.exclude.as_ref().map(|e| e.full.clone());
                     if let Some(state) = self.jobs.get_mut(&job) {
                         state.ahead = expected;
-                        state.full = full.unwrap_or_default();
                     }
                     ControllerReply::Advice(advice)
                 }

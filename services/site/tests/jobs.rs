@@ -604,13 +604,12 @@ fn nodes_without_space_are_named_to_a_job_until_they_have_some() {
         panic!("it is taken in");
     };
     let waiting = world.site.excluded();
-    let [(3, excluded, full)] = &waiting[..] else {
+    let [(3, excluded)] = &waiting[..] else {
         panic!("{waiting:?}");
     };
     assert_eq!(advice.exclude.as_ref(), Some(excluded));
     assert_eq!(excluded.own, ["n3"]);
     assert_eq!(excluded.full, ["n1", "n2"]);
-    assert_eq!(full, &excluded.full);
     let gone = ControllerRequest::Remove {
         owner: Owner::User(ALICE),
         workflow: "one".into(),

@@ -15,10 +15,10 @@ mod snapshot;
 
 pub use accounting::{AccountingAnswer, AccountingQuery, AccountingSource, MAX_ACCOUNTED};
 pub use allocation::{SlurmAllocation, is_of_step};
-pub use excluded::{exclude, excluding};
+pub use excluded::{exclude, exclusion, set_exclusion};
 pub use nodes::{SrunLaunch, SrunNodes};
-pub use power::{drawn, energy_plugin, idle, put_to_sleep};
-pub use preferred::{Preference, controller_start_time, held, prefer, restore_preference};
+pub use power::{drawn, energy_plugin, put_to_sleep};
+pub use preferred::{Preference, held_without_nodes, prefer, restore_preference};
 pub use shown::show_on;
 pub use snapshot::{
     Answers, ArrayTasks, HetComponent, HostlistError, NodeBase, NodeFlag, NodeNames,

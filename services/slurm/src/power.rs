@@ -1,8 +1,8 @@
 //! The power that nodes draw, as Slurm reports it: if one of its energy plug-ins measures it (docs/admin/energy.md).
 
+use crate::SlurmError;
 use crate::command::answer;
-use crate::{SlurmError, SlurmNodeState};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// For an answer that can be done without.
@@ -29,27 +29,6 @@ pub fn drawn(nodes: &[String]) -> Result<BTreeMap<String, u64>, SlurmError> {
     )?;
     let known = output.lines().filter_map(milliwatts);
     Ok(known.map(|(n, mw)| (n.to_owned(), mw)).collect())
-}
-
-/// The nodes that have no job, are awake, and are in nobody's way.
-///
-/// # Errors
-/// When Slurm cannot be asked.
-pub fn idle() -> Result<BTreeSet<String>, SlurmError> {
-    let output = answer("sinfo", &["-h", "-N", "-o", "%N %t"], SOON)?;
-    Ok(output
-        .lines()
-        .filter_map(is_idle)
-        .map(str::to_owned)
-        .collect())
-}
-
-/// Of a line `NAME STATE`.
-fn is_idle(line: &str) -> Option<&str> {
-    let (name, state) = line.trim().split_once(' ')?;
-    SlurmNodeState::parse(state)
-        .is_idle_and_awake()
-        .then_some(name)
 }
 
 /// Has Slurm put idle nodes to sleep (`SuspendProgram`), until it has a job for them; needs Slurm's own rights.
@@ -103,13 +82,6 @@ Node n9 not found
     fn only_what_is_known_has_a_figure() {
         let all: Vec<_> = NODES.lines().filter_map(milliwatts).collect();
         assert_eq!(all, [("n1", 212_000)]);
-    }
-
-    #[test]
-    fn only_who_is_idle_and_awake_is_idle() {
-        let output = "n1 idle\nn2 idle~\nn3 mix\nn4 idle*\nn5 idle#\n\nn6 idle \n";
-        let idle: Vec<_> = output.lines().filter_map(is_idle).collect();
-        assert_eq!(idle, ["n1", "n6"]);
     }
 
     #[test]

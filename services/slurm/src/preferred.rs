@@ -1,13 +1,8 @@
 //! Nodes that a job prefers, as its data is there: `Prefer`, by features of the nodes' own names. docs/internals/site.md.
 
 use crate::command::{SOON, answer};
-use crate::{SlurmError, SlurmNodeState, expand_hostlist};
+use crate::{PendingReason, SlurmError, SlurmNodeState, SlurmSnapshot, expand_hostlist};
 use std::collections::BTreeSet;
-
-/// Bytes of a list of preferred nodes that are read.
-const MAX_TEXT: usize = 4096;
-/// Letters of a job's number, and a space.
-const NUMBER: usize = 12;
 
 /// Has a job that waits prefer these nodes, and beside them as many others of its partition as it needs nodes: Slurm 24.11 never starts a
 /// job that prefers fewer. False if it prefers none: it waits no longer, or too few nodes answer. Needs Slurm's own rights.
@@ -132,33 +127,11 @@ fn name_feature(node: &SinfoNode<'_>) -> Result<(), SlurmError> {
 
 /// The jobs that Slurm holds for good since no node fits their request. From 24.11 on it forgets features of nodes that
 /// were set by `scontrol` when it starts again, and holds so the jobs that prefer nodes by them.
-///
-/// # Errors
-/// When Slurm cannot be asked.
-pub fn held() -> Result<BTreeSet<u32>, SlurmError> {
-    let output = answer("squeue", &["-h", "-t", "PD", "-o", "%A|%Q|%r"], SOON)?;
-    let lines = output.lines().filter_map(|line| {
-        let (job, rest) = line.trim().split_once('|')?;
-        let is_held = rest == "0|BadConstraints";
-        is_held.then(|| job.parse().ok()).flatten()
+pub fn held_without_nodes(snapshot: &SlurmSnapshot) -> BTreeSet<u32> {
+    let held = snapshot.jobs.values().filter(|job| {
+        job.state.is_waiting() && job.priority == 0 && job.reason == PendingReason::BadConstraints
     });
-    Ok(lines.collect())
-}
-
-/// The start of Slurm's controller, as Slurm prints it.
-///
-/// # Errors
-/// When Slurm cannot be asked, or does not say it.
-pub fn controller_start_time() -> Result<String, SlurmError> {
-    let output = answer("scontrol", &["show", "config"], SOON)?;
-    let started = output
-        .lines()
-        .find_map(|line| line.strip_prefix("BOOT_TIME")?.trim().strip_prefix('='));
-    let started = started.map(|at| at.trim().to_owned());
-    started.ok_or_else(|| SlurmError::Answer {
-        command: "scontrol show config".into(),
-        answer: output.clone(),
-    })
+    held.map(|job| job.number).collect()
 }
 
 /// The state of a job's preference for nodes by their names.
@@ -176,23 +149,19 @@ pub enum Preference {
 ///
 /// # Errors
 /// When Slurm cannot be asked, or refuses.
-pub fn restore_preference(job: u32, is_held: bool) -> Result<Preference, SlurmError> {
-    // Behind its number nothing but this: texts of the user, such as the job's name, may look like any field.
-    let id = job.to_string();
-    let fields = format!("JobID:{NUMBER},prefer:{MAX_TEXT}");
-    let output = answer(
-        "squeue",
-        &["-h", "-t", "PD", "-j", &id, "-O", &fields],
-        SOON,
-    )?;
-    let wished = of_job(&output, job).unwrap_or_default();
-    if matches!(wished, "" | "(null)" | "N/A") {
+pub fn restore_preference(
+    snapshot: &SlurmSnapshot,
+    job: u32,
+    is_held: bool,
+) -> Result<Preference, SlurmError> {
+    let found = snapshot.jobs.get(&job);
+    let preferred = found.filter(|job| job.state.is_waiting() && !job.preferred.is_empty());
+    let Some(preferred) = preferred else {
         return Ok(Preference::None);
-    }
-    let wished: Vec<String> = wished.split('|').map(str::to_owned).collect();
-    let known = answer("sinfo", &["-h", "-N", "-o", "%N"], SOON)?;
-    let known: BTreeSet<&str> = known.split_whitespace().collect();
-    if !wished.iter().all(|name| known.contains(&name[..])) {
+    };
+    // What is cut names no node; nor do features of other names.
+    let wished: Vec<String> = preferred.preferred.split('|').map(str::to_owned).collect();
+    if preferred.is_incomplete || !wished.iter().all(|name| snapshot.nodes.contains_key(name)) {
         return Ok(Preference::None);
     }
     if !prefer(job, &wished)? {

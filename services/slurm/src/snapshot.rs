@@ -70,6 +70,25 @@ pub struct SlurmSnapshot {
     pub settings: SlurmSettings,
 }
 
+impl Answers {
+    /// Bytes of all outputs together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let all = [
+            &self.jobs,
+            &self.excluded,
+            &self.wide_jobs,
+            &self.wide_excluded,
+            &self.nodes,
+            &self.partitions,
+            &self.reservations,
+            &self.licences,
+            &self.config,
+        ];
+        all.iter().map(|output| output.len() as u64).sum()
+    }
+}
+
 impl SlurmSnapshot {
     /// Makes a snapshot of outputs with columns of fixed width.
     ///

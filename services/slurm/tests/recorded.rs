@@ -252,3 +252,29 @@ fn a_damaged_output_does_not_panic() {
         }
     }
 }
+
+#[test]
+fn nodes_are_excluded_only_where_slurm_does_not_exclude_them_yet() {
+    for (name, snapshot) in snapshots() {
+        let mut jobs = snapshot.jobs.values();
+        let job = jobs.find(|job| job.state.is_waiting() && !job.excluded.is_empty());
+        let job = job.unwrap_or_else(|| panic!("{name}: no waiting job excludes nodes"));
+        let now = job.excluded.to_vec();
+        let exclusion = |own: &[String]| tarn_slurm::exclusion(&snapshot, job.number, own, &[]);
+        assert_eq!(exclusion(&now), None, "{name}");
+        assert_eq!(exclusion(&[]), Some(BTreeSet::new()), "{name}");
+        let running = snapshot.jobs.values().find(|job| !job.nodes.is_empty());
+        let running = running
+            .unwrap_or_else(|| panic!("{name}: no job runs"))
+            .number;
+        assert_eq!(
+            tarn_slurm::exclusion(&snapshot, running, &now, &[]),
+            None,
+            "{name}"
+        );
+        assert!(
+            tarn_slurm::held_without_nodes(&snapshot).is_empty(),
+            "{name}"
+        );
+    }
+}

@@ -10,6 +10,7 @@ mod levels;
 mod objects;
 mod power;
 mod scatter;
+mod reader;
 mod sealed;
 mod setup;
 mod submit;

@@ -13,8 +13,40 @@ use tempfile::TempDir;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// With its other options in `$0`.
-const CONTROLLER: &str = "setsid /shared/bin/tarnd --controller --state /shared/controller $0 < /dev/null >> /shared/controller.log 2>&1 & echo $! > /run/controller.pid";
+const CONTROLLER: &str = "PATH=/shared/clients:$PATH setsid /shared/bin/tarnd --controller --state /shared/controller $0 < /dev/null >> /shared/controller.log 2>&1 & echo $! > /run/controller.pid";
 const KILL_CONTROLLER: &str = "kill -KILL $(cat /run/controller.pid)";
+
+/// A client of Slurm as the controller and the stages run it. `rule` says what goes wrong with those that read Slurm's queue.
+const CLIENT: &str = r#"#!/bin/sh
+name=${0##*/}
+echo "$name $*" >> /shared/clients/log
+if [ "$name" = squeue ]; then
+    rule=$(cat /shared/clients/rule)
+    case $rule in
+        slow)
+            mkdir /shared/clients/busy || echo "squeue beside another" >> /shared/clients/log
+            sleep 1
+            rmdir /shared/clients/busy ;;
+        fail) echo "squeue: error: no" >&2; exit 1 ;;
+        killed) kill -9 $$ ;;
+    esac
+fi
+exec /usr/bin/$name "$@"
+"#;
+
+/// Programs before those of Slurm in the controller's PATH.
+pub(crate) struct ClientWrappers(PathBuf);
+
+impl ClientWrappers {
+    pub(crate) fn set(&self, rule: &str) {
+        fs::write(self.0.join("rule"), rule).expect("a rule");
+    }
+
+    /// Each client that was run, in a line.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.0.join("log")).unwrap_or_default()
+    }
+}
 
 /// A site.
 pub(crate) struct Site {
@@ -122,6 +154,20 @@ impl Site {
             let status = self.cluster.exec("alice", &["tarn", "slurm", "status"]);
             status.is_ok_and(|output| output.matches(" up ").count() == nodes)
         });
+    }
+
+    /// From the next start of the controller on, it runs Slurm's clients by wrappers.
+    pub(crate) fn wrap_clients(&self) -> ClientWrappers {
+        let folder = self.cluster.shared().join("clients");
+        fs::create_dir_all(&folder).expect("a folder");
+        for name in ["squeue", "sinfo", "scontrol"] {
+            let path = folder.join(name);
+            fs::write(&path, CLIENT).expect(name);
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect(name);
+        }
+        let clients = ClientWrappers(folder);
+        clients.set("");
+        clients
     }
 
     pub(crate) fn kill_controller(&self) {

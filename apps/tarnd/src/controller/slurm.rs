@@ -2,11 +2,14 @@
 //! have none for a job. docs/internals/site.md.
 
 use super::ControllerInput;
+use super::reader::{SlurmReader, SlurmReading};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tarn_proto::site::{Excluded, NodeInfo, SlurmJobId, StoreInfo};
-use tarn_slurm::{Preference, SlurmError, exclude, excluding, idle, put_to_sleep, show_on};
+use tarn_slurm::{
+    Preference, SlurmError, exclusion, held_without_nodes, put_to_sleep, set_exclusion, show_on,
+};
 use tarn_types::units::Bytes;
 
 /// Between two checks for a change to report.
@@ -14,36 +17,32 @@ const EVERY: Duration = Duration::from_secs(5);
 /// And until all is shown again: Slurm may have been started again, without its state.
 const AGAIN: Duration = Duration::from_secs(3600);
 
-/// Between two looks at Slurm's exclusions.
-const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// Jobs whose exclusions are changed at a time: a call of `scontrol` each, some 10 ms.
 const MAX_EXCLUSIONS: usize = 64;
 
-/// Between two looks at which jobs Slurm holds, and at the same job.
-const HELD: Duration = Duration::from_secs(30);
+/// Between two releases of the same job that Slurm holds.
 const HELD_AGAIN: Duration = Duration::from_secs(3600);
 /// For the preferences restored at a time: exclusions wait for it.
 const RESTORING: Duration = Duration::from_secs(2);
 
 /// Between two requests for the power that nodes draw.
 const DRAWN: Duration = Duration::from_secs(30);
-/// And whether any plug-in measures it.
-const NONE_DRAWN: Duration = Duration::from_secs(600);
+/// For Slurm's state to be read, if it is not known.
+const UNREAD: Duration = Duration::from_secs(5);
 
 /// Asks Slurm again and again for the power that nodes draw, if one of its plug-ins measures that, by a thread of its own.
-pub(super) fn ask_what_is_drawn(inputs: Sender<ControllerInput>) {
+pub(super) fn ask_what_is_drawn(reader: SlurmReader, inputs: Sender<ControllerInput>) {
     let ask = move || {
         // Slurm may begin after the controller, and get a plug-in later.
         loop {
-            let is_measured = matches!(tarn_slurm::energy_plugin(), Ok(Some(_)));
-            let drawn = match is_measured {
-                true => tarn_slurm::drawn(&nodes()).unwrap_or_default(),
-                false => BTreeMap::new(),
-            };
+            let reading = reader.newest();
+            let drawn = reading
+                .as_ref()
+                .map_or_else(BTreeMap::new, |r| drawn_now(r));
             if inputs.send(ControllerInput::Drawn(drawn)).is_err() {
                 return;
             }
-            std::thread::sleep(if is_measured { DRAWN } else { NONE_DRAWN });
+            std::thread::sleep(if reading.is_some() { DRAWN } else { UNREAD });
         }
     };
     let thread = std::thread::Builder::new().name("watts".into());
@@ -52,32 +51,17 @@ pub(super) fn ask_what_is_drawn(inputs: Sender<ControllerInput>) {
     }
 }
 
-/// The nodes that Slurm knows.
-pub(super) fn nodes() -> Vec<String> {
-    let output = std::process::Command::new("sinfo")
-        .args(["-h", "-N", "-o", "%N"])
-        .output();
-    match output {
-        Ok(output) if output.status.success() => {
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            text.split_whitespace().map(str::to_owned).collect()
-        }
-        Ok(output) => {
-            let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            tracing::warn!(
-                "Slurm's nodes are not known (sinfo: {why}); each is, when a job has it"
-            );
-            Vec::new()
-        }
-        Err(e) => {
-            tracing::warn!("Slurm's nodes are not known (sinfo: {e}); each is, when a job has it");
-            Vec::new()
-        }
+fn drawn_now(reading: &SlurmReading) -> BTreeMap<String, u64> {
+    let plugin = &reading.snapshot.settings.energy_type[..];
+    if matches!(plugin, "" | "acct_gather_energy/none") {
+        return BTreeMap::new();
     }
+    let nodes: Vec<String> = reading.snapshot.nodes.keys().cloned().collect();
+    tarn_slurm::drawn(&nodes).unwrap_or_default()
 }
 
-/// A job that waits for nodes: which it is not to get, and which of them were full when it was taken in.
-pub(super) type WaitingJob = (SlurmJobId, Excluded, Vec<String>);
+/// A job that waits for nodes, and those that it is not to get.
+pub(super) type WaitingJob = (SlurmJobId, Excluded);
 
 /// Tells Slurm something now and then, by a thread of its own: Slurm may take its time.
 pub(super) struct SlurmNotifier<T> {
@@ -133,8 +117,9 @@ pub(super) fn spaces(wanted: bool) -> SlurmNotifier<Vec<NodeInfo>> {
 }
 
 /// Keeps waiting jobs from nodes without space for them.
-pub(super) fn exclusions() -> SlurmNotifier<Vec<WaitingJob>> {
-    SlurmNotifier::start("exclusions", exclude_all)
+pub(super) fn exclusions(reader: &SlurmReader) -> SlurmNotifier<Vec<WaitingJob>> {
+    let reader = reader.clone();
+    SlurmNotifier::start("exclusions", move |updates| exclude_all(updates, &reader))
 }
 
 /// When nodes sleep.
@@ -147,29 +132,29 @@ pub(super) struct Sleep {
 }
 
 /// Has Slurm put nodes to sleep, where that is wanted, of those that tarn has nothing on.
-pub(super) fn sleepers(sleep: Option<Sleep>) -> SlurmNotifier<Vec<String>> {
-    match sleep {
-        Some(sleep) => {
-            SlurmNotifier::start("sleep", move |updates| put_all_to_sleep(updates, sleep))
-        }
-        None => SlurmNotifier::silent(),
-    }
+pub(super) fn sleepers(reader: &SlurmReader, sleep: Option<Sleep>) -> SlurmNotifier<Vec<String>> {
+    let Some(sleep) = sleep else {
+        return SlurmNotifier::silent();
+    };
+    let reader = reader.clone();
+    SlurmNotifier::start("sleep", move |updates| {
+        put_all_to_sleep(updates, &reader, sleep)
+    })
 }
 
-fn put_all_to_sleep(updates: &Receiver<Vec<String>>, sleep: Sleep) {
+fn put_all_to_sleep(updates: &Receiver<Vec<String>>, reader: &SlurmReader, sleep: Sleep) {
     // Since when Slurm has had no job for those that tarn has nothing on.
     let mut since: BTreeMap<String, Instant> = BTreeMap::new();
     let mut failed = false;
     for spare in updates {
         let now = Instant::now();
-        let idle = match idle() {
-            Ok(idle) => idle,
-            Err(e) => {
-                tracing::warn!("no node is put to sleep: {e}");
-                continue;
-            }
+        // The reader logs why Slurm cannot be read.
+        let Some(reading) = reader.newest() else {
+            continue;
         };
-        let spare: BTreeSet<String> = spare.into_iter().filter(|n| idle.contains(n)).collect();
+        let nodes = &reading.snapshot.nodes;
+        let is_idle = |name: &String| nodes.get(name).is_some_and(|n| n.state.is_idle_and_awake());
+        let spare: BTreeSet<String> = spare.into_iter().filter(is_idle).collect();
         since.retain(|node, _| spare.contains(node));
         for node in &spare {
             since.entry(node.clone()).or_insert(now);
@@ -201,11 +186,10 @@ fn put_all_to_sleep(updates: &Receiver<Vec<String>>, sleep: Sleep) {
 /// Restores the features by which own jobs prefer nodes, where Slurm has forgotten them: it holds such jobs, or never starts them.
 #[derive(Default)]
 struct Preferences {
-    looked: Option<Instant>,
     /// When a held job was last released.
     released: BTreeMap<SlurmJobId, Instant>,
     /// When Slurm's controller has started, and the jobs that waited then and are still to be looked at.
-    started: String,
+    started: Option<u64>,
     unchecked: BTreeSet<SlurmJobId>,
     /// At which a look has ended with an error: they come last, so that no job keeps others waiting.
     refused: BTreeSet<SlurmJobId>,
@@ -213,16 +197,11 @@ struct Preferences {
 
 impl Preferences {
     /// Takes [`RESTORING`] at most, or one answer of Slurm: the rest comes the next time.
-    fn restore(&mut self, own: &BTreeSet<SlurmJobId>) {
-        let now = Instant::now();
-        if self.looked.is_some_and(|then| then.elapsed() < HELD) {
-            return;
-        }
-        self.looked = Some(now);
+    fn restore(&mut self, own: &BTreeSet<SlurmJobId>, reading: &SlurmReading) {
         self.released.retain(|_, then| then.elapsed() < HELD_AGAIN);
         self.unchecked.retain(|job| own.contains(job));
         self.refused.retain(|job| own.contains(job));
-        if let Err(e) = self.restore_until(own, now + RESTORING) {
+        if let Err(e) = self.restore_until(own, reading, Instant::now() + RESTORING) {
             tracing::warn!("whether Slurm knows the nodes that jobs prefer is not known: {e}");
         }
     }
@@ -230,14 +209,15 @@ impl Preferences {
     fn restore_until(
         &mut self,
         own: &BTreeSet<SlurmJobId>,
+        reading: &SlurmReading,
         end: Instant,
     ) -> Result<(), SlurmError> {
-        let started = tarn_slurm::controller_start_time()?;
+        let started = reading.snapshot.settings.boot_time;
         if started != self.started {
             self.started = started;
             self.unchecked.clone_from(own);
         }
-        let held = tarn_slurm::held()?;
+        let held = held_without_nodes(&reading.snapshot);
         let to_release = held
             .intersection(own)
             .filter(|job| !self.released.contains_key(job));
@@ -250,7 +230,8 @@ impl Preferences {
             if Instant::now() >= end {
                 break;
             }
-            let preference = tarn_slurm::restore_preference(job, is_held).inspect_err(|_| {
+            let restored = tarn_slurm::restore_preference(&reading.snapshot, job, is_held);
+            let preference = restored.inspect_err(|_| {
                 self.refused.insert(job);
             })?;
             self.refused.remove(&job);
@@ -271,57 +252,42 @@ impl Preferences {
     }
 }
 
-fn exclude_all(updates: &Receiver<Vec<WaitingJob>>) {
+fn exclude_all(updates: &Receiver<Vec<WaitingJob>>, reader: &SlurmReader) {
     let mut preferences = Preferences::default();
-    let mut applied: BTreeMap<SlurmJobId, Excluded> = BTreeMap::new();
-    // Of an earlier controller, or of when jobs were taken in.
-    let mut unknown = excluding().unwrap_or_default();
-    let mut began = Instant::now();
+    // When a job's exclusions were changed last: an older reading does not show that.
+    let mut changed: BTreeMap<SlurmJobId, Instant> = BTreeMap::new();
     let mut failed = false;
     // Jobs whose change Slurm has refused: the others come first, so that no job holds up those of others.
     let mut refused: BTreeSet<SlurmJobId> = BTreeSet::new();
     for mut jobs in updates {
-        refused.retain(|job| jobs.iter().any(|(of, ..)| of == job));
-        jobs.sort_by_key(|(job, ..)| refused.contains(job));
-        preferences.restore(&jobs.iter().map(|(job, ..)| *job).collect());
-        if began.elapsed() >= LOOK_AGAIN {
-            began = Instant::now();
-            unknown = excluding().unwrap_or_default();
-        }
-        let mut calls = 0;
-        let mut is_down = false;
-        let mut now = BTreeMap::new();
-        for (job, excluded, full) in jobs {
-            let own = excluded.own.clone();
-            let before = applied.remove(&job).unwrap_or(Excluded { own, full });
-            if before == excluded && !unknown.contains(&job) {
-                now.insert(job, excluded);
-                continue;
-            }
-            // The others next time.
-            if calls == MAX_EXCLUSIONS || is_down {
-                now.insert(job, before);
-                continue;
-            }
-            calls += 1;
-            match exclude(job, &excluded.own, &excluded.full) {
-                Ok(()) => {
-                    failed = false;
-                    unknown.remove(&job);
-                    refused.remove(&job);
-                    now.insert(job, excluded);
+        let Some(reading) = reader.newest() else {
+            continue;
+        };
+        let own: BTreeSet<SlurmJobId> = jobs.iter().map(|(job, _)| *job).collect();
+        refused.retain(|job| own.contains(job));
+        changed.retain(|job, _| own.contains(job));
+        jobs.sort_by_key(|(job, _)| refused.contains(job));
+        preferences.restore(&own, &reading);
+        let is_shown =
+            |job: &SlurmJobId| changed.get(job).is_none_or(|at| *at < reading.jobs_began);
+        jobs.retain(|(job, _)| is_shown(job));
+        let wanted = jobs.iter().filter_map(|(job, Excluded { own, full })| {
+            Some((*job, exclusion(&reading.snapshot, *job, own, full)?))
+        });
+        for (job, nodes) in wanted.take(MAX_EXCLUSIONS) {
+            if let Err(e) = set_exclusion(job, &nodes) {
+                if !failed {
+                    tracing::warn!("job {job} may get nodes without space: {e}");
                 }
-                Err(e) => {
-                    if !failed {
-                        tracing::warn!("job {job} may get nodes without space: {e}");
-                    }
-                    (failed, is_down) = (true, true);
-                    refused.insert(job);
-                    now.insert(job, before);
-                }
+                failed = true;
+                refused.insert(job);
+                // The others next time.
+                break;
             }
+            failed = false;
+            refused.remove(&job);
+            changed.insert(job, Instant::now());
         }
-        applied = now;
     }
 }
 

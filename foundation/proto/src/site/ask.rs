@@ -5,7 +5,7 @@ use crate::local::RequestError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tarn_types::energy::Draw;
-use tarn_types::units::Time;
+use tarn_types::units::{Nanos, Time};
 use tarn_types::workflow::Workflow;
 
 /// A job's script as it was read: a workflow of one step, whose other datasets are those of the workflow's other jobs.
@@ -108,6 +108,8 @@ pub enum ControllerRequest {
     Job(SlurmJobId),
     /// The state of all nodes.
     Nodes,
+    /// What the controller knows of Slurm.
+    Slurm,
     /// The usage of users and projects since a time; their own, or all if root asks.
     Usage(Time),
     /// Remove a dataset, or one version of it. Its owner's, or root's.
@@ -206,6 +208,8 @@ pub enum ControllerReply {
     Job(Box<JobInfo>),
     /// Of [`ControllerRequest::Nodes`].
     Nodes(Vec<NodeInfo>),
+    /// Of [`ControllerRequest::Slurm`].
+    Slurm(SlurmInfo),
     /// Of [`ControllerRequest::Usage`].
     Usage(Vec<UsageInfo>),
     /// Of [`ControllerRequest::Orphans`], and of [`ControllerRequest::RemoveOrphans`] those that go.
@@ -360,6 +364,31 @@ pub struct NodeInfo {
     /// Its stores, fast to slow, if they have names.
     #[serde(default)]
     pub stores: Vec<StoreInfo>,
+}
+
+/// What the controller knows of Slurm, for people.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlurmInfo {
+    /// Slurm's release; empty if Slurm was never read.
+    pub version: String,
+    /// The form of Slurm's output that is read.
+    pub source: String,
+    /// The nodes that Slurm knows.
+    pub nodes: u32,
+    /// Those of them that it may give to a job.
+    pub usable: u32,
+    /// The jobs that have not ended.
+    pub jobs: u32,
+    /// Those of them with data lines.
+    pub with_data: u32,
+    /// How long ago the last reading of the jobs began.
+    pub age: Nanos,
+    /// How long the last reading of everything took.
+    pub took: Nanos,
+    /// Bytes of it.
+    pub bytes: u64,
+    /// Why the last reading failed, if it did.
+    pub failure: Option<String>,
 }
 
 /// A store of a node, for people.

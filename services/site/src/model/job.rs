@@ -94,9 +94,6 @@ pub(crate) struct SiteJob {
     /// Nodes that its user excludes. `None`: not known, so its excluded nodes are left as they are.
     #[serde(default)]
     pub(crate) excludes: Option<Vec<String>>,
-    /// The nodes without space for it when it was taken in.
-    #[serde(default)]
-    pub(crate) full: Vec<String>,
     /// As long as it has no nodes: those that it is expected on.
     #[serde(default)]
     pub(crate) ahead: Vec<String>,

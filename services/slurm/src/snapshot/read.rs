@@ -1,6 +1,7 @@
 //! Runs Slurm's programs for a snapshot.
 
-use super::{Answers, SlurmSnapshot, fields, scontrol};
+use super::hostlist::NodeLists;
+use super::{Answers, SlurmSnapshot, fields, json, scontrol};
 use crate::SlurmError;
 use crate::command::{CommandLimits, answer_of};
 use std::collections::BTreeSet;
@@ -41,30 +42,77 @@ pub enum SlurmSource {
 }
 
 impl SlurmSource {
-    /// The first of fields and JSON that can be read here, and a snapshot by it.
+    /// The first of fields and JSON that can be read here, a snapshot by it, and the bytes that were read.
     ///
     /// # Errors
     /// That of fields, when neither can be read.
-    pub fn choose(limits: &SnapshotLimits) -> Result<(Self, SlurmSnapshot), SlurmError> {
-        Self::Fields.read(limits).map_or_else(
-            |error| {
-                let snapshot = Self::Json.read(limits).map_err(|_| error)?;
-                Ok((Self::Json, snapshot))
-            },
-            |snapshot| Ok((Self::Fields, snapshot)),
-        )
+    pub fn choose(limits: &SnapshotLimits) -> Result<(Self, SlurmSnapshot, u64), SlurmError> {
+        let first = |error| match Self::Json.read(limits) {
+            Ok((snapshot, bytes)) => Ok((Self::Json, snapshot, bytes)),
+            Err(_) => Err(error),
+        };
+        let fields = Self::Fields.read(limits);
+        fields.map_or_else(first, |(snapshot, bytes)| {
+            Ok((Self::Fields, snapshot, bytes))
+        })
     }
 
-    /// Reads Slurm as it is now: seven programs, and two more where a value of a job is longer than its column.
+    /// Reads Slurm as it is now: seven programs, and two more where a value of a job is longer than its column. The number
+    /// is that of bytes that were read.
     ///
     /// # Errors
     /// When Slurm cannot be asked, needs more time or bytes than the limits allow, or answers what tarn cannot read.
-    pub fn read(self, limits: &SnapshotLimits) -> Result<SlurmSnapshot, SlurmError> {
+    pub fn read(self, limits: &SnapshotLimits) -> Result<(SlurmSnapshot, u64), SlurmError> {
         let answers = self.answers(limits)?;
+        Ok((self.parse(&answers)?, answers.bytes()))
+    }
+
+    /// Makes a snapshot of the output of Slurm's programs.
+    ///
+    /// # Errors
+    /// As [`SlurmSnapshot::from_fields`].
+    pub fn parse(self, answers: &Answers) -> Result<SlurmSnapshot, SlurmError> {
         match self {
-            Self::Fields => SlurmSnapshot::from_fields(&answers),
-            Self::Json => SlurmSnapshot::from_json(&answers),
+            Self::Fields => SlurmSnapshot::from_fields(answers),
+            Self::Json => SlurmSnapshot::from_json(answers),
         }
+    }
+
+    /// The output of Slurm's programs about jobs alone: two of them, four where a value is longer than its column.
+    ///
+    /// # Errors
+    /// As [`SlurmSource::answers`].
+    pub fn answers_about_jobs(self, limits: &SnapshotLimits) -> Result<Answers, SlurmError> {
+        let run = |program: &str, words: &[&str]| run(program, words, limits);
+        let mut answers = Answers {
+            read_at: seconds_since_1970(),
+            ..Answers::default()
+        };
+        match self {
+            Self::Fields => read_jobs(&mut answers, &run)?,
+            Self::Json => answers.jobs = run("squeue", &["--json"])?,
+        }
+        Ok(answers)
+    }
+
+    /// An earlier snapshot with the jobs of now, by [`SlurmSource::answers_about_jobs`].
+    ///
+    /// # Errors
+    /// As [`SlurmSnapshot::from_fields`].
+    pub fn parse_jobs(
+        self,
+        answers: &Answers,
+        earlier: &SlurmSnapshot,
+    ) -> Result<SlurmSnapshot, SlurmError> {
+        let mut lists = NodeLists::default();
+        let jobs = match self {
+            Self::Fields => fields::jobs(answers, &mut lists)?,
+            Self::Json => json::jobs(answers, &mut lists)?,
+        };
+        Ok(SlurmSnapshot {
+            jobs,
+            ..earlier.clone()
+        })
     }
 
     /// The output of Slurm's programs as they are run for a snapshot.
@@ -73,14 +121,17 @@ impl SlurmSource {
     /// When one of them cannot be run, fails, or needs more time or bytes than the limits allow.
     pub fn answers(self, limits: &SnapshotLimits) -> Result<Answers, SlurmError> {
         let run = |program: &str, words: &[&str]| run(program, words, limits);
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let mut answers = Answers {
-            read_at: since.map(|since| since.as_secs()).unwrap_or_default(),
+            read_at: seconds_since_1970(),
             config: run("scontrol", &["show", "config"])?,
             ..Answers::default()
         };
         match self {
-            Self::Fields => read_fields(&mut answers, &run)?,
+            Self::Fields => {
+                read_jobs(&mut answers, &run)?;
+                let format = fields::node_format();
+                answers.nodes = run("sinfo", &["-h", "-a", "-N", "-O", &format])?;
+            }
             Self::Json => {
                 answers.jobs = run("squeue", &["--json"])?;
                 let version = scontrol::settings(&answers)?.version;
@@ -103,8 +154,13 @@ impl SlurmSource {
     }
 }
 
-/// Reads jobs and nodes by columns, and jobs with a value that was cut again.
-fn read_fields(
+fn seconds_since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map(|since| since.as_secs()).unwrap_or_default()
+}
+
+/// Reads jobs by columns, and jobs with a value that was cut again.
+fn read_jobs(
     answers: &mut Answers,
     run: &impl Fn(&str, &[&str]) -> Result<Vec<u8>, SlurmError>,
 ) -> Result<(), SlurmError> {
@@ -122,8 +178,6 @@ fn read_fields(
     };
     answers.jobs = jobs(false, &[])?;
     answers.excluded = excluded(false, &[])?;
-    let format = fields::node_format();
-    answers.nodes = run("sinfo", &["-h", "-a", "-N", "-O", &format])?;
     let cut: BTreeSet<u32> = fields::cut_jobs(answers)?;
     let cut: Vec<String> = cut.iter().take(MAX_WIDE_JOBS).map(u32::to_string).collect();
     if !cut.is_empty() {

@@ -1,0 +1,218 @@
+//! Slurm's state, as a thread of its own reads it: on request, and now and then. Nothing else of the controller reads Slurm's queue or nodes.
+//! docs/internals/site.md, "What the controller knows of Slurm".
+
+use super::ControllerInput;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_proto::site::SlurmInfo;
+use tarn_slurm::{SlurmError, SlurmSnapshot, SlurmSource, SnapshotLimits};
+
+/// Between the beginnings of two readings on request.
+const ON_REQUEST: Duration = Duration::from_millis(200);
+/// Between two readings of everything while a job of tarn's waits, and while none does.
+const WAITED_FOR: Duration = Duration::from_secs(5);
+const UNUSED: Duration = Duration::from_secs(30);
+/// After a reading that has failed.
+const RETRY: Duration = Duration::from_secs(1);
+/// Nothing is decided on a reading that is older.
+const MAX_AGE: Duration = Duration::from_secs(60);
+
+/// Slurm's state as it was read.
+#[derive(Debug)]
+pub(super) struct SlurmReading {
+    pub(super) snapshot: SlurmSnapshot,
+    source: SlurmSource,
+    /// When the reading of everything began, and that of the jobs: by a clock that does not jump.
+    began: Instant,
+    pub(super) jobs_began: Instant,
+    /// What the last reading of everything took.
+    took: Duration,
+    bytes: u64,
+}
+
+impl SlurmReading {
+    fn is_usable(&self) -> bool {
+        self.began.elapsed() <= MAX_AGE && self.jobs_began.elapsed() <= MAX_AGE
+    }
+}
+
+#[derive(Default)]
+struct ReaderState {
+    /// Something waits for a reading that begins from now on.
+    is_requested: bool,
+    /// A job of tarn's waits in Slurm's queue, or for its stage.
+    is_waited_for: bool,
+    newest: Option<Arc<SlurmReading>>,
+    /// The last reading has failed: when it began, and why.
+    failure: Option<(Instant, String)>,
+    /// When a reading began last.
+    last: Option<Instant>,
+}
+
+/// Reads Slurm's state. There is never more than one reading at a time.
+#[derive(Clone, Default)]
+pub(super) struct SlurmReader(Arc<(Mutex<ReaderState>, Condvar)>);
+
+impl SlurmReader {
+    /// Begins to read; each reading, and each failure of one, is an input of the controller.
+    pub(super) fn start(inputs: Sender<ControllerInput>) -> Self {
+        let reader = Self::default();
+        let thread = std::thread::Builder::new().name("slurm".into());
+        let own = reader.clone();
+        if let Err(e) = thread.spawn(move || own.read_on(&inputs)) {
+            tracing::error!("Slurm's state is not known: no thread: {e}");
+        }
+        reader
+    }
+
+    fn state(&self) -> MutexGuard<'_, ReaderState> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a reading that begins after this call.
+    pub(super) fn request(&self) {
+        self.state().is_requested = true;
+        self.0.1.notify_all();
+    }
+
+    /// Whether a job of tarn's waits.
+    pub(super) fn set_waited_for(&self, is_waited_for: bool) {
+        let mut state = self.state();
+        if state.is_waited_for != is_waited_for {
+            state.is_waited_for = is_waited_for;
+            self.0.1.notify_all();
+        }
+    }
+
+    /// The newest reading, unless it is too old to decide anything on it.
+    pub(super) fn newest(&self) -> Option<Arc<SlurmReading>> {
+        let newest = self.state().newest.clone();
+        newest.filter(|reading| reading.is_usable())
+    }
+
+    /// The readings, for people.
+    pub(super) fn info(&self) -> SlurmInfo {
+        let state = self.state();
+        let failure = state.failure.as_ref().map(|(_, why)| why.clone());
+        let Some(reading) = &state.newest else {
+            return SlurmInfo {
+                failure: failure.or(Some("it was not read yet".into())),
+                ..SlurmInfo::default()
+            };
+        };
+        let jobs = reading.snapshot.jobs.values();
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let nodes = reading.snapshot.nodes.values();
+        SlurmInfo {
+            version: reading.snapshot.settings.version.clone(),
+            source: match reading.source {
+                SlurmSource::Fields => "fields".into(),
+                SlurmSource::Json => "JSON".into(),
+            },
+            nodes: count(reading.snapshot.nodes.len()),
+            usable: count(nodes.filter(|node| node.state.is_usable()).count()),
+            jobs: count(jobs.len()),
+            with_data: count(jobs.filter(|job| job.has_burst_buffer).count()),
+            age: nanos(reading.jobs_began.elapsed()),
+            took: nanos(reading.took),
+            bytes: reading.bytes,
+            failure,
+        }
+    }
+
+    fn read_on(&self, inputs: &Sender<ControllerInput>) {
+        let mut source = None;
+        loop {
+            let earlier = self.wait_until_due();
+            let began = Instant::now();
+            let read = read(&mut source, earlier.as_deref(), began);
+            let mut state = self.state();
+            match read {
+                Ok(reading) => {
+                    if state.failure.take().is_some() {
+                        tracing::info!("Slurm's state is read again");
+                    }
+                    state.newest = Some(Arc::new(reading));
+                }
+                Err(e) => {
+                    if state.failure.is_none() {
+                        tracing::warn!("Slurm's state cannot be read: {e}");
+                    }
+                    state.failure = Some((began, e.to_string()));
+                }
+            }
+            drop(state);
+            if inputs.send(ControllerInput::Read).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the next reading; the newest one, if that of jobs is enough.
+    fn wait_until_due(&self) -> Option<Arc<SlurmReading>> {
+        let mut state = self.state();
+        loop {
+            let interval = if state.is_waited_for {
+                WAITED_FOR
+            } else {
+                UNUSED
+            };
+            let pause = match state.last {
+                None => Duration::ZERO,
+                Some(last) if state.failure.is_some() => {
+                    let is_urgent = state.is_requested || state.is_waited_for;
+                    let pause = if is_urgent { RETRY } else { WAITED_FOR };
+                    pause.saturating_sub(last.elapsed())
+                }
+                Some(last) if state.is_requested => ON_REQUEST.saturating_sub(last.elapsed()),
+                Some(last) => {
+                    let whole = state.newest.as_ref().map_or(last, |newest| newest.began);
+                    interval.saturating_sub(whole.elapsed())
+                }
+            };
+            if pause.is_zero() {
+                state.is_requested = false;
+                state.last = Some(Instant::now());
+                let is_recent = |reading: &&Arc<SlurmReading>| reading.began.elapsed() < interval;
+                return state.newest.as_ref().filter(is_recent).cloned();
+            }
+            let waited = self.0.1.wait_timeout(state, pause);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Reads the jobs if everything else was read lately, else all. The first reading decides the source.
+fn read(
+    source: &mut Option<SlurmSource>,
+    earlier: Option<&SlurmReading>,
+    began: Instant,
+) -> Result<SlurmReading, SlurmError> {
+    let limits = SnapshotLimits::default();
+    if let Some(earlier) = earlier {
+        let answers = earlier.source.answers_about_jobs(&limits)?;
+        return Ok(SlurmReading {
+            snapshot: earlier.source.parse_jobs(&answers, &earlier.snapshot)?,
+            jobs_began: began,
+            ..*earlier
+        });
+    }
+    let (chosen, snapshot, bytes) = match *source {
+        Some(source) => {
+            let (snapshot, bytes) = source.read(&limits)?;
+            (source, snapshot, bytes)
+        }
+        None => SlurmSource::choose(&limits)?,
+    };
+    *source = Some(chosen);
+    Ok(SlurmReading {
+        snapshot,
+        source: chosen,
+        began,
+        jobs_began: began,
+        took: began.elapsed(),
+        bytes,
+    })
+}
