@@ -22,6 +22,7 @@ mod moves;
 mod node;
 mod partitions;
 mod placement;
+mod planning;
 mod relief;
 mod reported;
 mod requests;
@@ -37,6 +38,7 @@ mod verify;
 mod views;
 
 pub use event::{Config, SiteRequest, SiteServiceAction, SiteServiceEvent, Token};
+pub use planning::{PlanningJob, PlanningKey, PlanningNode, PlanningVersion, PlanningView};
 pub use state::Site;
 
 use tarn_types::units::Time;

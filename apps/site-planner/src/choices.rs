@@ -1,0 +1,140 @@
+//! The nodes that a waiting job may have: its partitions, features, required and excluded nodes, other generic
+//! resources, and reservations.
+
+use crate::features::FeatureExpression;
+use crate::gres;
+use crate::topology::Topology;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tarn_slurm::{NodeNames, SlurmJob, SlurmNode, SlurmReservation, SlurmSnapshot};
+use tarn_types::id::NodeId;
+use tarn_types::site::NodeMask;
+
+/// What the nodes of a job follow from.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct ChoiceKey {
+    partitions: Vec<String>,
+    features: String,
+    excluded: NodeNames,
+    required: NodeNames,
+    reservation: String,
+    gres: String,
+    /// The reservations of others that begin before the job would end.
+    blocking: Vec<String>,
+}
+
+/// The nodes of each kind of request, found once for a snapshot.
+pub(crate) struct NodeChoices<'a> {
+    snapshot: &'a SlurmSnapshot,
+    topology: &'a Topology,
+    /// Seconds since 1970.
+    now: u64,
+    known: BTreeMap<ChoiceKey, Result<Option<Arc<NodeMask>>, String>>,
+}
+
+impl<'a> NodeChoices<'a> {
+    pub(crate) fn new(snapshot: &'a SlurmSnapshot, topology: &'a Topology, now: u64) -> Self {
+        Self {
+            snapshot,
+            topology,
+            now,
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// The nodes that a job may have, `None` for all; or why it has none.
+    pub(crate) fn of(
+        &mut self,
+        job: &SlurmJob,
+        nodes: u32,
+        limit: u64,
+    ) -> Result<Option<Arc<NodeMask>>, String> {
+        // A job that must have fewer nodes than it asks for is free in the choice of the others.
+        let required = match job.required.len() == nodes as usize {
+            true => job.required.clone(),
+            false => NodeNames::default(),
+        };
+        let end = self.now.saturating_add(limit);
+        let blocks = |r: &&SlurmReservation| {
+            let has_begun = r.is_active || r.start.is_some_and(|at| at < end);
+            let is_over = r.end.is_some_and(|at| at <= self.now);
+            r.name != job.reservation && has_begun && !is_over
+        };
+        let reservations = self.snapshot.reservations.values();
+        let key = ChoiceKey {
+            partitions: job.partitions.clone(),
+            features: job.features.clone(),
+            excluded: job.excluded.clone(),
+            required,
+            reservation: job.reservation.clone(),
+            gres: job.tres_per_node.clone(),
+            blocking: reservations.filter(blocks).map(|r| r.name.clone()).collect(),
+        };
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
+        let found = self.find(&key);
+        self.known.insert(key, found.clone());
+        found
+    }
+
+    fn find(&self, key: &ChoiceKey) -> Result<Option<Arc<NodeMask>>, String> {
+        let features = match &key.features[..] {
+            "" => None,
+            text => {
+                let parsed = FeatureExpression::parse(text);
+                let why = || format!("tarn does not read its constraint `{text}`");
+                Some(parsed.ok_or_else(why)?)
+            }
+        };
+        let wanted: Vec<(&str, u64)> = gres::resources(&key.gres)
+            .filter(|(name, _)| *name != "gpu")
+            .collect();
+        let fits = |node: &SlurmNode| {
+            let active: BTreeSet<&str> = node.active_features.iter().map(|f| &f[..]).collect();
+            let has = |(name, count): &(&str, u64)| gres::count(&node.gres, name) >= *count;
+            features.as_ref().is_none_or(|f| f.holds(&active)) && wanted.iter().all(has)
+        };
+        let is_free_of_conditions = features.is_none() && wanted.is_empty();
+        let reserved = self.reserved(key);
+        let own = self.snapshot.reservations.get(&key.reservation);
+        let own = own.map(|r| self.numbers(&r.nodes));
+        let excluded = self.numbers(&key.excluded);
+        let required = self.numbers(&key.required);
+        let mut chosen: BTreeSet<NodeId> = BTreeSet::new();
+        for partition in &key.partitions {
+            let nodes = self.snapshot.partitions.get(partition).map(|p| &p.nodes);
+            for name in nodes.into_iter().flat_map(|names| names.iter()) {
+                let Some(number) = self.topology.number(name) else {
+                    continue;
+                };
+                let node = self.snapshot.nodes.get(name);
+                let is_possible = own.as_ref().is_none_or(|own| own.contains(&number))
+                    && (required.is_empty() || required.contains(&number))
+                    && !excluded.contains(&number)
+                    && !reserved.contains(&number)
+                    && (is_free_of_conditions || node.is_some_and(fits));
+                if is_possible {
+                    chosen.insert(number);
+                }
+            }
+        }
+        match chosen.len() {
+            0 => Err("no node is left by its partition, constraint, exclusions and reservations".to_owned()),
+            all if all == self.topology.len() => Ok(None),
+            _ => Ok(Some(Arc::new(chosen.into_iter().collect()))),
+        }
+    }
+
+    /// The nodes of the reservations that block.
+    fn reserved(&self, key: &ChoiceKey) -> BTreeSet<NodeId> {
+        let names = key.blocking.iter();
+        let reservations = names.filter_map(|name| self.snapshot.reservations.get(name));
+        let nodes = reservations.flat_map(|r| self.topology.known(&r.nodes));
+        nodes.collect()
+    }
+
+    fn numbers(&self, names: &NodeNames) -> BTreeSet<NodeId> {
+        self.topology.known(names).into_iter().collect()
+    }
+}

@@ -1,0 +1,166 @@
+//! The nodes of a cluster as a [`Machine`]: an island is a set of nodes that are equal in processors, memory, GPUs,
+//! partitions and the size of tarn's stores.
+
+use crate::gres::gpus_of;
+use crate::rates::SiteRates;
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_site::PlanningView;
+use tarn_slurm::{NodeNames, SlurmNode, SlurmSnapshot};
+use tarn_types::id::NodeId;
+use tarn_types::site::{
+    Island, Machine, Mode, NodeKind, NodePowerModel, Rates, Store, TierKind,
+};
+
+/// Kinds of nodes; those beyond, of the rarest kinds, get no plan. The number of an island has 16 bits.
+const MAX_ISLANDS: usize = 4_096;
+/// Streams of the external store that are under way at once.
+const STREAMS: u32 = 16;
+
+/// What makes nodes equal.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NodeShape {
+    pub(crate) cores: u32,
+    pub(crate) memory: u64,
+    pub(crate) gpus: u32,
+    /// Bytes of tarn's stores.
+    space: u64,
+    partitions: BTreeSet<String>,
+}
+
+/// The nodes by number, and the machine that they make.
+#[derive(Debug, Default)]
+pub(crate) struct Topology {
+    names: Vec<String>,
+    numbers: BTreeMap<String, NodeId>,
+    /// The shape of each island, and its first node.
+    islands: Vec<(NodeShape, u32)>,
+}
+
+impl Topology {
+    pub(crate) fn of(snapshot: &SlurmSnapshot, view: &PlanningView) -> Self {
+        let mut alike: BTreeMap<NodeShape, Vec<&str>> = BTreeMap::new();
+        for (name, node) in &snapshot.nodes {
+            let space = view.nodes.get(name).map_or(0, |n| n.capacity);
+            alike.entry(shape(node, space)).or_default().push(name);
+        }
+        let mut kinds: Vec<(NodeShape, Vec<&str>)> = alike.into_iter().collect();
+        if kinds.len() > MAX_ISLANDS {
+            kinds.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
+            kinds.truncate(MAX_ISLANDS);
+        }
+        let mut this = Self::default();
+        for (shape, names) in kinds {
+            this.islands.push((shape, this.names.len() as u32));
+            for name in names {
+                let number = NodeId(this.names.len() as u32);
+                this.names.push(name.to_owned());
+                this.numbers.insert(name.to_owned(), number);
+            }
+        }
+        this
+    }
+
+    /// Whether the nodes and their kinds are the same.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        self.islands == other.islands && self.names == other.names
+    }
+
+    pub(crate) fn machine(&self, rates: &SiteRates) -> Machine {
+        let ends = self.islands.iter().skip(1).map(|(_, first)| *first);
+        let ends = ends.chain([self.names.len() as u32]);
+        let islands = self.islands.iter().zip(ends).enumerate();
+        let islands = islands.map(|(number, ((shape, first), end))| Island {
+            name: format!("i{number}"),
+            nodes: end - first,
+            kind: kind(shape, rates),
+        });
+        Machine {
+            name: "slurm".to_owned(),
+            islands: islands.collect(),
+            store: Store {
+                rates: Rates::default(),
+                client: rates.external,
+                saturates: STREAMS,
+            },
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(crate) fn name(&self, node: NodeId) -> &str {
+        self.names.get(node.at()).map_or("", |name| name)
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Option<NodeId> {
+        self.numbers.get(name).copied()
+    }
+
+    /// The nodes of a list that the machine has, in its order, each once.
+    pub(crate) fn known(&self, names: &NodeNames) -> Vec<NodeId> {
+        let mut seen = BTreeSet::new();
+        let numbers = names.iter().filter_map(|name| self.number(name));
+        numbers.filter(|node| seen.insert(*node)).collect()
+    }
+
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (&str, NodeId)> {
+        let names = self.names.iter();
+        names.zip(0u32..).map(|(name, n)| (&name[..], NodeId(n)))
+    }
+
+    fn island_of(&self, node: NodeId) -> usize {
+        let behind = self.islands.partition_point(|(_, first)| *first <= node.0);
+        behind.saturating_sub(1)
+    }
+
+    pub(crate) fn shape_of(&self, node: NodeId) -> Option<&NodeShape> {
+        let island = self.islands.get(self.island_of(node));
+        island.map(|(shape, _)| shape)
+    }
+
+    /// The shapes of all islands.
+    pub(crate) fn shapes(&self) -> impl Iterator<Item = &NodeShape> {
+        self.islands.iter().map(|(shape, _)| shape)
+    }
+
+    /// Nodes by the island that they are in, in their order.
+    pub(crate) fn by_island(&self, nodes: &[NodeId]) -> Vec<Vec<NodeId>> {
+        let mut islands: BTreeMap<usize, Vec<NodeId>> = BTreeMap::new();
+        for node in nodes {
+            islands.entry(self.island_of(*node)).or_default().push(*node);
+        }
+        islands.into_values().collect()
+    }
+}
+
+fn shape(node: &SlurmNode, space: u64) -> NodeShape {
+    NodeShape {
+        cores: node.cpus,
+        memory: node.memory,
+        gpus: gpus_of(&node.gres),
+        space,
+        partitions: node.partitions.clone(),
+    }
+}
+
+fn kind(shape: &NodeShape, rates: &SiteRates) -> NodeKind {
+    let tier = TierKind {
+        name: "tarn".to_owned(),
+        capacity: shape.space,
+        rates: rates.tier,
+        app_direct: false,
+    };
+    NodeKind {
+        sockets: 1,
+        cores: shape.cores,
+        memory: shape.memory,
+        gpus: shape.gpus,
+        tiers: if shape.space > 0 { vec![tier] } else { Vec::new() },
+        link: rates.link,
+        mode: Mode::OneLevel,
+        mode_change: None,
+        power: NodePowerModel::default(),
+        temperature: 0.0,
+    }
+}

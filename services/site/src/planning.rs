@@ -1,0 +1,179 @@
+//! The state as a planner of jobs needs it: which jobs read and make which data, and which nodes store it.
+
+use crate::model::catalog::{VersionKey, VersionRecord, VersionState, stored_size};
+use crate::model::job::{SiteJob, SiteJobPhase};
+use crate::state::Site;
+use std::collections::BTreeMap;
+use tarn_proto::site::{Owner, Part, SlurmJobId};
+use tarn_types::units::Time;
+
+/// The jobs that have not ended, their data, and the nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlanningView {
+    /// The nodes, by name.
+    pub nodes: BTreeMap<String, PlanningNode>,
+    /// The jobs with data lines that have not ended, by number.
+    pub jobs: BTreeMap<SlurmJobId, PlanningJob>,
+    /// The versions that these jobs read or make.
+    pub versions: BTreeMap<PlanningKey, PlanningVersion>,
+}
+
+/// A node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PlanningNode {
+    /// Whether it takes orders.
+    pub is_up: bool,
+    /// Bytes of its stores.
+    pub capacity: u64,
+    /// Bytes there that are of no version in the view: data that is kept for later jobs.
+    pub others: u64,
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanningJob {
+    /// The workflow that it is a part of.
+    pub workflow: (Owner, String),
+    /// When the first job of that workflow came that is still known.
+    pub arrived: Time,
+    /// The versions that it reads, and whether only its first node does.
+    pub reads: Vec<(PlanningKey, bool)>,
+    /// The versions that it makes.
+    pub makes: Vec<PlanningKey>,
+    /// Whether its outputs were published, or are about to be.
+    pub is_well: bool,
+}
+
+/// The name of a version: owner, workflow, dataset, number.
+pub type PlanningKey = (Owner, String, String, u32);
+
+/// A version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanningVersion {
+    /// Bytes, as far as they are known: of a version that is not made, its declared size.
+    pub bytes: u64,
+    /// Whether it can be read outside: it is a source.
+    pub is_outside: bool,
+    /// Whether it is there, or is being published.
+    pub is_made: bool,
+    /// Of each of its parts, in order, the nodes that have it.
+    pub parts: Vec<Vec<String>>,
+}
+
+impl Site {
+    /// The state for a planner of jobs.
+    pub fn planning(&self) -> PlanningView {
+        let live = || {
+            let jobs = self.jobs.iter();
+            jobs.filter(|(_, job)| job.phase != SiteJobPhase::Ended)
+        };
+        let mut arrivals: BTreeMap<(Owner, &str), Time> = BTreeMap::new();
+        for job in self.jobs.values() {
+            let came = job.history.first().map_or(job.changed, |(at, _)| *at);
+            let first = arrivals.entry((job.owner, &job.workflow)).or_insert(came);
+            *first = came.min(*first);
+        }
+        let mut view = PlanningView::default();
+        // With the bytes that jobs declare for them.
+        let mut used: BTreeMap<&VersionKey, u64> = BTreeMap::new();
+        for (id, job) in live() {
+            let reads = job.reads.iter();
+            let reads = reads.map(|r| (named(&r.version), r.on_first)).collect();
+            let makes = job.makes.iter().map(|m| named(&m.version)).collect();
+            let reads_sizes = job.reads.iter().map(|r| (&r.version, r.size));
+            let makes_sizes = job.makes.iter().map(|m| (&m.version, m.size));
+            for (version, size) in reads_sizes.chain(makes_sizes) {
+                let declared = used.entry(version).or_default();
+                *declared = size.max(*declared);
+            }
+            let has_ended = job.phase > SiteJobPhase::Running;
+            view.jobs.insert(
+                *id,
+                PlanningJob {
+                    workflow: (job.owner, job.workflow.clone()),
+                    arrived: arrivals.get(&(job.owner, &job.workflow[..])).copied().unwrap_or(0),
+                    reads,
+                    makes,
+                    is_well: has_ended && job.is_well,
+                },
+            );
+        }
+        let mut holders = self.holders_of(&used);
+        for (version, declared) in &used {
+            if let Some(record) = self.catalog.version(version) {
+                let planned = self.planned_version((version, *declared), record, &mut holders);
+                view.versions.insert(named(version), planned);
+            }
+        }
+        for (name, node) in &self.nodes {
+            let others = node.parts.iter();
+            let others = others.filter(|(part, _)| !used.contains_key(&VersionKey::of(part)));
+            let planned = PlanningNode {
+                is_up: node.is_up,
+                capacity: node.capacity(),
+                others: others.map(|(_, bytes)| *bytes).fold(0, u64::saturating_add),
+            };
+            view.nodes.insert(name.clone(), planned);
+        }
+        view
+    }
+
+    /// The nodes that have parts of these versions, by part.
+    fn holders_of(&self, used: &BTreeMap<&VersionKey, u64>) -> BTreeMap<Part, Vec<String>> {
+        let mut holders: BTreeMap<Part, Vec<String>> = BTreeMap::new();
+        for (name, node) in self.nodes.iter().filter(|(_, node)| node.is_up) {
+            for part in node.parts.keys() {
+                if used.contains_key(&VersionKey::of(part)) && node.has(part) {
+                    holders.entry(part.clone()).or_default().push(name.clone());
+                }
+            }
+        }
+        holders
+    }
+
+    fn planned_version(
+        &self,
+        (key, declared): (&VersionKey, u64),
+        record: &VersionRecord,
+        holders: &mut BTreeMap<Part, Vec<String>>,
+    ) -> PlanningVersion {
+        let maker = record.maker.and_then(|id| self.jobs.get(&id));
+        let made_as = maker.and_then(|m| m.makes.iter().find(|made| made.version == *key));
+        let known: u64 = record.parts.values().map(stored_size).sum();
+        let publishes = |m: &&SiteJob| m.phase == SiteJobPhase::Publishing && m.is_well;
+        let published = maker.filter(publishes).zip(made_as);
+        let mut parts: Vec<Vec<String>> = Vec::new();
+        for part in record.parts.keys() {
+            parts.push(holders.remove(&key.part(*part)).unwrap_or_default());
+        }
+        if parts.is_empty()
+            && let Some((maker, makes)) = published
+        {
+            parts = maker
+                .writers(makes)
+                .iter()
+                .map(|n| vec![n.clone()])
+                .collect();
+        }
+        PlanningVersion {
+            bytes: if record.parts.is_empty() {
+                declared
+            } else {
+                known
+            },
+            is_outside: record.source.is_some(),
+            is_made: record.state == VersionState::There || published.is_some(),
+            parts,
+        }
+    }
+}
+
+fn named(key: &VersionKey) -> PlanningKey {
+    let VersionKey {
+        owner,
+        workflow,
+        dataset,
+        version,
+    } = key.clone();
+    (owner, workflow, dataset, version)
+}
