@@ -68,7 +68,10 @@ impl<'a> NodeChoices<'a> {
             required,
             reservation: job.reservation.clone(),
             gres: job.tres_per_node.clone(),
-            blocking: reservations.filter(blocks).map(|r| r.name.clone()).collect(),
+            blocking: reservations
+                .filter(blocks)
+                .map(|r| r.name.clone())
+                .collect(),
         };
         if let Some(known) = self.known.get(&key) {
             return known.clone();
@@ -120,7 +123,10 @@ impl<'a> NodeChoices<'a> {
             }
         }
         match chosen.len() {
-            0 => Err("no node is left by its partition, constraint, exclusions and reservations".to_owned()),
+            0 => Err(
+                "no node is left by its partition, constraint, exclusions and reservations"
+                    .to_owned(),
+            ),
             all if all == self.topology.len() => Ok(None),
             _ => Ok(Some(Arc::new(chosen.into_iter().collect()))),
         }

@@ -3,7 +3,7 @@
 use crate::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tarn_engine::Planner;
+use tarn_engine::plan::Planner;
 use tarn_proto::site::Owner;
 use tarn_site::{PlanningJob, PlanningKey, PlanningVersion, PlanningView};
 use tarn_types::id::NodeId;
@@ -66,7 +66,11 @@ impl DataTable {
             spec.reads.push(Input {
                 item: number(key),
                 // The first node alone reads as many bytes as all together.
-                spread: if on_first { Spread::Share } else { Spread::Whole },
+                spread: if on_first {
+                    Spread::Share
+                } else {
+                    Spread::Whole
+                },
             });
         }
         let makes: BTreeSet<&PlanningKey> = job.makes.iter().collect();
@@ -90,7 +94,13 @@ impl DataTable {
         self.items.retain(|key, item| {
             let version = view.versions.get(key);
             let there = version.map_or_else(Vec::new, |v| layouts(v, topology));
-            difference(*item, version.map_or(0, |v| v.bytes), &there, planner, events);
+            difference(
+                *item,
+                version.map_or(0, |v| v.bytes),
+                &there,
+                planner,
+                events,
+            );
             version.is_some()
         });
     }
@@ -115,7 +125,10 @@ fn difference(
         }
     }
     for (nodes, spread) in known {
-        if !there.iter().any(|(n, s)| n[..] == nodes[..] && *s == spread) {
+        if !there
+            .iter()
+            .any(|(n, s)| n[..] == nodes[..] && *s == spread)
+        {
             events.push(SiteEvent::Gone {
                 item,
                 nodes: nodes.clone(),
@@ -142,7 +155,10 @@ fn layouts(version: &PlanningVersion, topology: &Topology) -> Vec<ItemNodes> {
     let whole: BTreeSet<NodeId> = first.iter().filter(has_all).copied().collect();
     if !whole.is_empty() {
         // On one node there is one way to store it.
-        return whole.into_iter().map(|n| (vec![n], Spread::Share)).collect();
+        return whole
+            .into_iter()
+            .map(|n| (vec![n], Spread::Share))
+            .collect();
     }
     let shares: Option<Vec<NodeId>> = parts.iter().map(|part| part.first().copied()).collect();
     let shares = shares.filter(|nodes| nodes.iter().collect::<BTreeSet<_>>().len() == nodes.len());

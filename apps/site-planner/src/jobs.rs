@@ -1,5 +1,6 @@
 //! Slurm's jobs as the planner knows them. Slurm's numbers reach 67 million; the planner's are positions in a table.
 
+use crate::runtimes::JobKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tarn_types::id::NodeId;
@@ -12,6 +13,7 @@ pub(crate) struct KnownJob {
     /// Its numbers: one, or of a job on nodes of several islands one for each.
     pub(crate) ids: Vec<JobId>,
     pub(crate) spec: Arc<Job>,
+    pub(crate) kind: JobKind,
     pub(crate) stage: KnownStage,
 }
 

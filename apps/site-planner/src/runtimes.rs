@@ -103,7 +103,11 @@ mod tests {
         }
         assert_eq!(runs.expected(&kind(1), 600), 20);
         assert_eq!(runs.expected(&kind(1), 15), 15, "at most its limit");
-        assert_eq!(runs.expected(&kind(2), 600), 300, "another user's do not count");
+        assert_eq!(
+            runs.expected(&kind(2), 600),
+            300,
+            "another user's do not count"
+        );
         for _ in 0..MAX_RUNS {
             runs.note(kind(1), 50);
         }

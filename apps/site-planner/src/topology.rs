@@ -8,7 +8,7 @@ use tarn_site::PlanningView;
 use tarn_slurm::{NodeNames, SlurmNode, SlurmSnapshot};
 use tarn_types::id::NodeId;
 use tarn_types::site::{
-    Island, Machine, Mode, NodeKind, NodePowerModel, Rates, Store, TierKind,
+    Island, Machine, Mode, NodeKind, NodePowerModel, NodeShare, Rates, Store, TierKind,
 };
 
 /// Kinds of nodes; those beyond, of the rarest kinds, get no plan. The number of an island has 16 bits.
@@ -119,6 +119,16 @@ impl Topology {
         island.map(|(shape, _)| shape)
     }
 
+    /// A share that fits on these nodes, which are alike.
+    pub(crate) fn share_on(&self, share: NodeShare, nodes: &[NodeId]) -> NodeShare {
+        let shape = nodes.first().and_then(|n| self.shape_of(*n));
+        shape.map_or(share, |shape| NodeShare {
+            cores: share.cores.min(shape.cores),
+            memory: share.memory.min(shape.memory),
+            gpus: share.gpus.min(shape.gpus),
+        })
+    }
+
     /// The shapes of all islands.
     pub(crate) fn shapes(&self) -> impl Iterator<Item = &NodeShape> {
         self.islands.iter().map(|(shape, _)| shape)
@@ -128,7 +138,10 @@ impl Topology {
     pub(crate) fn by_island(&self, nodes: &[NodeId]) -> Vec<Vec<NodeId>> {
         let mut islands: BTreeMap<usize, Vec<NodeId>> = BTreeMap::new();
         for node in nodes {
-            islands.entry(self.island_of(*node)).or_default().push(*node);
+            islands
+                .entry(self.island_of(*node))
+                .or_default()
+                .push(*node);
         }
         islands.into_values().collect()
     }
@@ -156,7 +169,11 @@ fn kind(shape: &NodeShape, rates: &SiteRates) -> NodeKind {
         cores: shape.cores,
         memory: shape.memory,
         gpus: shape.gpus,
-        tiers: if shape.space > 0 { vec![tier] } else { Vec::new() },
+        tiers: if shape.space > 0 {
+            vec![tier]
+        } else {
+            Vec::new()
+        },
         link: rates.link,
         mode: Mode::OneLevel,
         mode_change: None,

@@ -47,9 +47,9 @@ pub(crate) enum WantedStage {
 
 /// The jobs of a snapshot.
 pub(crate) fn wanted<'a>(
-    snapshot: &'a SlurmSnapshot,
+    snapshot: &SlurmSnapshot,
     view: &'a PlanningView,
-    topology: &'a Topology,
+    topology: &Topology,
     runs: &RunTimes,
 ) -> BTreeMap<u32, WantedJob<'a>> {
     let mut reader = JobReader {
@@ -67,15 +67,15 @@ pub(crate) fn wanted<'a>(
     jobs
 }
 
-struct JobReader<'a, 'b> {
+struct JobReader<'a> {
     snapshot: &'a SlurmSnapshot,
     topology: &'a Topology,
-    runs: &'b RunTimes,
+    runs: &'a RunTimes,
     choices: NodeChoices<'a>,
 }
 
-impl<'a> JobReader<'a, '_> {
-    fn read(&mut self, job: &SlurmJob, data: Option<&'a PlanningJob>) -> Option<WantedJob<'a>> {
+impl JobReader<'_> {
+    fn read<'v>(&mut self, job: &SlurmJob, data: Option<&'v PlanningJob>) -> Option<WantedJob<'v>> {
         let nodes = self.topology.known(&job.nodes);
         let mut stage = match &job.state {
             SlurmJobState::Configuring
@@ -91,12 +91,10 @@ impl<'a> JobReader<'a, '_> {
                     since: since.saturating_mul(SECOND),
                 }
             }
-            SlurmJobState::Pending => {
-                match why_not(job, self.snapshot, self.snapshot.read_at) {
-                    None => WantedStage::Waits,
-                    Some(why) => WantedStage::Excluded(why),
-                }
-            }
+            SlurmJobState::Pending => match why_not(job, self.snapshot, self.snapshot.read_at) {
+                None => WantedStage::Waits,
+                Some(why) => WantedStage::Excluded(why),
+            },
             SlurmJobState::Ended(_) | SlurmJobState::Other(_) => return None,
             SlurmJobState::Requeued
             | SlurmJobState::RequeueHold
@@ -130,7 +128,11 @@ impl<'a> JobReader<'a, '_> {
         let share = self.share(job, nodes);
         let in_partitions = job.partitions.iter();
         let longest = in_partitions.filter_map(|name| self.snapshot.partitions.get(name)?.max_time);
-        let limit = job.limit.or(longest.max()).unwrap_or(NO_LIMIT).clamp(1, NO_LIMIT);
+        let limit = job
+            .limit
+            .or(longest.max())
+            .unwrap_or(NO_LIMIT)
+            .clamp(1, NO_LIMIT);
         let nanos = |seconds: u64| -> Nanos { seconds.saturating_mul(SECOND) };
         let begin = job.eligible.filter(|at| *at > self.snapshot.read_at);
         Job {
@@ -164,8 +166,8 @@ impl<'a> JobReader<'a, '_> {
     fn share(&self, job: &SlurmJob, nodes: u32) -> NodeShare {
         let in_partitions = job.partitions.iter();
         let mut in_partitions = in_partitions.filter_map(|name| self.snapshot.partitions.get(name));
-        let is_whole = job.is_exclusive
-            || in_partitions.any(|p| p.oversubscribe.starts_with("EXCLUSIVE"));
+        let is_whole =
+            job.is_exclusive || in_partitions.any(|p| p.oversubscribe.starts_with("EXCLUSIVE"));
         if is_whole {
             return NodeShare {
                 cores: 0,
@@ -190,7 +192,9 @@ fn give_places(snapshot: &SlurmSnapshot, jobs: &mut BTreeMap<u32, WantedJob<'_>>
         let tiers = tiers.filter_map(|name| Some(snapshot.partitions.get(name)?.tier));
         tiers.max().unwrap_or(0)
     };
-    let waiting = jobs.iter().filter(|(_, job)| job.stage == WantedStage::Waits);
+    let waiting = jobs
+        .iter()
+        .filter(|(_, job)| job.stage == WantedStage::Waits);
     let mut order: Vec<(Reverse<u32>, Reverse<u32>, u32)> = waiting
         .filter_map(|(number, _)| snapshot.jobs.get(number))
         .map(|job| (Reverse(tier(job)), Reverse(job.priority), job.number))
@@ -207,7 +211,10 @@ fn give_places(snapshot: &SlurmSnapshot, jobs: &mut BTreeMap<u32, WantedJob<'_>>
         let Some(job) = jobs.get_mut(&number) else {
             continue;
         };
-        let submitted = job.spec.submitted.unwrap_or(snapshot.read_at.saturating_mul(SECOND));
+        let submitted = job
+            .spec
+            .submitted
+            .unwrap_or(snapshot.read_at.saturating_mul(SECOND));
         next = submitted.min(next.saturating_sub(1));
         job.spec.place = Some(next);
     }

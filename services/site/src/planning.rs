@@ -91,7 +91,10 @@ impl Site {
                 *id,
                 PlanningJob {
                     workflow: (job.owner, job.workflow.clone()),
-                    arrived: arrivals.get(&(job.owner, &job.workflow[..])).copied().unwrap_or(0),
+                    arrived: arrivals
+                        .get(&(job.owner, &job.workflow[..]))
+                        .copied()
+                        .unwrap_or(0),
                     reads,
                     makes,
                     is_well: has_ended && job.is_well,

@@ -6,10 +6,12 @@
 //! with the jobs). Above them the estimates: `routes` (the sources of inputs) and `forecast` (when nodes come free).
 //! Then the choices: `view` and `policy`, `site` (the view of a site), `promise` (the begin on which ordinary jobs
 //! rely). Then the life of a job: `life`, `leave` and `scripts`; its needs: `submit`, `space`, `moves` and `ahead`;
-//! `modes` (memory modes and sleep); `happen` (everything else that happens); `recount` (the accounts counted again).
+//! `modes` (memory modes and sleep); `happen` (everything else that happens); `recount` (the accounts counted again);
+//! `facts` (what a host may ask).
 
 mod ahead;
 mod energy;
+mod facts;
 mod forecast;
 mod happen;
 mod items;
@@ -84,7 +86,9 @@ impl Planner {
         self.state.now = self.state.now.max(now);
         self.state.deadline = None;
         let applied = events.iter().map(|event| self.state.apply(event));
-        let refused = applied.enumerate().filter_map(|(at, r)| Some((at, r.err()?)));
+        let refused = applied
+            .enumerate()
+            .filter_map(|(at, r)| Some((at, r.err()?)));
         let refused = refused.collect();
         self.decide(actions);
         refused

@@ -25,7 +25,7 @@ pub(crate) fn one_way(nodes: &[NodeId], spread: Spread) -> Spread {
 }
 
 /// A hold on a layout: given back once, and nothing where the layout is gone.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Pin {
     pub(crate) item: ItemId,
     pub(crate) layout: u64,
@@ -53,7 +53,7 @@ pub(crate) struct ItemLayout {
 }
 
 /// An item.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ItemState {
     pub(crate) item: Item,
     pub(crate) producer: Option<JobId>,
@@ -164,7 +164,7 @@ pub(crate) struct NewLayout<'a> {
 }
 
 /// All items that are not forgotten.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct SiteItems {
     slots: Vec<Option<Box<ItemState>>>,
     /// Layouts that there have been.

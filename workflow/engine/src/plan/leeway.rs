@@ -12,7 +12,7 @@ const SAVED: i128 = 16;
 /// By how much jobs may still be slowed down. Each job that ends earns the stated share of its run time, each that
 /// waited for nodes that slept pays what it waited, both in units of its own run time (as the bounded slow-down is): so
 /// all wakings together raise the mean bounded slow-down by no more than the stated share, and one waking.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Leeway {
     /// In millionths of a slow-down.
     balance: i128,

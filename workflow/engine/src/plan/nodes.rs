@@ -36,7 +36,7 @@ pub(crate) struct NodeOccupant {
 }
 
 /// One node.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PlannerNode {
     pub(crate) island: u16,
     pub(crate) mode: Mode,
@@ -59,7 +59,7 @@ pub(crate) struct PlannerNode {
 }
 
 /// When those on a node are expected to give their cores back.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct KnownEnds {
     /// Known at this time, after so many changes of the node.
     pub(crate) of: (Time, u64),
@@ -70,14 +70,14 @@ pub(crate) struct KnownEnds {
 }
 
 /// Nodes on which nothing is planned.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct UnplannedNodes {
     idle: NodeSet,
     partly: BTreeSet<(u32, NodeId)>,
 }
 
 /// Nodes of one island in one memory mode.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Class {
     /// Nodes that nobody uses.
     pub(crate) idle: NodeSet,
@@ -96,7 +96,7 @@ impl Class {
 }
 
 /// One island.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PlannerIsland {
     pub(crate) kind: NodeKind,
     pub(crate) nodes: u32,
@@ -108,7 +108,7 @@ pub(crate) struct PlannerIsland {
 pub(crate) type NodeReleaseTimes = Vec<(Time, u32)>;
 
 /// All nodes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PlannerNodes {
     pub(crate) all: Vec<PlannerNode>,
     pub(crate) islands: Vec<PlannerIsland>,

@@ -3,7 +3,7 @@
 use tarn_types::id::NodeId;
 
 /// A set of nodes.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct NodeSet {
     words: Vec<u64>,
     len: usize,

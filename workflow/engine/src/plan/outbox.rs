@@ -29,7 +29,7 @@ pub(crate) enum MovePurpose {
     Spare,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct MoveRecord {
     pub(crate) what: Move,
     pub(crate) purpose: MovePurpose,
@@ -56,7 +56,7 @@ impl MoveRecord {
 type MoveAdmissionRank = (Reverse<Urgency>, Reverse<u64>, MoveId);
 
 /// All moves that are not over.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Outbox {
     next: u64,
     orders: BTreeMap<MoveId, MoveRecord>,

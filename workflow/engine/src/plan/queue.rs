@@ -62,7 +62,7 @@ impl Fit {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct JobQueueBlock {
     jobs: Vec<QueuedJob>,
     /// The least of its whole-node jobs; `u32::MAX` without any.
@@ -111,7 +111,7 @@ impl JobQueueBlock {
 }
 
 /// The queue.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct PlannerJobQueue {
     blocks: Vec<JobQueueBlock>,
     len: usize,

@@ -9,7 +9,7 @@ use tarn_types::site::JobId;
 use tarn_types::units::Time;
 
 /// The promise to the first ordinary job that waits.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BackfillReservation {
     pub(crate) job: JobId,
     /// The earliest begin that it could rely on so far.
@@ -21,7 +21,7 @@ pub(crate) struct BackfillReservation {
 }
 
 /// The ordinary jobs that wait, and the promise to one of them.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct BackfillPromises {
     /// Those in the queue, in its order (with `data` and `energy`).
     ordinary: BTreeSet<(JobQueueKey, JobId)>,
@@ -74,7 +74,7 @@ pub(crate) struct FirstJobReservation {
 }
 
 /// Jobs that found no space for their data.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct SpaceClaims {
     /// All of them: tried again when something goes.
     lacking: BTreeSet<JobId>,
@@ -118,7 +118,7 @@ impl SpaceClaims {
 }
 
 /// Planned jobs by the time until which each waits for its node.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct PlanDeadlines(BTreeSet<(Time, JobId)>);
 
 impl PlanDeadlines {

@@ -37,7 +37,7 @@ pub(crate) enum PlannerJobStage {
 }
 
 /// A job.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PlannerJob {
     pub(crate) job: Arc<Job>,
     /// Place in the order of submission: by time, then by number.
@@ -94,7 +94,7 @@ pub(crate) struct PlannerJob {
 }
 
 /// A workflow.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct FlowState {
     /// When its first job was submitted.
     pub(crate) arrived: Time,
@@ -104,7 +104,7 @@ pub(crate) struct FlowState {
 }
 
 /// The state of a site.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PlannerState {
     pub(crate) now: Time,
     pub(crate) policy: Policy,

@@ -13,14 +13,14 @@ struct TimelineEntry {
     nodes: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct TimelineBlock {
     entries: Vec<TimelineEntry>,
     nodes: u64,
 }
 
 /// Ends in the order of time.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Timeline {
     blocks: Vec<TimelineBlock>,
 }

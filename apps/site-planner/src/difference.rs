@@ -1,0 +1,315 @@
+//! The events between what the planner knows and what a snapshot says: ends before begins.
+
+use crate::SNAPSHOTS_TO_BEGIN;
+use crate::data::DataTable;
+use crate::hosted::Wish;
+use crate::jobs::{JobTable, KnownJob, KnownStage};
+use crate::runtimes::RunTimes;
+use crate::topology::Topology;
+use crate::wanted::{WantedJob, WantedStage};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tarn_engine::plan::Planner;
+use tarn_site::PlanningView;
+use tarn_slurm::SlurmSnapshot;
+use tarn_types::id::NodeId;
+use tarn_types::site::{Item, ItemId, Job, JobId, SiteEvent};
+use tarn_types::units::{SECOND, Time};
+
+/// A job that began or ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobTransition {
+    /// Its number in Slurm.
+    pub job: u32,
+    /// When it began, by Slurm.
+    pub began: Time,
+    /// When it had ended; `None` of one that began.
+    pub ended: Option<Time>,
+}
+
+/// A difference in the making.
+pub(crate) struct Difference<'a> {
+    pub(crate) planner: &'a Planner,
+    pub(crate) topology: &'a Topology,
+    pub(crate) jobs: &'a mut JobTable,
+    pub(crate) data: &'a mut DataTable,
+    pub(crate) closed: &'a mut BTreeSet<NodeId>,
+    pub(crate) wishes: &'a mut BTreeMap<u32, Wish>,
+    pub(crate) runs: &'a mut RunTimes,
+    pub(crate) view: &'a PlanningView,
+    /// Seconds since 1970.
+    pub(crate) read_at: u64,
+    pub(crate) events: &'a mut Vec<SiteEvent>,
+    pub(crate) transitions: &'a mut Vec<JobTransition>,
+}
+
+impl Difference<'_> {
+    pub(crate) fn of(&mut self, snapshot: &SlurmSnapshot, jobs: &BTreeMap<u32, WantedJob<'_>>) {
+        self.leave(jobs);
+        self.nodes(snapshot);
+        self.submit(jobs);
+        self.begin(jobs);
+        self.change(jobs);
+        self.not_begun(jobs);
+        let live = jobs.values().filter_map(|job| Some(&job.data?.workflow));
+        self.data.forget_flows(&live.collect());
+    }
+
+    /// Jobs that have ended, or are not planned any more.
+    fn leave(&mut self, jobs: &BTreeMap<u32, WantedJob<'_>>) {
+        let numbers: Vec<u32> = self.jobs.jobs.keys().copied().collect();
+        for number in numbers {
+            let Some(known) = self.jobs.jobs.get(&number) else {
+                continue;
+            };
+            let wanted = jobs.get(&number);
+            let is_kept = match (&known.stage, wanted.map(|w| &w.stage)) {
+                (KnownStage::Waits, Some(WantedStage::Waits)) => true,
+                // A job that got other nodes than one island's, or another number of them, is submitted again as that.
+                (KnownStage::Waits, Some(WantedStage::Has { nodes, .. })) => {
+                    known.spec.nodes as usize == nodes.len()
+                        && self.topology.by_island(nodes).len() == 1
+                }
+                (KnownStage::Refused(_), Some(WantedStage::Waits)) => {
+                    wanted.is_some_and(|w| is_alike(&known.spec, &w.spec))
+                }
+                (
+                    KnownStage::Has {
+                        nodes,
+                        share,
+                        since,
+                    },
+                    Some(WantedStage::Has {
+                        nodes: now,
+                        share: share_now,
+                        since: since_now,
+                    }),
+                ) => nodes == now && share == share_now && since == since_now,
+                _ => false,
+            };
+            if !is_kept && let Some(known) = self.jobs.remove(number) {
+                self.wishes.remove(&number);
+                self.end(number, &known, wanted);
+            }
+        }
+    }
+
+    fn end(&mut self, number: u32, known: &KnownJob, wanted: Option<&WantedJob<'_>>) {
+        let KnownStage::Has { since, .. } = &known.stage else {
+            let is_out = matches!(known.stage, KnownStage::Refused(_));
+            if !is_out {
+                let ids = known.ids.iter();
+                self.events
+                    .extend(ids.map(|job| SiteEvent::Withdrawn { job: *job }));
+            }
+            return;
+        };
+        let ended = self.read_at.saturating_mul(SECOND);
+        let runs_still = matches!(
+            wanted.map(|w| &w.stage),
+            Some(WantedStage::Has { .. } | WantedStage::Waits | WantedStage::Excluded(_))
+        );
+        if !runs_still {
+            self.transitions.push(JobTransition {
+                job: number,
+                began: *since,
+                ended: Some(ended),
+            });
+            self.runs
+                .note(known.kind.clone(), ended.saturating_sub(*since) / SECOND);
+        }
+        // An ordinary job has nothing that others wait for.
+        let is_well = !runs_still
+            && match self.view.jobs.get(&number) {
+                Some(data) => data.is_well,
+                None => true,
+            };
+        for job in &known.ids {
+            self.events.push(SiteEvent::Ended {
+                job: *job,
+                ok: is_well,
+                sizes: Vec::new(),
+            });
+            if !is_well {
+                self.events.push(SiteEvent::Withdrawn { job: *job });
+            }
+        }
+    }
+
+    fn nodes(&mut self, snapshot: &SlurmSnapshot) {
+        for (name, node) in self.topology.numbered() {
+            let is_usable = snapshot
+                .nodes
+                .get(name)
+                .is_some_and(|n| n.state.is_usable());
+            if is_usable && self.closed.remove(&node) {
+                self.events.push(SiteEvent::Opened { node });
+            } else if !is_usable && self.closed.insert(node) {
+                self.events.push(SiteEvent::Closed { node, until: None });
+            }
+        }
+    }
+
+    /// Jobs that the planner does not know.
+    fn submit(&mut self, jobs: &BTreeMap<u32, WantedJob<'_>>) {
+        let mut submitted: Vec<(JobId, Arc<Job>)> = Vec::new();
+        let mut items: Vec<(ItemId, Item)> = Vec::new();
+        for (number, job) in jobs {
+            if self.jobs.jobs.contains_key(number) {
+                continue;
+            }
+            let pieces: Vec<Vec<NodeId>> = match &job.stage {
+                WantedStage::Waits => vec![Vec::new()],
+                WantedStage::Has { nodes, .. } => self.topology.by_island(nodes),
+                WantedStage::Excluded(_) | WantedStage::Left => continue,
+            };
+            let mut spec = job.spec.clone();
+            if let Some(data) = job.data {
+                items.extend(self.data.connect(&mut spec, data, self.view, self.planner));
+            }
+            let mut ids = Vec::new();
+            for (at, nodes) in pieces.iter().enumerate() {
+                let id = self.jobs.give_id(*number);
+                ids.push(id);
+                submitted.push((id, Arc::new(self.piece(&spec, nodes, at))));
+            }
+            let known = KnownJob {
+                ids,
+                spec: Arc::new(spec),
+                kind: job.kind.clone(),
+                stage: KnownStage::Waits,
+            };
+            self.jobs.jobs.insert(*number, known);
+        }
+        if !submitted.is_empty() {
+            self.events.push(SiteEvent::Submitted {
+                jobs: submitted,
+                items,
+            });
+        }
+    }
+
+    /// The job as the planner gets it: of a running one, the part in one island, which fits there whatever Slurm's
+    /// sums say. Data belongs to the first part.
+    fn piece(&self, spec: &Job, nodes: &[NodeId], at: usize) -> Job {
+        let mut piece = spec.clone();
+        let Some(shape) = nodes.first().and_then(|n| self.topology.shape_of(*n)) else {
+            return piece;
+        };
+        piece.nodes = nodes.len() as u32;
+        piece.cores = piece.cores.min(shape.cores);
+        piece.memory = piece.memory.min(shape.memory);
+        piece.gpus = piece.gpus.min(shape.gpus);
+        (piece.on, piece.not_before) = (None, 0);
+        if at > 0 {
+            piece.reads.clear();
+            piece.writes.clear();
+        }
+        piece
+    }
+
+    /// Jobs that Slurm gave nodes.
+    fn begin(&mut self, jobs: &BTreeMap<u32, WantedJob<'_>>) {
+        let mut begins: Vec<(Time, u32)> = jobs
+            .iter()
+            .filter_map(|(number, job)| match &job.stage {
+                WantedStage::Has { since, .. } => Some((*since, *number)),
+                _ => None,
+            })
+            .collect();
+        begins.sort_unstable();
+        for (_, number) in begins {
+            let (Some(wanted), Some(known)) = (jobs.get(&number), self.jobs.jobs.get_mut(&number))
+            else {
+                continue;
+            };
+            let WantedStage::Has {
+                nodes,
+                share,
+                since,
+            } = &wanted.stage
+            else {
+                continue;
+            };
+            if known.stage != KnownStage::Waits {
+                continue;
+            }
+            let pieces = self.topology.by_island(nodes);
+            for (id, nodes) in known.ids.iter().zip(&pieces) {
+                self.events.push(SiteEvent::Began {
+                    job: *id,
+                    nodes: Arc::from(&nodes[..]),
+                    share: self.topology.share_on(*share, nodes),
+                    since: *since,
+                });
+            }
+            known.stage = KnownStage::Has {
+                nodes: nodes.clone(),
+                share: *share,
+                since: *since,
+            };
+            self.wishes.remove(&number);
+            self.transitions.push(JobTransition {
+                job: number,
+                began: *since,
+                ended: None,
+            });
+        }
+    }
+
+    /// Jobs that wait with other properties than before.
+    fn change(&mut self, jobs: &BTreeMap<u32, WantedJob<'_>>) {
+        for (number, known) in &mut self.jobs.jobs {
+            let wanted = jobs.get(number).filter(|w| w.stage == WantedStage::Waits);
+            let Some(wanted) = wanted.filter(|_| known.stage == KnownStage::Waits) else {
+                continue;
+            };
+            let spec = Job {
+                flow: known.spec.flow,
+                reads: known.spec.reads.clone(),
+                writes: known.spec.writes.clone(),
+                submitted: known.spec.submitted,
+                ..wanted.spec.clone()
+            };
+            if spec == *known.spec {
+                continue;
+            }
+            known.spec = Arc::new(spec);
+            for job in &known.ids {
+                self.events.push(SiteEvent::Changed {
+                    job: *job,
+                    spec: known.spec.clone(),
+                });
+            }
+        }
+    }
+
+    /// Jobs that the planner began some snapshots ago, and Slurm did not.
+    fn not_begun(&mut self, jobs: &BTreeMap<u32, WantedJob<'_>>) {
+        let mut given_back = Vec::new();
+        for (number, wish) in self.wishes.iter_mut() {
+            let waits = jobs
+                .get(number)
+                .is_some_and(|w| w.stage == WantedStage::Waits);
+            if let Some(snapshots) = wish.allocated_for.as_mut().filter(|_| waits) {
+                *snapshots += 1;
+                if *snapshots >= SNAPSHOTS_TO_BEGIN {
+                    given_back.push(*number);
+                }
+            }
+        }
+        for number in given_back {
+            self.wishes.remove(&number);
+            let ids = self.jobs.jobs.get(&number).map(|known| &known.ids);
+            for job in ids.into_iter().flatten() {
+                self.events.push(SiteEvent::NotBegun { job: *job });
+            }
+        }
+    }
+}
+
+/// Whether jobs ask for the same: a refusal stands.
+fn is_alike(known: &Job, wanted: &Job) -> bool {
+    let asks = |job: &Job| (job.nodes, job.cores, job.memory, job.gpus, job.limit);
+    asks(known) == asks(wanted) && known.on == wanted.on
+}

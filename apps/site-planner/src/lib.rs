@@ -1,0 +1,357 @@
+//! L4: the planner of jobs ([`tarn_engine::plan::Planner`]) on a Slurm cluster, without I/O. docs/internals/driving-slurm.md.
+//!
+//! [`SitePlanner::see`] takes a snapshot of Slurm and the state of the site service, and has the planner know the
+//! difference. Its state is derived: it is built again from the newest snapshot at any time, and never logged.
+//! [`SitePlanner::plan`] follows a copy of the planner into the future, in which jobs run as long as expected.
+//!
+//! Reading order: `topology` (nodes), `wanted` with `eligible` and `choices` (jobs as a snapshot has them), `jobs` and
+//! `data` (as the planner has them), `difference` (events), `forecast` (the plan), `accuracy`.
+
+mod accuracy;
+mod choices;
+mod data;
+mod difference;
+mod eligible;
+mod features;
+mod forecast;
+mod gres;
+mod hosted;
+mod jobs;
+mod planned;
+mod rates;
+mod runtimes;
+mod topology;
+mod wanted;
+
+#[cfg(test)]
+mod tests;
+
+pub use accuracy::PlanAccuracy;
+pub use difference::JobTransition;
+pub use planned::{PlannedJob, SitePlan, UnplannedJob};
+pub use rates::SiteRates;
+
+use accuracy::BeginRecords;
+use data::DataTable;
+use difference::Difference;
+use hosted::{HostedMoves, Wish};
+use jobs::{JobTable, KnownStage};
+use runtimes::RunTimes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tarn_engine::plan::Planner;
+use tarn_site::PlanningView;
+use tarn_slurm::SlurmSnapshot;
+use tarn_types::id::NodeId;
+use tarn_types::policy::Policy;
+use tarn_types::site::{JobId, SiteAction, SiteEvent};
+use tarn_types::units::Time;
+use topology::Topology;
+use wanted::{WantedJob, WantedStage, wanted};
+
+/// Numbers of jobs or items after which the planner is built again: its tables are as long as the highest.
+const MAX_NUMBERS: u32 = 1 << 20;
+/// Rounds in which the host answers the actions of one step; what is left comes with the next step.
+const MAX_ROUNDS: usize = 16;
+/// Snapshots for which a job that the planner began stays so if Slurm does not begin it.
+const SNAPSHOTS_TO_BEGIN: u32 = 2;
+
+/// Why the planner was built from nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RebuildReason {
+    /// There was none.
+    First,
+    /// The set of nodes, or their kinds, differ.
+    NodesChanged,
+    /// slurmctld was started again.
+    SlurmRestarted,
+    /// Its numbers are used up.
+    NumbersUsedUp,
+    /// It differed from the snapshot in this.
+    Disagreement(String),
+}
+
+/// What a snapshot has changed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SeenChanges {
+    /// Why the planner was built again, if it was.
+    pub rebuilt: Option<RebuildReason>,
+    /// The jobs that began or ended since the snapshot before.
+    pub transitions: Vec<JobTransition>,
+    /// The planner's decisions: wishes to a host that observes.
+    pub actions: Vec<SiteAction>,
+    /// Events that the planner refused although it was built again: a fault of tarn's.
+    pub refused: Vec<String>,
+}
+
+/// The planner of a cluster.
+pub struct SitePlanner {
+    policy: Policy,
+    rates: SiteRates,
+    topology: Arc<Topology>,
+    planner: Planner,
+    jobs: JobTable,
+    data: DataTable,
+    closed: BTreeSet<NodeId>,
+    moves: HostedMoves,
+    wishes: BTreeMap<u32, Wish>,
+    /// Why jobs of the newest snapshot get no plan.
+    excluded: BTreeMap<u32, (u32, String)>,
+    /// The users of the jobs of the newest snapshot, and their workflows.
+    owners: BTreeMap<u32, (u32, Option<String>)>,
+    runs: RunTimes,
+    records: BeginRecords,
+    /// When slurmctld started; `None` before the first snapshot.
+    boot: Option<Option<u64>>,
+    now: Time,
+}
+
+impl SitePlanner {
+    /// A planner that has seen nothing yet.
+    pub fn new(policy: Policy, rates: SiteRates) -> Self {
+        let topology = Topology::default();
+        Self {
+            planner: Planner::new(&topology.machine(&rates), policy),
+            policy,
+            rates,
+            topology: Arc::new(topology),
+            jobs: JobTable::default(),
+            data: DataTable::default(),
+            closed: BTreeSet::new(),
+            moves: HostedMoves::default(),
+            wishes: BTreeMap::new(),
+            excluded: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            runs: RunTimes::default(),
+            records: BeginRecords::default(),
+            boot: None,
+            now: 0,
+        }
+    }
+
+    /// Takes a snapshot and the state of the site service at the same time. `now` is in nanoseconds since 1970.
+    pub fn see(&mut self, snapshot: &SlurmSnapshot, view: &PlanningView, now: Time) -> SeenChanges {
+        self.now = self.now.max(now);
+        let mut seen = SeenChanges::default();
+        let topology = Topology::of(snapshot, view);
+        seen.rebuilt = self.doubt(snapshot, &topology);
+        if seen.rebuilt.is_some() {
+            self.begin_again(Arc::new(topology));
+        }
+        self.boot = Some(snapshot.settings.boot_time);
+        let topology = Arc::clone(&self.topology);
+        let jobs = wanted(snapshot, view, &topology, &self.runs);
+        self.note_jobs(&jobs);
+        let mut refused = self.apply(snapshot, view, &jobs, &mut seen);
+        let differs = self.difference_from(&jobs, &refused);
+        if let Some(what) = differs.filter(|_| seen.rebuilt.is_none()) {
+            seen.rebuilt = Some(RebuildReason::Disagreement(what));
+            seen.actions.clear();
+            self.begin_again(topology);
+            refused = self.apply(snapshot, view, &jobs, &mut seen);
+        }
+        seen.refused = refused;
+        seen
+    }
+
+    /// Why the planner has to be built again before this snapshot.
+    fn doubt(&self, snapshot: &SlurmSnapshot, topology: &Topology) -> Option<RebuildReason> {
+        let Some(boot) = self.boot else {
+            return Some(RebuildReason::First);
+        };
+        if !topology.is_as(&self.topology) {
+            return Some(RebuildReason::NodesChanged);
+        }
+        if boot != snapshot.settings.boot_time {
+            return Some(RebuildReason::SlurmRestarted);
+        }
+        let numbers = self.jobs.numbers().max(self.data.numbers());
+        (numbers > MAX_NUMBERS).then_some(RebuildReason::NumbersUsedUp)
+    }
+
+    fn begin_again(&mut self, topology: Arc<Topology>) {
+        self.planner = Planner::new(&topology.machine(&self.rates), self.policy);
+        self.topology = topology;
+        self.jobs = JobTable::default();
+        self.data = DataTable::default();
+        self.closed.clear();
+        self.moves = HostedMoves::default();
+        self.wishes.clear();
+    }
+
+    fn note_jobs(&mut self, jobs: &BTreeMap<u32, WantedJob<'_>>) {
+        self.excluded.clear();
+        self.owners.clear();
+        for (number, job) in jobs {
+            let workflow = job.data.map(|d| d.workflow.1.clone());
+            self.owners.insert(*number, (job.user, workflow));
+            if let WantedStage::Excluded(why) = &job.stage {
+                self.excluded.insert(*number, (job.user, why.clone()));
+            }
+        }
+    }
+
+    /// Has the planner know the difference. Returns the events that it refused.
+    fn apply(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        view: &PlanningView,
+        jobs: &BTreeMap<u32, WantedJob<'_>>,
+        seen: &mut SeenChanges,
+    ) -> Vec<String> {
+        let mut events = self.moves.over(self.now);
+        let mut difference = Difference {
+            planner: &self.planner,
+            topology: &self.topology,
+            jobs: &mut self.jobs,
+            data: &mut self.data,
+            closed: &mut self.closed,
+            wishes: &mut self.wishes,
+            runs: &mut self.runs,
+            view,
+            read_at: snapshot.read_at,
+            events: &mut events,
+            transitions: &mut seen.transitions,
+        };
+        difference.of(snapshot, jobs);
+        let mut refused = Vec::new();
+        self.step(&events, &mut seen.actions, &mut refused);
+        // The planner's layouts are known only now, with the jobs that were submitted.
+        let mut events = Vec::new();
+        let (planner, topology) = (&self.planner, &self.topology);
+        self.data.reconcile(view, planner, topology, &mut events);
+        if !events.is_empty() {
+            self.step(&events, &mut seen.actions, &mut refused);
+        }
+        for change in &seen.transitions {
+            self.records.note(change, &self.jobs, &self.topology);
+        }
+        self.records.keep_only(jobs);
+        refused
+    }
+
+    /// One step of the planner, and its host's answers.
+    fn step(
+        &mut self,
+        events: &[SiteEvent],
+        actions: &mut Vec<SiteAction>,
+        refused: &mut Vec<String>,
+    ) {
+        let mut answers: Vec<SiteEvent> = Vec::new();
+        for round in 0..MAX_ROUNDS {
+            let events = if round == 0 { events } else { &answers };
+            let mut decided = Vec::new();
+            let without = self.planner.step_all(self.now, events, &mut decided);
+            refused.extend(without.into_iter().map(|(at, why)| {
+                let event = events
+                    .get(at)
+                    .map_or_else(String::new, |e| format!("{e:?}"));
+                format!("{why} ({})", event.chars().take(200).collect::<String>())
+            }));
+            answers = decided
+                .iter()
+                .filter_map(|action| self.perform(action))
+                .collect();
+            actions.append(&mut decided);
+            if answers.is_empty() {
+                return;
+            }
+        }
+        self.moves.answer_later(answers);
+    }
+
+    /// Notes an action, and answers it if nothing is to be waited for.
+    fn perform(&mut self, action: &SiteAction) -> Option<SiteEvent> {
+        match action {
+            SiteAction::Plan {
+                job,
+                nodes,
+                begin,
+                why,
+            } => self.wish(*job, Wish::planned(nodes, *begin, *why)),
+            SiteAction::Allocate { job, nodes, why } => {
+                self.wish(*job, Wish::allocated(nodes, self.now, *why));
+            }
+            SiteAction::Unplan { job } | SiteAction::Release { job } => {
+                if let Some(number) = self.jobs.number_of(*job) {
+                    self.wishes.remove(&number);
+                }
+            }
+            SiteAction::Refuse { job, lacks } => self.refuse(*job, lacks),
+            SiteAction::GiveUp { job } => self.refuse(*job, "it failed too often"),
+            SiteAction::Move(order) => self.moves.begin(self.now, order, &self.rates),
+            SiteAction::Cancel { id } => return self.moves.cancel(*id),
+            SiteAction::Wake { node } => return Some(SiteEvent::Awake { node: *node }),
+            SiteAction::SetMode { node, .. } => {
+                return Some(SiteEvent::ModeSet {
+                    node: *node,
+                    ok: false,
+                });
+            }
+            SiteAction::Run { job, .. } => {
+                let number = self.jobs.number_of(*job);
+                if let Some(wish) = number.and_then(|n| self.wishes.get_mut(&n)) {
+                    wish.runs = true;
+                }
+            }
+            SiteAction::Drop { .. } | SiteAction::Sleep { .. } => {}
+        }
+        None
+    }
+
+    fn wish(&mut self, job: JobId, wish: Wish) {
+        if let Some(number) = self.jobs.number_of(job) {
+            self.wishes.insert(number, wish);
+        }
+    }
+
+    fn refuse(&mut self, job: JobId, why: &str) {
+        let number = self.jobs.number_of(job);
+        if let Some(known) = number.and_then(|n| self.jobs.jobs.get_mut(&n)) {
+            known.stage = KnownStage::Refused(why.to_owned());
+        }
+    }
+
+    /// What of the running jobs the planner has otherwise than the snapshot; `None` where it has all.
+    fn difference_from(
+        &self,
+        jobs: &BTreeMap<u32, WantedJob<'_>>,
+        refused: &[String],
+    ) -> Option<String> {
+        if let Some(first) = refused.first() {
+            return Some(first.clone());
+        }
+        jobs.iter().find_map(|(number, job)| {
+            let WantedStage::Has { nodes, .. } = &job.stage else {
+                return None;
+            };
+            let known = self.jobs.jobs.get(number);
+            let ids = known.into_iter().flat_map(|k| &k.ids);
+            let has = ids.filter_map(|id| self.planner.nodes_of(*id));
+            let has: BTreeSet<NodeId> = has.flat_map(|n| n.iter().copied()).collect();
+            let is_same = has.len() == nodes.len() && nodes.iter().all(|n| has.contains(n));
+            (!is_same).then(|| format!("job {number} has other nodes"))
+        })
+    }
+
+    /// When the planner, or the end of a copy, needs [`SitePlanner::pass`].
+    pub fn deadline(&self) -> Option<Time> {
+        let of_moves = self.moves.next();
+        self.planner.deadline().into_iter().chain(of_moves).min()
+    }
+
+    /// Time has passed without a snapshot. Returns the planner's decisions.
+    pub fn pass(&mut self, now: Time) -> Vec<SiteAction> {
+        self.now = self.now.max(now);
+        let mut events = self.moves.over(self.now);
+        events.push(SiteEvent::Timer);
+        let (mut actions, mut refused) = (Vec::new(), Vec::new());
+        self.step(&events, &mut actions, &mut refused);
+        actions
+    }
+
+    /// How well begins were planned so far.
+    pub fn accuracy(&self) -> PlanAccuracy {
+        self.records.accuracy()
+    }
+}

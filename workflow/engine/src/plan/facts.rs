@@ -1,0 +1,71 @@
+//! What the planner of a host that decides by itself believes of it: the host compares that with its own state, and
+//! plans ahead with a copy of the planner.
+
+use super::Planner;
+use super::policy;
+use super::state::PlannerJobStage;
+use tarn_types::id::NodeId;
+use tarn_types::site::{ItemId, JobId, JobNodes, NodeShare, Spread};
+use tarn_types::units::Time;
+
+/// A copy with the same state: what is decided there changes nothing here.
+impl Clone for Planner {
+    fn clone(&self) -> Self {
+        Self {
+            state: self.state.clone(),
+            rule: policy::rule(&self.state.policy),
+        }
+    }
+}
+
+impl Planner {
+    /// The jobs that wait for nodes, in the order of the queue.
+    pub fn queue(&self) -> Vec<JobId> {
+        let jobs = (0..).map(JobId).zip(&self.state.jobs);
+        let jobs = jobs.filter_map(|(id, job)| Some((id, job.as_deref()?)));
+        let waits = jobs.filter(|(_, job)| job.stage == PlannerJobStage::Queued);
+        let mut order: Vec<_> = waits.map(|(id, job)| (job.key, id)).collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The nodes of a job that has some.
+    pub fn nodes_of(&self, job: JobId) -> Option<&JobNodes> {
+        let has_nodes = [
+            PlannerJobStage::Staging,
+            PlannerJobStage::Running,
+            PlannerJobStage::Draining,
+            PlannerJobStage::Handed,
+        ];
+        let state = self.state.job(job)?;
+        has_nodes.contains(&state.stage).then_some(&state.nodes)
+    }
+
+    /// What no job has of a node.
+    pub fn free(&self, node: NodeId) -> Option<NodeShare> {
+        let free = self.state.nodes.all.get(node.at())?.free;
+        Some(NodeShare {
+            cores: free.cores,
+            memory: free.memory,
+            gpus: free.gpus,
+        })
+    }
+
+    /// Whether an item is known still: the planner forgets those that nobody can need.
+    pub fn has_item(&self, item: ItemId) -> bool {
+        self.state.item(item).is_some()
+    }
+
+    /// The layouts of an item that are there.
+    pub fn layouts(&self, item: ItemId) -> impl Iterator<Item = (&JobNodes, Spread)> {
+        let layouts = self.state.item(item).into_iter().flat_map(|i| &i.layouts);
+        let present = layouts.filter(|layout| layout.present());
+        present.map(|layout| (&layout.nodes, layout.spread))
+    }
+
+    /// The ordinary job that has a promise, and the begin that it can rely on.
+    pub fn promise(&self) -> Option<(JobId, Time)> {
+        let promise = self.state.promises.promise()?;
+        Some((promise.job, promise.begin))
+    }
+}
