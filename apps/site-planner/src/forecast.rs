@@ -55,6 +55,7 @@ impl SitePlanner {
         SitePlan {
             made: self.now,
             until,
+            nodes: self.topology.names().to_vec(),
             jobs,
             unplanned,
         }

@@ -10,6 +10,8 @@ pub struct SitePlan {
     pub made: Time,
     /// How far it reaches.
     pub until: Time,
+    /// The names of all nodes.
+    pub nodes: Vec<String>,
     /// The jobs that have nodes, and those that are expected to get some, by their begin.
     pub jobs: Vec<PlannedJob>,
     /// The jobs that wait and have no place in it.

@@ -89,6 +89,10 @@ impl Topology {
         self.names.len()
     }
 
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
     pub(crate) fn name(&self, node: NodeId) -> &str {
         self.names.get(node.at()).map_or("", |name| name)
     }

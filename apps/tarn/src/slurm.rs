@@ -7,6 +7,7 @@ pub(crate) mod health;
 mod install;
 mod job;
 pub(crate) mod people;
+mod plan;
 mod queued;
 mod reason;
 mod submit;
@@ -110,6 +111,8 @@ pub(crate) enum SlurmCommand {
     },
     /// The nodes, as the controller knows them
     Status,
+    /// Which jobs are expected on which nodes, and when: your own whole, others' as numbers
+    Plan(plan::PlanArgs),
     /// The state of a job's data, and why it waits
     Why {
         /// The job
@@ -203,6 +206,7 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
             done(controller().ask(&ControllerRequest::RotateKey { drop, force }, TIMEOUT))
         }
         SlurmCommand::Status => status(&controller()),
+        SlurmCommand::Plan(args) => plan::plan(globals, &controller(), args),
         SlurmCommand::Why { job } => why(globals, &controller(), *job),
     }
 }
@@ -357,6 +361,14 @@ fn status(controller: &ControllerClient) -> CliResult {
     if let ControllerReply::Slurm(info) = controller.ask_once(&ControllerRequest::Slurm, TIMEOUT)? {
         out!("{}", slurm_status(&info))?;
     }
+    // An older controller does not know the question.
+    if let Ok(ControllerReply::PlanStatus(status)) =
+        controller.ask_once(&ControllerRequest::PlanStatus, TIMEOUT)
+    {
+        for line in plan::status_lines(&status) {
+            out!("{line}")?;
+        }
+    }
     Ok(Exit::Success)
 }
 
@@ -408,6 +420,9 @@ fn why(globals: &Globals, controller: &ControllerClient, job: SlurmJobId) -> Cli
     }
     if let Some(waits) = &info.waits {
         out!("it waits: {waits}")?;
+    }
+    if let Some(planned) = &info.planned {
+        out!("planned: {planned}")?;
     }
     for ending in &info.ending {
         out!("it ends soon: {ending}")?;

@@ -6,6 +6,7 @@
 mod ask;
 mod frame;
 mod order;
+mod plan;
 mod work;
 
 pub use ask::{
@@ -18,6 +19,7 @@ pub use order::{
     Greeting, HoldingsChunk, MAX_STORES, Mount, NodeOrder, NodeStoreReport, NodeWelcome,
     NumberedOrder, PartitionSpread, Report, StoreCapacity,
 };
+pub use plan::{MAX_PLAN_JOBS, MAX_PLAN_NODES, PlanInfo, PlanStatusInfo, PlannedJobInfo};
 pub use work::{
     Holding, Origin, Owner, Part, Proof, Slice, StoreContent, Work, WorkResult, WorkerAddress,
     is_name,

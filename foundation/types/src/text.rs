@@ -65,6 +65,20 @@ pub fn days_of_month(year: u64, month: u64) -> u64 {
 
 /// The minute of `seconds` since 1970, as `2026-11-29 14:05 UTC`.
 pub fn minute(seconds: u64) -> String {
+    let (date, of_day) = date(seconds);
+    let (hour, minute) = (of_day / 3600, of_day / 60 % 60);
+    format!("{date} {hour:02}:{minute:02} UTC")
+}
+
+/// The second, as `2026-11-29T14:05:09Z`.
+pub fn second(seconds: u64) -> String {
+    let (date, of_day) = date(seconds);
+    let (hour, minute) = (of_day / 3600, of_day / 60 % 60);
+    format!("{date}T{hour:02}:{minute:02}:{:02}Z", of_day % 60)
+}
+
+/// The date in UTC, and the seconds since its midnight.
+fn date(seconds: u64) -> (String, u64) {
     let (mut days, of_day) = (seconds / DAY, seconds % DAY);
     let (mut year, mut month) = (1970, 1);
     // Nothing later is ever meant.
@@ -76,11 +90,7 @@ pub fn minute(seconds: u64) -> String {
         days -= days_of_month(year, month);
         month += 1;
     }
-    let (hour, minute) = (of_day / 3600, of_day / 60 % 60);
-    format!(
-        "{year}-{month:02}-{:02} {hour:02}:{minute:02} UTC",
-        days + 1
-    )
+    (format!("{year}-{month:02}-{:02}", days + 1), of_day)
 }
 
 #[cfg(test)]
@@ -90,6 +100,7 @@ mod tests {
     #[test]
     fn dates() {
         assert_eq!(minute(0), "1970-01-01 00:00 UTC");
+        assert_eq!(second(86_399), "1970-01-01T23:59:59Z");
         assert_eq!(minute(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(minute(1_795_255_380), "2026-11-21 10:03 UTC");
         assert!(minute(u64::MAX).starts_with("9999-12-"));

@@ -444,6 +444,7 @@ impl Site {
             history: job.history.clone(),
             waits: job.waits.clone(),
             ending: self.ending(job),
+            planned: None,
         }))
     }
 

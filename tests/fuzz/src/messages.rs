@@ -41,6 +41,8 @@ pub(crate) fn site_seeds() -> Vec<Vec<u8>> {
     owned(&[
         "\"Nodes\"",
         "{\"Job\":17}",
+        "\"Plan\"",
+        "{\"PlanStatus\":{\"mode\":\"observe\",\"policy\":\"data\",\"made\":1,\"age\":1,\"took\":1,\"waiting\":1,\"begun\":1,\"on_planned_nodes\":1,\"median_error\":1}}",
         "{\"End\":{\"user\":1000,\"workflow\":\"foam\"}}",
         "{\"Stage\":{\"job\":17,\"stage\":{\"PreRun\":[\"n1\",\"n2\"]}}}",
         "{\"number\":1,\"order\":{\"Dismiss\":17}}",

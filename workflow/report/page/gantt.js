@@ -15,6 +15,8 @@ const offName = ['reboots into another memory mode', 'sleeps', 'is lost'];
 
 const nodes = run.islands.reduce((sum, [, count]) => sum + count, 0);
 function nodeName(node) {
+  /* A real site's nodes have names of their own. */
+  if (run.nodes) return run.nodes[node] ?? String(node);
   for (const [name, count] of run.islands) {
     if (node < count) return `${name}${node}`;
     node -= count;

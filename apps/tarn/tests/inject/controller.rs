@@ -94,6 +94,7 @@ fn reply_to(ask: &ControllerRequest) -> ControllerReply {
             history: vec![(0, "set up".into())],
             waits: None,
             ending: Vec::new(),
+            planned: None,
         })),
         ControllerRequest::Nodes => ControllerReply::Nodes(vec![NodeInfo {
             name: "n1".into(),

@@ -1,6 +1,6 @@
 //! Requests of Slurm's scripts and of users to the controller, over its unix socket: the kernel identifies them.
 
-use super::{Gid, Owner, SlurmJobId, Uid};
+use super::{Gid, Owner, PlanInfo, PlanStatusInfo, SlurmJobId, Uid};
 use crate::local::RequestError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -178,6 +178,10 @@ pub enum ControllerRequest {
         /// Forget them even if data is lost by it.
         force: bool,
     },
+    /// The plan of the next hours.
+    Plan,
+    /// The state of the planning.
+    PlanStatus,
 }
 
 /// Which datasets: a field that is `None` matches all.
@@ -216,6 +220,10 @@ pub enum ControllerReply {
     Orphans(Vec<OrphanInfo>),
     /// Of [`ControllerRequest::Verify`].
     Replicas(Vec<ReplicaInfo>),
+    /// Of [`ControllerRequest::Plan`].
+    Plan(Box<PlanInfo>),
+    /// Of [`ControllerRequest::PlanStatus`].
+    PlanStatus(Box<PlanStatusInfo>),
 }
 
 /// The nodes where a job would best run.
@@ -341,6 +349,9 @@ pub struct JobInfo {
     /// The versions of its data that will soon be removed.
     #[serde(default)]
     pub ending: Vec<String>,
+    /// What the planner has for it while it waits.
+    #[serde(default)]
+    pub planned: Option<String>,
 }
 
 /// A node, for people.

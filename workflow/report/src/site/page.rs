@@ -13,10 +13,10 @@ use serde_json::json;
 use std::fmt::Write;
 use tarn_types::site::{Machine, Workload};
 
-const STYLE: &str = include_str!("../../page/site.css");
-const GANTT: &str = include_str!("../../page/gantt.js");
+pub(super) const STYLE: &str = include_str!("../../page/site.css");
+pub(super) const GANTT: &str = include_str!("../../page/gantt.js");
 /// The script that reads the page's data.
-const RUN: &str = "const byId = (id) => document.getElementById(id);\nconst run = JSON.parse(byId('tarn-run').textContent);\n";
+pub(super) const RUN: &str = "const byId = (id) => document.getElementById(id);\nconst run = JSON.parse(byId('tarn-run').textContent);\n";
 
 /// The page for these policies, at least one.
 pub fn page(machine: &Machine, workload: &Workload, runs: &[(SiteSummary, Chart)]) -> String {
@@ -132,18 +132,23 @@ fn its_jobs(workload: &Workload, number: u64) -> String {
     }
 }
 
-fn gantt(page: &mut String, charts: &[&Chart]) {
+/// The beginning of a section with charts: their patterns and tools.
+pub(super) fn gantt_patterns(page: &mut String, title: &str) {
     let _ = writeln!(
         page,
         "<section class=\"charts\">{HATCH}<svg width=\"0\" height=\"0\" aria-hidden=\"true\"><pattern id=\"reading\" \
          width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><path d=\"M0 0V5\"/>\
          </pattern><pattern id=\"writing\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" \
-         patternTransform=\"rotate(-45)\"><path d=\"M0 0V5\"/></pattern></svg><h2>Which job had which nodes</h2>\n\
+         patternTransform=\"rotate(-45)\"><path d=\"M0 0V5\"/></pattern></svg><h2>{title}</h2>\n\
          <div class=\"tools\"><div id=\"legends\" class=\"legends\"></div><div class=\"zoom\" role=\"group\" \
          aria-label=\"Zoom\"><button id=\"zoom-in\" title=\"Zoom in\">+</button><button id=\"zoom-out\" \
          title=\"Zoom out\">−</button><button id=\"zoom-all\">all</button></div></div>\n\
          <noscript><p class=\"fine\">The drawings need JavaScript, which this page carries itself.</p></noscript>"
     );
+}
+
+fn gantt(page: &mut String, charts: &[&Chart]) {
+    gantt_patterns(page, "Which job had which nodes");
     for (n, chart) in charts.iter().enumerate() {
         let name = escape(chart.policy());
         let _ = writeln!(

@@ -1,0 +1,268 @@
+//! The planner, by a thread of its own: it sees the newest state of Slurm and of the site, logs what it would do, and
+//! keeps the plan for those who ask. Nothing waits for it, and it changes nothing.
+
+use super::plan_log::PlanLog;
+use super::reader::SlurmReading;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_proto::site::{
+    MAX_PLAN_JOBS, MAX_PLAN_NODES, PlanInfo, PlanStatusInfo, PlannedJobInfo, SlurmJobId, Uid,
+};
+use tarn_site::PlanningView;
+use tarn_site_planner::{
+    PlanAccuracy, PlannedJob, RebuildReason, SitePlan, SitePlanner, SiteRates,
+};
+use tarn_types::policy::Policy;
+use tarn_types::units::{Elapsed, Nanos, SECOND, Time};
+
+/// How far a plan reaches.
+const HORIZON: Nanos = 24 * 3600 * SECOND;
+/// Between two plans at least; more if making one takes long.
+const EVERY: Duration = Duration::from_secs(2);
+/// A plan may take this share of the time, one in so many.
+const SHARE: u32 = 10;
+
+/// What the planner sees next.
+struct PlanInput {
+    reading: Arc<SlurmReading>,
+    view: PlanningView,
+    now: Time,
+}
+
+/// A plan, as it was made.
+#[derive(Default)]
+struct MadePlan {
+    plan: SitePlan,
+    accuracy: PlanAccuracy,
+    took: Duration,
+    /// When: by a clock that does not jump.
+    at: Option<Instant>,
+}
+
+#[derive(Default)]
+struct PlanExchange {
+    next: Option<PlanInput>,
+    made: Arc<MadePlan>,
+}
+
+/// The planner's thread.
+#[derive(Clone)]
+pub(super) struct PlanThread {
+    exchange: Arc<(Mutex<PlanExchange>, Condvar)>,
+    mode: String,
+    policy: Policy,
+}
+
+impl PlanThread {
+    pub(super) fn start(state: &Path, mode: &str, policy: Policy) -> Self {
+        let this = Self {
+            exchange: Arc::default(),
+            mode: mode.to_owned(),
+            policy,
+        };
+        let own = this.clone();
+        let log = PlanLog::new(state);
+        let thread = std::thread::Builder::new().name("plan".into());
+        if let Err(e) = thread.spawn(move || own.plan_on(log)) {
+            tracing::error!("nothing is planned: no thread: {e}");
+        }
+        this
+    }
+
+    fn exchange(&self) -> MutexGuard<'_, PlanExchange> {
+        let exchange = self.exchange.0.lock();
+        exchange.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the planner the newest state; an older one that it has not taken yet is forgotten.
+    pub(super) fn offer(&self, reading: Arc<SlurmReading>, view: PlanningView, now: Time) {
+        self.exchange().next = Some(PlanInput { reading, view, now });
+        self.exchange.1.notify_all();
+    }
+
+    fn wait(&self, until: Option<Instant>) -> Option<PlanInput> {
+        let mut exchange = self.exchange();
+        loop {
+            if let Some(next) = exchange.next.take() {
+                return Some(next);
+            }
+            let left = until.map(|at| at.saturating_duration_since(Instant::now()));
+            exchange = match left {
+                Some(left) if left.is_zero() => return None,
+                Some(left) => {
+                    let waited = self.exchange.1.wait_timeout(exchange, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    let waited = self.exchange.1.wait(exchange);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+        }
+    }
+
+    fn plan_on(&self, mut log: PlanLog) {
+        let mut planner = SitePlanner::new(self.policy, SiteRates::default());
+        // The site's time when the newest state came, and when that was.
+        let mut clock: Option<(Time, Instant)> = None;
+        let mut rest: Option<Instant> = None;
+        loop {
+            let now = |at: Instant| {
+                let (time, then) = clock.unwrap_or((0, at));
+                time.saturating_add(nanos(at.saturating_duration_since(then)))
+            };
+            let deadline = planner.deadline().zip(clock).map(|(at, (time, then))| {
+                then + Duration::from_nanos(at.saturating_sub(time).min(HORIZON))
+            });
+            // While nothing came there is nothing to pass.
+            let due = deadline.map(|at| rest.map_or(at, |rest| at.max(rest)));
+            match self.wait(due) {
+                Some(input) => {
+                    if let Some(pause) = rest {
+                        std::thread::sleep(pause.saturating_duration_since(Instant::now()));
+                    }
+                    // What came meanwhile is newer.
+                    let input = self.exchange().next.take().unwrap_or(input);
+                    clock = Some((input.now, Instant::now()));
+                    let began = Instant::now();
+                    see(&mut planner, &mut log, &input);
+                    self.publish(&mut planner, &mut log, began);
+                    rest = Some(Instant::now() + EVERY.max(began.elapsed() * SHARE));
+                }
+                None => {
+                    planner.pass(now(Instant::now()));
+                    // The next deadline may be at once.
+                    rest = Some(Instant::now() + EVERY);
+                }
+            }
+        }
+    }
+
+    fn publish(&self, planner: &mut SitePlanner, log: &mut PlanLog, began: Instant) {
+        let plan = planner.plan(HORIZON);
+        log.note_plan(&plan);
+        let made = MadePlan {
+            plan,
+            accuracy: planner.accuracy(),
+            took: began.elapsed(),
+            at: Some(Instant::now()),
+        };
+        self.exchange().made = Arc::new(made);
+    }
+
+    fn made(&self) -> Arc<MadePlan> {
+        Arc::clone(&self.exchange().made)
+    }
+
+    /// The state of the planning.
+    pub(super) fn status(&self) -> PlanStatusInfo {
+        self.status_of(&self.made())
+    }
+
+    fn status_of(&self, made: &MadePlan) -> PlanStatusInfo {
+        let waiting = made.plan.jobs.iter().filter(|job| !job.has_begun);
+        PlanStatusInfo {
+            mode: self.mode.clone(),
+            policy: self.policy.to_string(),
+            made: made.plan.made,
+            age: made.at.map_or(0, |at| nanos(at.elapsed())),
+            took: nanos(made.took),
+            waiting: u32::try_from(waiting.count()).unwrap_or(u32::MAX),
+            begun: made.accuracy.jobs,
+            on_planned_nodes: made.accuracy.on_planned_nodes,
+            median_error: made.accuracy.median_error,
+        }
+    }
+
+    /// The plan, as this user may see it: `all` of it if Slurm or root asks.
+    pub(super) fn info(&self, user: Uid, all: bool) -> PlanInfo {
+        let made = self.made();
+        let may_see = |of: Uid| all || of == user;
+        let mut info = PlanInfo {
+            status: self.status_of(&made),
+            until: made.plan.until,
+            nodes: made.plan.nodes.iter().take(MAX_PLAN_NODES).cloned().collect(),
+            ..PlanInfo::default()
+        };
+        let numbers: BTreeMap<&str, u32> = info.nodes.iter().map(|n| &n[..]).zip(0..).collect();
+        let mut names = 0;
+        for job in &made.plan.jobs {
+            names += job.nodes.len();
+            if info.jobs.len() == MAX_PLAN_JOBS || names > MAX_PLAN_NODES {
+                info.left_out = (made.plan.jobs.len() - info.jobs.len()) as u32;
+                break;
+            }
+            let nodes = job.nodes.iter().filter_map(|name| numbers.get(&name[..]));
+            let is_seen = may_see(job.user);
+            info.jobs.push(PlannedJobInfo {
+                job: job.job,
+                user: is_seen.then_some(job.user),
+                workflow: job.workflow.clone().filter(|_| is_seen),
+                nodes: nodes.copied().collect(),
+                has_begun: job.has_begun,
+                begin: job.begin,
+                end: job.end,
+                why: if is_seen { job.why.clone() } else { String::new() },
+            });
+        }
+        for job in &made.plan.unplanned {
+            if may_see(job.user) {
+                info.unplanned.push((job.job, job.why.clone()));
+            } else {
+                info.others_unplanned += 1;
+            }
+        }
+        info
+    }
+
+    /// What is planned for a job, and its user; `None` where it is in no plan.
+    pub(super) fn of_job(&self, id: SlurmJobId) -> Option<(Uid, String)> {
+        let made = self.made();
+        let jobs = &made.plan.jobs;
+        if let Some(job) = jobs.iter().find(|job| job.job == id) {
+            return Some((job.user, sentence(job, made.plan.made)));
+        }
+        let unplanned = made.plan.unplanned.iter().find(|job| job.job == id)?;
+        Some((unplanned.user, format!("no nodes: {}", unplanned.why)))
+    }
+}
+
+fn sentence(job: &PlannedJob, made: Time) -> String {
+    let nodes = job.nodes.join(", ");
+    let end = Elapsed(job.end.saturating_sub(made));
+    if job.has_begun {
+        return format!("it has {nodes}, expected to end in {end}");
+    }
+    match job.begin.saturating_sub(made) {
+        0 => format!("{nodes} now, as {}", job.why),
+        wait => format!("{nodes} in {}, as {}", Elapsed(wait), job.why),
+    }
+}
+
+fn see(planner: &mut SitePlanner, log: &mut PlanLog, input: &PlanInput) {
+    let seen = planner.see(&input.reading.snapshot, &input.view, input.now);
+    if let Some(why) = &seen.rebuilt {
+        log.note_rebuilt(input.now, &rebuilt(why));
+    }
+    log.note_transitions(input.now, &seen.transitions);
+    if let Some(first) = seen.refused.first() {
+        let all = seen.refused.len();
+        tracing::warn!("the planner refused {all} facts of Slurm's, the first: {first}");
+    }
+}
+
+fn rebuilt(why: &RebuildReason) -> String {
+    match why {
+        RebuildReason::First => "there was none".to_owned(),
+        RebuildReason::NodesChanged => "the nodes, or their kinds, changed".to_owned(),
+        RebuildReason::SlurmRestarted => "slurmctld was started again".to_owned(),
+        RebuildReason::NumbersUsedUp => "its numbers were used up".to_owned(),
+        RebuildReason::Disagreement(what) => format!("it differed from Slurm: {what}"),
+    }
+}
+
+fn nanos(time: Duration) -> Nanos {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
