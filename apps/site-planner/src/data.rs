@@ -12,7 +12,7 @@ use tarn_types::site::{FlowId, Input, Item, ItemId, Job, JobNodes, SiteEvent, Sp
 /// Items and workflows by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct DataTable {
-    items: BTreeMap<PlanningKey, ItemId>,
+    pub(crate) items: BTreeMap<PlanningKey, ItemId>,
     flows: BTreeMap<(Owner, String), FlowId>,
     next_item: u32,
     next_flow: u32,
@@ -113,7 +113,10 @@ fn difference(
     planner: &Planner,
     events: &mut Vec<SiteEvent>,
 ) {
-    let known: Vec<(&JobNodes, Spread)> = planner.layouts(item).collect();
+    let known = planner
+        .layouts(item)
+        .map(|(nodes, spread, _)| (nodes, spread));
+    let known: Vec<(&JobNodes, Spread)> = known.collect();
     for (nodes, spread) in there {
         if !known.iter().any(|(n, s)| n[..] == nodes[..] && s == spread) {
             events.push(SiteEvent::Stored {

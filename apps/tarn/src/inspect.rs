@@ -5,6 +5,7 @@ use crate::globals::Globals;
 use crate::options::{WhichRun, WhyArgs};
 use crate::print::{self, message, out};
 use crate::run::changes::StepChanges;
+use crate::slurm::{self, ControllerClient};
 use crate::state;
 use crate::state::history_of;
 use anyhow::Context;
@@ -22,8 +23,19 @@ use tarn_types::workflow::{Foreach, Step, Workflow};
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) fn why(globals: &Globals, args: &WhyArgs) -> CliResult {
-    let dir = state::here(globals)?;
-    let run = state::which(&dir, args.run.as_ref())?;
+    let found = state::here(globals).and_then(|dir| {
+        let run = state::which(&dir, args.run.as_ref())?;
+        Ok((dir, run))
+    });
+    // Outside of a run, a number is a job's of Slurm.
+    let is_outside = found.is_err() && args.run.is_none();
+    if let Some(job) = args.what.parse().ok().filter(|_| is_outside) {
+        let controller = ControllerClient::of_environment();
+        if controller.is_known() {
+            return slurm::why(globals, &controller, job);
+        }
+    }
+    let (dir, run) = found?;
     let records = state::records(&dir, &run)?;
     let answers = tarn_report::why(&records, &args.what).exit(Exit::NotFound)?;
     let step = args.what.split('[').next().unwrap_or_default();

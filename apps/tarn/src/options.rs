@@ -185,7 +185,7 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WhyArgs {
     #[allow(rustdoc::broken_intra_doc_links)] // a help text
-    /// A step, step[index], step[item], dataset, node or tier; nothing for the run itself
+    /// A step, step[index], step[item], dataset, node or tier; nothing for the run itself; outside of a run, the number of a job of Slurm
     #[arg(default_value = "")]
     pub(crate) what: String,
     /// The run [default: the newest]

@@ -403,7 +403,8 @@ fn lasts(is_persistent: bool) -> &'static str {
     }
 }
 
-fn why(globals: &Globals, controller: &ControllerClient, job: SlurmJobId) -> CliResult {
+/// The state of a job's data, why it waits, and what is planned for it.
+pub(crate) fn why(globals: &Globals, controller: &ControllerClient, job: SlurmJobId) -> CliResult {
     let info = match controller.ask_once(&ControllerRequest::Job(job), TIMEOUT)? {
         ControllerReply::Job(info) => info,
         ControllerReply::Refused(why) => return Err(refused(&why)),

@@ -8,6 +8,7 @@ mod exported;
 mod jobs;
 mod levels;
 mod objects;
+mod plan;
 mod power;
 mod reader;
 mod scatter;

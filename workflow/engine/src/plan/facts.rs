@@ -19,14 +19,9 @@ impl Clone for Planner {
 }
 
 impl Planner {
-    /// The jobs that wait for nodes, in the order of the queue.
-    pub fn queue(&self) -> Vec<JobId> {
-        let jobs = (0..).map(JobId).zip(&self.state.jobs);
-        let jobs = jobs.filter_map(|(id, job)| Some((id, job.as_deref()?)));
-        let waits = jobs.filter(|(_, job)| job.stage == PlannerJobStage::Queued);
-        let mut order: Vec<_> = waits.map(|(id, job)| (job.key, id)).collect();
-        order.sort_unstable();
-        order.into_iter().map(|(_, id)| id).collect()
+    /// A job's place in the queue: less goes first.
+    pub fn place(&self, job: JobId) -> Option<(u64, u64)> {
+        self.state.job(job).map(|state| state.key)
     }
 
     /// The nodes of a job that has some.
@@ -56,11 +51,11 @@ impl Planner {
         self.state.item(item).is_some()
     }
 
-    /// The layouts of an item that are there.
-    pub fn layouts(&self, item: ItemId) -> impl Iterator<Item = (&JobNodes, Spread)> {
+    /// The layouts of an item that are there: the nodes, how it is spread over them, and bytes on each.
+    pub fn layouts(&self, item: ItemId) -> impl Iterator<Item = (&JobNodes, Spread, u64)> {
         let layouts = self.state.item(item).into_iter().flat_map(|i| &i.layouts);
         let present = layouts.filter(|layout| layout.present());
-        present.map(|layout| (&layout.nodes, layout.spread))
+        present.map(|layout| (&layout.nodes, layout.spread, layout.each))
     }
 
     /// The ordinary job that has a promise, and the begin that it can rely on.
