@@ -6,7 +6,10 @@
 mod clients;
 mod keys;
 mod log;
+mod mode;
 mod nodes;
+mod plan;
+mod plan_log;
 mod reader;
 mod slurm;
 
@@ -14,13 +17,15 @@ use crate::{TarndError, options};
 use anyhow::Context;
 use clap::Parser;
 use log::ControllerLog;
+use mode::{PlanningLines, SiteMode};
 use nodes::NodeSessions;
+use plan::PlanThread;
 use reader::SlurmReader;
 use serde::Deserialize;
 use slurm::{SlurmNotifier, WaitingJob};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant, SystemTime};
 use tarn_journal::RunLock;
@@ -32,6 +37,7 @@ use tarn_proto::site::{
 use tarn_site::{Config, Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Source};
+use tarn_types::policy::Policy;
 use tarn_types::units::{Time, parse_size, parse_time};
 
 /// Inputs that are made durable together.
@@ -41,6 +47,8 @@ const SELDOM: Duration = Duration::from_secs(60);
 const OFTEN: Duration = Duration::from_secs(5);
 /// And while jobs arrive.
 const AT_ONCE: Duration = Duration::from_millis(500);
+/// Between two states that the planner gets: making one takes time in proportion to the site's jobs.
+const OFFERS: Duration = Duration::from_secs(1);
 /// How long a job waits for a node that sleeps, unless the site says otherwise.
 const WAKE: &str = "10m";
 
@@ -93,6 +101,12 @@ struct ControllerConfigFile {
     port: Option<u16>,
     /// The user that slurmctld runs as.
     slurm_user: Option<String>,
+    /// What tarn does in Slurm.
+    mode: SiteMode,
+    /// The policy of its plans.
+    policy: Option<String>,
+    /// The most that workflows may delay the first ordinary job.
+    bound: Option<String>,
     /// How long data stays after its last use.
     lease: Option<String>,
     /// How long before its end a lease is reported to end soon.
@@ -105,6 +119,20 @@ struct ControllerConfigFile {
     project_quota: Option<String>,
     /// Of projects, by their group's name or number.
     project_quotas: BTreeMap<String, String>,
+}
+
+impl ControllerConfigFile {
+    /// The mode, and the policy of plans.
+    fn planning_policy(&self, options: &Options) -> anyhow::Result<(SiteMode, Policy)> {
+        let lines = PlanningLines {
+            mode: self.mode,
+            policy: self.policy.as_deref(),
+            bound: self.bound.as_deref(),
+        };
+        let path = options.config.as_deref().unwrap_or(Path::new(""));
+        let policy = lines.policy().with_context(|| path.display().to_string())?;
+        Ok((self.mode, policy))
+    }
 }
 
 /// An input of the controller.
@@ -161,6 +189,8 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     let state = |e: anyhow::Error| TarndError::new(Exit::State, e);
     crate::server::raise_descriptors();
     let (config, file, sleep) = read(options).map_err(|e| TarndError::new(Exit::Usage, e))?;
+    let policy = file.planning_policy(options);
+    let (mode, policy) = policy.map_err(|e| TarndError::new(Exit::Usage, e))?;
     std::fs::create_dir_all(&options.state)
         .with_context(|| format!("cannot make {}", options.state.display()))
         .map_err(state)?;
@@ -205,9 +235,15 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         replies: BTreeMap::new(),
         next: 0,
         clock: ControllerClock::start(),
-        spaces: slurm::spaces(file.sinfo.unwrap_or(true)),
-        exclusions: slurm::exclusions(&reader),
-        sleepers: slurm::sleepers(&reader, sleep),
+        spaces: slurm::spaces(file.sinfo.unwrap_or(true) && mode.acts()),
+        exclusions: match mode.acts() {
+            true => slurm::exclusions(&reader),
+            false => SlurmNotifier::silent(),
+        },
+        sleepers: slurm::sleepers(&reader, sleep.filter(|_| mode.acts())),
+        plans: PlanThread::start(&options.state, mode.name(), policy),
+        offered: None,
+        mode,
         reader,
         has_all_nodes: file.nodes.is_none(),
         drawn: BTreeMap::new(),
@@ -241,6 +277,10 @@ struct Controller {
     has_all_nodes: bool,
     exclusions: SlurmNotifier<Vec<WaitingJob>>,
     sleepers: SlurmNotifier<Vec<String>>,
+    plans: PlanThread,
+    /// When the planner got the state last.
+    offered: Option<Instant>,
+    mode: SiteMode,
     /// The power that nodes draw, as Slurm reported it last.
     drawn: BTreeMap<String, u64>,
 }
@@ -320,6 +360,7 @@ impl Controller {
             }
             ControllerInput::Read => {
                 self.learn_nodes();
+                self.offer_to_planner();
                 None
             }
             ControllerInput::Drawn(milliwatts) => {
@@ -345,6 +386,18 @@ impl Controller {
         }
     }
 
+    /// Gives the planner the state as it is now, not too often.
+    fn offer_to_planner(&mut self) {
+        let is_early = |at: &Instant| at.elapsed() < OFFERS;
+        let reading = self.reader.newest();
+        let reading = reading.filter(|_| !self.offered.as_ref().is_some_and(is_early));
+        if let Some(reading) = reading {
+            self.offered = Some(Instant::now());
+            self.plans
+                .offer(reading, self.site.planning(), self.clock.now());
+        }
+    }
+
     fn receive_request(
         &mut self,
         request: SiteRequest,
@@ -367,8 +420,13 @@ impl Controller {
             let _ = reply.try_send(ControllerReply::Slurm(self.reader.info()));
             return None;
         }
-        if let Some(answer) = self.site.answer(user, groups, trusted, ask) {
+        let asker = (user, user == 0 || trusted);
+        if let Some(answer) = self.plans.answer(asker, ask) {
             let _ = reply.try_send(answer);
+            return None;
+        }
+        if let Some(answer) = self.site.answer(user, groups, trusted, ask) {
+            let _ = reply.try_send(self.plans.completed(asker, ask, answer));
             return None;
         }
         if matches!(ask, ControllerRequest::Stage(_)) {
@@ -476,7 +534,7 @@ impl Controller {
                 SiteServiceAction::Notify { owner, text } => tracing::info!(%owner, "{text}"),
                 SiteServiceAction::Answer { token, reply } => {
                     if let Some(sender) = self.replies.remove(&token) {
-                        let _ = sender.try_send(reply);
+                        let _ = sender.try_send(self.mode.permitted(reply));
                     }
                 }
             }

@@ -26,8 +26,18 @@ const READ: &str = "\
 fn changeable(site: &Site, job: &str) -> Vec<String> {
     let output = site.root(&["scontrol", "-o", "show", "job", job]);
     let names = [
-        "Priority", "Nice", "Features", "Prefer", "ReqNodeList", "ExcNodeList", "Dependency",
-        "Reservation", "Comment", "AdminComment", "TimeLimit", "EligibleTime",
+        "Priority",
+        "Nice",
+        "Features",
+        "Prefer",
+        "ReqNodeList",
+        "ExcNodeList",
+        "Dependency",
+        "Reservation",
+        "Comment",
+        "AdminComment",
+        "TimeLimit",
+        "EligibleTime",
     ];
     let words = output.split_whitespace().filter(|word| {
         let name = word.split('=').next().unwrap_or_default();
@@ -40,8 +50,14 @@ fn changeable(site: &Site, job: &str) -> Vec<String> {
 fn updates(site: &Site) -> usize {
     let log = site.cluster.folder().join("log/slurmctld.log");
     let log = fs::read_to_string(log).expect("its log");
-    let words = ["_slurm_rpc_update_job", "update_node: node", "_slurm_rpc_update_node"];
-    log.lines().filter(|line| words.iter().any(|word| line.contains(word))).count()
+    let words = [
+        "_slurm_rpc_update_job",
+        "update_node: node",
+        "_slurm_rpc_update_node",
+    ];
+    log.lines()
+        .filter(|line| words.iter().any(|word| line.contains(word)))
+        .count()
 }
 
 fn restart(site: &Site, config: &str) {
@@ -53,7 +69,9 @@ fn restart(site: &Site, config: &str) {
 
 /// The plan as a user sees it.
 fn plan(site: &Site, user: &str) -> serde_json::Value {
-    let text = site.cluster.exec(user, &["tarn", "--json", "slurm", "plan"]);
+    let text = site
+        .cluster
+        .exec(user, &["tarn", "--json", "slurm", "plan"]);
     let text = text.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()));
     serde_json::from_str(text.trim()).expect("JSON")
 }
@@ -71,15 +89,27 @@ fn observe_plans_and_changes_nothing() {
     restart(&site, "mode = \"observe\"\\n");
     let busy = site.hold("node[1-2]");
     let before = updates(&site);
-    let job = site.submit("alice", "read.sh", READ, &[]).expect("it is taken");
+    let job = site
+        .submit("alice", "read.sh", READ, &[])
+        .expect("it is taken");
     let first = changeable(&site, &job);
     site.wait_taken_in(&job);
     // Both nodes come free at the same time, so the one with the data is first.
-    site.wait("the plan has the job", || of_job(&plan(&site, "alice"), &job).is_some());
+    site.wait("the plan has the job", || {
+        of_job(&plan(&site, "alice"), &job).is_some()
+    });
     let own = plan(&site, "alice");
     let planned = of_job(&own, &job).expect("the job");
-    assert_eq!(planned["nodes"], serde_json::json!(["node2"]), "{own}\n{}", site.logs());
-    assert_eq!((&planned["user"], &planned["runs"]), (&"alice".into(), &false.into()));
+    assert_eq!(
+        planned["nodes"],
+        serde_json::json!(["node2"]),
+        "{own}\n{}",
+        site.logs()
+    );
+    assert_eq!(
+        (&planned["user"], &planned["runs"]),
+        (&"alice".into(), &false.into())
+    );
     assert_eq!(planned["workflow"], "secretive-reader", "{own}");
     assert!(planned["begin"].as_u64() > own["made"].as_u64(), "{own}");
     let why = site.why("alice", &job);
@@ -99,11 +129,16 @@ fn observe_plans_and_changes_nothing() {
         assert!(!text.contains(secret), "{secret}: {text}");
     }
     let page = "/shared/home/bob/plan.html";
-    let done = site.cluster.exec("bob", &["tarn", "slurm", "plan", "--html", page]);
+    let done = site
+        .cluster
+        .exec("bob", &["tarn", "slurm", "plan", "--html", page]);
     done.unwrap_or_else(|e| panic!("{e:#}"));
     let page = fs::read_to_string(site.home("bob").join("plan.html")).expect("the page");
     assert!(page.contains(&job) && !page.contains("alice"), "{page}");
-    let refused = site.cluster.command("bob", &["tarn", "slurm", "why", &job]).output();
+    let refused = site
+        .cluster
+        .command("bob", &["tarn", "slurm", "why", &job])
+        .output();
     assert!(!refused.expect("tarn runs").status.success());
 
     // All of that changed nothing in Slurm.
@@ -128,10 +163,16 @@ fn observe_plans_and_changes_nothing() {
     restart(&site, "");
     let busy = site.hold("node[1-2]");
     let before = updates(&site);
-    let job = site.submit("alice", "read.sh", READ, &[]).expect("it is taken");
+    let job = site
+        .submit("alice", "read.sh", READ, &[])
+        .expect("it is taken");
     site.wait_taken_in(&job);
     assert!(updates(&site) > before, "{}", site.logs());
-    assert!(changeable(&site, &job).contains(&"Prefer=node2".to_owned()), "{}", site.logs());
+    assert!(
+        changeable(&site, &job).contains(&"Prefer=node2".to_owned()),
+        "{}",
+        site.logs()
+    );
     site.alice(&["scancel", &busy]);
     site.wait_for(&job, "COMPLETED");
 }
@@ -139,9 +180,27 @@ fn observe_plans_and_changes_nothing() {
 #[test]
 fn a_mode_that_is_not_there_yet_is_refused() {
     let Some(site) = Site::up(1) else { return };
-    site.root(&["sh", "-c", "printf 'mode = \"drive\"\\n' > /shared/site.toml"]);
-    let words = ["tarnd", "--controller", "--state", "/shared/other", "--config", "/shared/site.toml"];
-    let output = site.cluster.command("root", &words).output().expect("tarnd runs");
+    site.root(&[
+        "sh",
+        "-c",
+        "printf 'mode = \"drive\"\\n' > /shared/site.toml",
+    ]);
+    let words = [
+        "tarnd",
+        "--controller",
+        "--state",
+        "/shared/other",
+        "--config",
+        "/shared/site.toml",
+    ];
+    let output = site
+        .cluster
+        .command("root", &words)
+        .output()
+        .expect("tarnd runs");
     let why = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && why.contains("mode = \"advise\""), "{why}");
+    assert!(
+        !output.status.success() && why.contains("mode = \"advise\""),
+        "{why}"
+    );
 }

@@ -2,8 +2,9 @@
 
 use super::command::run_command;
 use super::job::{ALONE, alone};
+use super::{ControllerClient, TIMEOUT};
 use crate::error::CliResult;
-use tarn_proto::site::SlurmJobId;
+use tarn_proto::site::{ControllerReply, ControllerRequest, SlurmJobId};
 use tarn_types::line::plain;
 
 /// The beginning of tarn's comments. Others are the user's, and stay.
@@ -30,11 +31,22 @@ fn set_job_comment(job: SlurmJobId, why: Option<&str>) -> CliResult<()> {
     };
     let known = squeue(&id, "-O", "comment:512")?;
     let known = known.lines().next().unwrap_or_default().trim();
-    if let Some(comment) = comment(known, why) {
+    if let Some(comment) = comment(known, why)
+        && may_change_slurm()
+    {
         let (id, comment) = (format!("jobid={id}"), format!("comment={comment}"));
         run_command("scontrol", &["update", &id, &comment])?;
     }
     Ok(())
+}
+
+/// Whether the site's mode lets tarn change anything in Slurm. A controller of an earlier version always does.
+fn may_change_slurm() -> bool {
+    let controller = ControllerClient::of_environment();
+    match controller.ask_once(&ControllerRequest::PlanStatus, TIMEOUT) {
+        Ok(ControllerReply::PlanStatus(status)) => status.mode != "observe",
+        _ => true,
+    }
 }
 
 /// The new comment, if the known one is to change.

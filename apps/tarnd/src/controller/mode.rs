@@ -70,7 +70,9 @@ impl PlanningLines<'_> {
         }
         if let Some(bound) = self.bound {
             if policy.order != Order::Data {
-                bail!("bound: policy `{text}` promises nothing: leave it out, or take policy `data`");
+                bail!(
+                    "bound: policy `{text}` promises nothing: leave it out, or take policy `data`"
+                );
             }
             if text.contains("bound=") {
                 bail!("bound: policy `{text}` has one already: leave one of them out");

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tarn_proto::local::Code;
 use tarn_proto::site::{
-    MAX_PLAN_JOBS, MAX_PLAN_NODES, PlanInfo, PlanStatusInfo, PlannedJobInfo, SlurmJobId, Uid,
+    ControllerReply, ControllerRequest, JobInfo, MAX_PLAN_JOBS, MAX_PLAN_NODES, PlanInfo,
+    PlanStatusInfo, PlannedJobInfo, SlurmJobId, Uid,
 };
 use tarn_site::PlanningView;
 use tarn_site_planner::{
@@ -157,10 +159,6 @@ impl PlanThread {
     }
 
     /// The state of the planning.
-    pub(super) fn status(&self) -> PlanStatusInfo {
-        self.status_of(&self.made())
-    }
-
     fn status_of(&self, made: &MadePlan) -> PlanStatusInfo {
         let waiting = made.plan.jobs.iter().filter(|job| !job.has_begun);
         PlanStatusInfo {
@@ -176,14 +174,70 @@ impl PlanThread {
         }
     }
 
-    /// The plan, as this user may see it: `all` of it if Slurm or root asks.
-    pub(super) fn info(&self, user: Uid, all: bool) -> PlanInfo {
+    /// Replies to a request about plans; `None` to another one. The asker is a user, and whether they may see all.
+    pub(super) fn answer(
+        &self,
+        asker: (Uid, bool),
+        ask: &ControllerRequest,
+    ) -> Option<ControllerReply> {
+        match ask {
+            ControllerRequest::Plan => Some(ControllerReply::Plan(Box::new(self.info(asker)))),
+            ControllerRequest::PlanStatus => {
+                let status = self.status_of(&self.made());
+                Some(ControllerReply::PlanStatus(Box::new(status)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The site's reply about a job, with what is planned for it. A job without data lines is known here only.
+    pub(super) fn completed(
+        &self,
+        (user, all): (Uid, bool),
+        ask: &ControllerRequest,
+        reply: ControllerReply,
+    ) -> ControllerReply {
+        let ControllerRequest::Job(id) = ask else {
+            return reply;
+        };
+        let planned = self.of_job(*id).filter(|(of, _)| all || *of == user);
+        match (reply, planned) {
+            (ControllerReply::Job(info), Some((_, planned))) => {
+                ControllerReply::Job(Box::new(JobInfo {
+                    planned: Some(planned),
+                    ..*info
+                }))
+            }
+            (ControllerReply::Refused(why), Some((user, planned)))
+                if why.code == Code::NotFound =>
+            {
+                ControllerReply::Job(Box::new(JobInfo {
+                    user,
+                    phase: "in Slurm's queue, without `#TARN` lines".to_owned(),
+                    history: Vec::new(),
+                    waits: None,
+                    ending: Vec::new(),
+                    planned: Some(planned),
+                }))
+            }
+            (reply, _) => reply,
+        }
+    }
+
+    /// The plan, as this user may see it: all of it if Slurm or root asks.
+    fn info(&self, (user, all): (Uid, bool)) -> PlanInfo {
         let made = self.made();
         let may_see = |of: Uid| all || of == user;
         let mut info = PlanInfo {
             status: self.status_of(&made),
             until: made.plan.until,
-            nodes: made.plan.nodes.iter().take(MAX_PLAN_NODES).cloned().collect(),
+            nodes: made
+                .plan
+                .nodes
+                .iter()
+                .take(MAX_PLAN_NODES)
+                .cloned()
+                .collect(),
             ..PlanInfo::default()
         };
         let numbers: BTreeMap<&str, u32> = info.nodes.iter().map(|n| &n[..]).zip(0..).collect();
@@ -204,7 +258,11 @@ impl PlanThread {
                 has_begun: job.has_begun,
                 begin: job.begin,
                 end: job.end,
-                why: if is_seen { job.why.clone() } else { String::new() },
+                why: if is_seen {
+                    job.why.clone()
+                } else {
+                    String::new()
+                },
             });
         }
         for job in &made.plan.unplanned {
@@ -218,7 +276,7 @@ impl PlanThread {
     }
 
     /// What is planned for a job, and its user; `None` where it is in no plan.
-    pub(super) fn of_job(&self, id: SlurmJobId) -> Option<(Uid, String)> {
+    fn of_job(&self, id: SlurmJobId) -> Option<(Uid, String)> {
         let made = self.made();
         let jobs = &made.plan.jobs;
         if let Some(job) = jobs.iter().find(|job| job.job == id) {

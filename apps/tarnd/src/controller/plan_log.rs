@@ -57,7 +57,11 @@ impl PlanLog {
                     let first = self.planned.remove(&job);
                     let planned = first.map_or_else(|| "none".to_owned(), |(at, _)| time(at));
                     let began = time(change.began);
-                    writeln!(lines, "{} began job={job} begin={began} planned={planned}", time(now))
+                    writeln!(
+                        lines,
+                        "{} began job={job} begin={began} planned={planned}",
+                        time(now)
+                    )
                 }
                 Some(ended) => writeln!(
                     lines,
@@ -84,7 +88,11 @@ impl PlanLog {
                 break;
             }
             left -= 1;
-            let what = if before.is_some() { "changed" } else { "planned" };
+            let what = if before.is_some() {
+                "changed"
+            } else {
+                "planned"
+            };
             planned_line(&mut lines, plan.made, what, job);
             self.unplanned.remove(&job.job);
             self.planned.insert(job.job, (job.begin, job.nodes.clone()));
@@ -104,8 +112,10 @@ impl PlanLog {
         }
         let live: BTreeSet<u32> = plan.jobs.iter().map(|job| job.job).collect();
         let waits: BTreeSet<u32> = plan.unplanned.iter().map(|job| job.job).collect();
-        self.planned.retain(|job, _| live.contains(job) || waits.contains(job));
-        self.unplanned.retain(|job, _| live.contains(job) || waits.contains(job));
+        self.planned
+            .retain(|job, _| live.contains(job) || waits.contains(job));
+        self.unplanned
+            .retain(|job, _| live.contains(job) || waits.contains(job));
         self.write(&lines);
     }
 
@@ -248,7 +258,10 @@ mod tests {
         let mut log = PlanLog::new(folder.path());
         log.note_rebuilt(0, "there was none");
         let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text, "tarn-plans 1\n1970-01-01T00:00:00Z rebuilt why=\"there was none\"\n");
+        assert_eq!(
+            text,
+            "tarn-plans 1\n1970-01-01T00:00:00Z rebuilt why=\"there was none\"\n"
+        );
         let older = std::fs::metadata(folder.path().join("plan.log.1")).unwrap();
         assert_eq!(older.len(), MAX_BYTES + 1);
     }

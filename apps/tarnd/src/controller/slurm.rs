@@ -71,7 +71,7 @@ pub(super) struct SlurmNotifier<T> {
 
 impl<T: Send + 'static> SlurmNotifier<T> {
     /// One that reports nothing.
-    fn silent() -> Self {
+    pub(super) fn silent() -> Self {
         let (to, last) = (None, None);
         Self { to, last }
     }
