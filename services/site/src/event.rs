@@ -6,6 +6,7 @@ use tarn_proto::site::{
     ControllerReply, ControllerRequest, Epoch, Holding, NodeOrder, NodeStoreReport, Owner, Report,
     SlurmJobId, StoreCapacity, Uid,
 };
+use tarn_types::site::JobResult;
 use tarn_types::units::Nanos;
 
 /// The connection that waits for a reply; means nothing after a restart.
@@ -87,6 +88,11 @@ pub enum SiteServiceEvent {
         order: u64,
         /// The report.
         report: Report,
+    },
+    /// Slurm's accounting has the ends of jobs ([`crate::Site::wanted_accounts`]).
+    Accounted {
+        /// By their numbers.
+        jobs: BTreeMap<SlurmJobId, JobResult>,
     },
     /// Time has passed: leases may be over.
     Passed,

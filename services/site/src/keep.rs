@@ -35,6 +35,7 @@ impl Site {
         }
         self.forget_orphans();
         self.forget_jobs();
+        self.expire_flows();
         self.advance_waiting();
     }
 

@@ -15,6 +15,7 @@ mod audit;
 mod capacity;
 mod data;
 mod event;
+mod figures;
 mod finish;
 mod keep;
 mod model;
@@ -39,6 +40,7 @@ mod views;
 
 pub use event::{Config, SiteRequest, SiteServiceAction, SiteServiceEvent, Token};
 pub use planning::{PlanningJob, PlanningKey, PlanningNode, PlanningVersion, PlanningView};
+pub use figures::{FlowSums, SiteFigures, TIME_CLASSES, WantedAccount};
 pub use state::Site;
 
 use tarn_types::units::Time;
@@ -87,6 +89,7 @@ impl Site {
             } => self.opened(&node, (capacity, stores), (holds, &partial), &jobs),
             SiteServiceEvent::Closed { node } => self.closed(&node),
             SiteServiceEvent::Reported { order, report } => self.reported(order, report),
+            SiteServiceEvent::Accounted { jobs } => self.accounted(&jobs),
             SiteServiceEvent::Passed => self.expire(),
         }
         actions.append(&mut self.actions);

@@ -199,6 +199,7 @@ impl Site {
             return;
         }
         job.is_leaving = true;
+        self.flows.leave(id, now);
         job.done.clear();
         job.tries.clear();
         let has_run = (SiteJobPhase::Running..SiteJobPhase::Published).contains(&job.phase);
@@ -414,6 +415,11 @@ impl Site {
                 let may_see = |owner| requester.is(owner) || requester.user == 0;
                 ControllerReply::Usage(self.report_usage(*since, may_see))
             }
+            ControllerRequest::WorkflowUsage(since) => {
+                let may_see = |user| requester.user == user || requester.user == 0;
+                ControllerReply::WorkflowUsage(self.flows.infos(*since, may_see))
+            }
+            ControllerRequest::DataJobs(since) => self.data_jobs(&requester, *since),
             _ => return None,
         })
     }

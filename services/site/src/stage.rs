@@ -110,6 +110,10 @@ impl Site {
         };
         job.phase = phase;
         job.note(now, what);
+        let is_sent = phase == SiteJobPhase::Sent && job.makes.iter().any(|m| m.dest.is_some());
+        if is_sent && job.is_well {
+            self.flows.deliver(id, now);
+        }
         if job.is_leaving && phase != SiteJobPhase::Ended {
             self.continue_leaving(id);
             return;

@@ -2,6 +2,7 @@
 
 use crate::event::{Config, SiteServiceAction, Token};
 use crate::model::catalog::Catalog;
+use crate::model::flow::FlowTable;
 use crate::model::job::{SiteJob, SiteJobPhase};
 use crate::model::node::SiteNode;
 use crate::model::orders::{OrderPurpose, OrderTable, Ordered};
@@ -30,6 +31,9 @@ pub struct Site {
     pub(crate) jobs: BTreeMap<SlurmJobId, SiteJob>,
     #[serde(rename = "meters")]
     pub(crate) usage: UsageTable,
+    /// The sums of workflows.
+    #[serde(default)]
+    pub(crate) flows: FlowTable,
     /// Orders without a report.
     pub(crate) orders: OrderTable,
     pub(crate) next_order: u64,

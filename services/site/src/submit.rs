@@ -151,6 +151,8 @@ impl Site {
         }
         let key = (state.owner, state.workflow.clone());
         let own = self.catalog.workflows.entry(key.clone()).or_default();
+        let whose = (state.user, &state.workflow[..]);
+        self.flows.join(whose, job, own.has_ended, now);
         match &submitted.chain {
             None => own.has_ended = submitted.is_alone,
             Some(chain) => {

@@ -1,9 +1,13 @@
 //! The use of owners: the base on which a site would charge. docs/guide/on-a-site.md, "Usage".
 
+use crate::model::flow::WantedAccount;
+use crate::model::requester::Requester;
 use crate::model::usage::{DAY, OwnerUsage, UsageCounts};
 use crate::state::Site;
 use std::collections::BTreeMap;
-use tarn_proto::site::{Owner, Part, SlurmJobId, UsageInfo};
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{ControllerReply, Owner, Part, SlurmJobId, Uid, UsageInfo};
+use tarn_types::site::JobResult;
 use tarn_types::units::{SECOND, Time};
 
 const MIB: u128 = 1 << 20;
@@ -37,6 +41,60 @@ impl Site {
         }
         let meter = self.usage.meter(owner, now);
         meter.spread((began, now), partitions, |c| &mut c.byte_nanos);
+    }
+
+    /// The sums of all users since the log began, jobs that have nodes now not included.
+    pub(crate) fn usage_of_users(&self) -> UsageCounts {
+        let users = self.usage.iter();
+        let users = users.filter(|(owner, _)| matches!(owner, Owner::User(_)));
+        let mut sums = UsageCounts::default();
+        users.for_each(|(_, usage)| sums.add(&usage.sum(0)));
+        sums
+    }
+
+    /// The jobs that have left, of which Slurm's accounting is to say how they ended.
+    #[must_use]
+    pub fn wanted_accounts(&self) -> Vec<WantedAccount> {
+        self.flows.wanted()
+    }
+
+    /// Of the results that Slurm's accounting has, those that are new.
+    #[must_use]
+    pub fn new_accounts(
+        &self,
+        mut jobs: BTreeMap<SlurmJobId, JobResult>,
+    ) -> BTreeMap<SlurmJobId, JobResult> {
+        jobs.retain(|job, result| self.flows.is_wanted_end(*job, result));
+        jobs
+    }
+
+    /// Slurm's accounting has the ends of jobs.
+    pub(crate) fn accounted(&mut self, jobs: &BTreeMap<SlurmJobId, JobResult>) {
+        for (job, result) in jobs {
+            self.flows.account(*job, result);
+        }
+        self.expire_flows();
+    }
+
+    pub(crate) fn expire_flows(&mut self) {
+        let workflows = &self.catalog.workflows;
+        let has_ended = |user: Uid, name: &str| {
+            let found = workflows.get(&(Owner::User(user), name.to_owned()));
+            found.is_none_or(|workflow| workflow.has_ended)
+        };
+        self.flows.expire(self.now, has_ended);
+    }
+
+    /// Which jobs had data lines: for root, who audits them.
+    pub(crate) fn data_jobs(&self, requester: &Requester<'_>, since: Time) -> ControllerReply {
+        if requester.user != 0 && !requester.trusted {
+            let text = "only root learns which jobs of all users have data lines";
+            return ControllerReply::Refused(RequestError::new(Code::Denied, text));
+        }
+        ControllerReply::DataJobs {
+            known_since: self.flows.known_since,
+            jobs: self.flows.numbers_since(since),
+        }
     }
 
     /// Bytes that an owner has on all nodes, and was promised.

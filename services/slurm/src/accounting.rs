@@ -161,4 +161,86 @@ mod tests {
             assert_eq!(state_of(text, has_ended), state, "{text}");
         }
     }
+
+    /// What Slurm 22.05 and 24.11 wrote of the same jobs: by `sacct` of slurmdbd, and by jobcomp/filetxt.
+    const RECORDED: [(&[u8], &[u8]); 2] = [
+        (
+            include_bytes!("../tests/recorded/22.05/sacct"),
+            include_bytes!("../tests/recorded/22.05/jobcomp"),
+        ),
+        (
+            include_bytes!("../tests/recorded/24.11/sacct"),
+            include_bytes!("../tests/recorded/24.11/jobcomp"),
+        ),
+    ];
+
+    #[test]
+    fn both_sources_have_the_same_jobs() {
+        for (sacct, file) in RECORDED {
+            let sacct = AccountingAnswer::from_sacct(sacct);
+            let file = jobcomp::read(file, &jiff::tz::TimeZone::UTC);
+            assert_eq!(sacct.unreadable, 0);
+            assert_eq!(file.unreadable, 1, "the job whose name looks like fields");
+            let mut both = 0;
+            for of_file in file.jobs {
+                let mut attempts = sacct.jobs.iter();
+                let Some(job) =
+                    attempts.find(|j| (j.number, j.start) == (of_file.number, of_file.start))
+                else {
+                    // slurmdbd has no record of a job that was cancelled while it was held.
+                    assert!(
+                        of_file.eligible.is_none() || of_file.state == AccountedState::Completed
+                    );
+                    continue;
+                };
+                both += 1;
+                let times = |j: &AccountedJob| (j.submitted, j.eligible, j.start, j.end, j.limit);
+                assert_eq!(times(job), times(&of_file), "{of_file:?}");
+                assert_eq!((&job.nodes, job.user), (&of_file.nodes, of_file.user));
+                assert_eq!(
+                    (job.state, job.is_array_task),
+                    (of_file.state, of_file.is_array_task)
+                );
+                if !job.nodes.is_empty() {
+                    let share = |j: &AccountedJob| (j.cpus, j.memory, j.wanted);
+                    assert_eq!(share(job), share(&of_file));
+                }
+            }
+            assert!(both >= 16, "{both}");
+        }
+    }
+
+    #[test]
+    fn a_requeued_job_has_two_attempts_in_both() {
+        for (sacct, file) in RECORDED {
+            let sacct = AccountingAnswer::from_sacct(sacct);
+            let file = jobcomp::read(file, &jiff::tz::TimeZone::UTC);
+            for answer in [sacct, file] {
+                let states: Vec<_> = answer.jobs.iter().filter(|j| j.number == 6).collect();
+                let states: Vec<_> = states.iter().map(|j| j.state).collect();
+                assert_eq!(
+                    states,
+                    [AccountedState::Requeued, AccountedState::Completed]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_slurmctld_knows_completes_the_file() {
+        let (_, file) = RECORDED[0];
+        let mut answer = jobcomp::read(file, &jiff::tz::TimeZone::UTC);
+        let before = answer.jobs.len();
+        let mut known = answer.clone();
+        let mut waits = known.jobs[0].clone();
+        (waits.number, waits.start, waits.end) = (900, None, None);
+        (waits.nodes, waits.state) = ([].into(), AccountedState::Waiting);
+        known.jobs.push(waits);
+        answer.complete(known);
+        assert_eq!(
+            answer.jobs.len(),
+            before + 1,
+            "the others are there already"
+        );
+    }
 }

@@ -112,6 +112,10 @@ pub enum ControllerRequest {
     Slurm,
     /// The usage of users and projects since a time; their own, or all if root asks.
     Usage(Time),
+    /// The sums of workflows that had a job since a time; one's own, or all if root asks.
+    WorkflowUsage(Time),
+    /// Which jobs had data lines, of those that were taken in since a time. Root's and Slurm's user's.
+    DataJobs(Time),
     /// Remove a dataset, or one version of it. Its owner's, or root's.
     Remove {
         /// The owner.
@@ -216,6 +220,15 @@ pub enum ControllerReply {
     Slurm(SlurmInfo),
     /// Of [`ControllerRequest::Usage`].
     Usage(Vec<UsageInfo>),
+    /// Of [`ControllerRequest::WorkflowUsage`], the newest first.
+    WorkflowUsage(Vec<WorkflowUsageInfo>),
+    /// Of [`ControllerRequest::DataJobs`].
+    DataJobs {
+        /// Of jobs that were taken in before, some are forgotten.
+        known_since: Time,
+        /// The jobs.
+        jobs: Vec<SlurmJobId>,
+    },
     /// Of [`ControllerRequest::Orphans`], and of [`ControllerRequest::RemoveOrphans`] those that go.
     Orphans(Vec<OrphanInfo>),
     /// Of [`ControllerRequest::Verify`].
@@ -415,6 +428,35 @@ pub struct StoreInfo {
     pub persistent: bool,
     /// It is not there.
     pub is_away: bool,
+}
+
+/// The sums of one run of a workflow: Weiland 2018, equations 1 to 4. Of the jobs that have ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkflowUsageInfo {
+    /// Its user.
+    pub user: Uid,
+    /// Its name.
+    pub workflow: String,
+    /// When its first job was taken in.
+    pub begun: Time,
+    /// Whether no more jobs are expected.
+    pub is_over: bool,
+    /// Jobs that ended well.
+    pub done: u64,
+    /// Jobs that did not.
+    pub not_done: u64,
+    /// Jobs that have not ended, or of which Slurm's accounting is awaited.
+    pub open: u64,
+    /// Jobs of which Slurm's accounting had nothing.
+    pub unaccounted: u64,
+    /// T_all: from the submission of the first job to the end of the last one, or to when its results were outside.
+    pub time: Nanos,
+    /// T_queue: the sum of waits of jobs that ended well.
+    pub queue: Nanos,
+    /// T_run: the sum of their run times.
+    pub run: Nanos,
+    /// R_all: nodes times nanoseconds.
+    pub node_time: Nanos,
 }
 
 /// The usage of a user or project.

@@ -33,7 +33,7 @@ pub(crate) struct OwnerUsage {
 }
 
 impl UsageCounts {
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.byte_nanos += other.byte_nanos;
         self.node_nanos += other.node_nanos;
         self.read_outside += other.read_outside;
