@@ -3,10 +3,13 @@
 //! One thread has the core and the log. It makes the inputs since the last round durable together, then the core decides, then its
 //! actions leave: so nothing is done that a controller after this one would not know of.
 
+mod accounts;
 mod clients;
+mod exposition;
 mod keys;
 mod log;
 mod mode;
+mod metrics;
 mod nodes;
 mod plan;
 mod plan_log;
@@ -18,6 +21,7 @@ use anyhow::Context;
 use clap::Parser;
 use log::ControllerLog;
 use mode::{PlanningLines, SiteMode};
+use metrics::{MetricsPlace, SiteMetrics};
 use nodes::NodeSessions;
 use plan::PlanThread;
 use reader::SlurmReader;
@@ -34,10 +38,13 @@ use tarn_proto::site::{
     ControllerReply, ControllerRequest, Holding, NODE_PORT, NodeInfo, NodeStoreReport,
     NumberedOrder, Owner, Report, SlurmJobId, StoreCapacity, Uid,
 };
-use tarn_site::{Config, Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token};
+use tarn_site::{
+    Config, Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token, WantedAccount,
+};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Source};
 use tarn_types::policy::Policy;
+use tarn_types::site::JobResult;
 use tarn_types::units::{Time, parse_size, parse_time};
 
 /// Inputs that are made durable together.
@@ -107,6 +114,13 @@ struct ControllerConfigFile {
     policy: Option<String>,
     /// The most that workflows may delay the first ordinary job.
     bound: Option<String>,
+    /// Where metrics for Prometheus are served: a path, or a loopback address.
+    metrics: Option<String>,
+    /// The mode of the socket at that path, and its group.
+    metrics_mode: Option<String>,
+    metrics_group: Option<String>,
+    /// The users beside root who get them at that address.
+    metrics_users: Vec<String>,
     /// How long data stays after its last use.
     lease: Option<String>,
     /// How long before its end a lease is reported to end soon.
@@ -153,6 +167,8 @@ pub(crate) enum ControllerInput {
     Read,
     /// The power that nodes draw as Slurm reports it, in thousandths of a watt.
     Drawn(BTreeMap<String, u64>),
+    /// How jobs ended, by Slurm's accounting.
+    Accounted(BTreeMap<SlurmJobId, JobResult>),
     /// A node's report on an order.
     Reported {
         node: String,
@@ -203,6 +219,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
             lock.map_err(|e| state(e.into()))?
         }
     };
+    let place = metrics_place(&file).map_err(|e| TarndError::new(Exit::Usage, e))?;
     let (log, site) = ControllerLog::open(&options.state, config).map_err(state)?;
     let epoch = log::next_epoch(&options.state, site.epoch()).map_err(state)?;
     let secrets = keys::read(&options.state).map_err(state)?;
@@ -217,6 +234,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     };
     let reader = SlurmReader::start(sender.clone());
     slurm::ask_what_is_drawn(reader.clone(), sender.clone());
+    let accountant = accounts::accountant(sender.clone());
     let mut nodes = NodeSessions::new(epoch, (secrets, munge), port, sender);
     for name in file
         .nodes
@@ -247,6 +265,8 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         reader,
         has_all_nodes: file.nodes.is_none(),
         drawn: BTreeMap::new(),
+        accountant,
+        metrics: SiteMetrics::serve(place.as_ref()).map_err(state)?,
     };
     controller
         .happened(vec![SiteServiceEvent::Began { epoch }])
@@ -283,6 +303,9 @@ struct Controller {
     mode: SiteMode,
     /// The power that nodes draw, as Slurm reported it last.
     drawn: BTreeMap<String, u64>,
+    /// Reads Slurm's accounting.
+    accountant: SlurmNotifier<Vec<WantedAccount>>,
+    metrics: SiteMetrics,
 }
 
 impl Controller {
@@ -323,6 +346,12 @@ impl Controller {
             // How long they have been idle is seen by looking again.
             self.sleepers.notify_if_due(|| self.site.spare());
             is_behind |= self.sleepers.is_there();
+            if self.site.wants_accounts() {
+                self.accountant
+                    .notify_if_due(|| self.site.wanted_accounts());
+                is_behind = true;
+            }
+            self.metrics.update_if_due(|| self.site.figures());
         }
     }
 
@@ -366,6 +395,10 @@ impl Controller {
             ControllerInput::Drawn(milliwatts) => {
                 self.drawn = milliwatts;
                 None
+            }
+            ControllerInput::Accounted(jobs) => {
+                let jobs = self.site.new_accounts(jobs);
+                (!jobs.is_empty()).then_some(SiteServiceEvent::Accounted { jobs })
             }
             ControllerInput::Closed { node, session } => self
                 .nodes
@@ -610,12 +643,7 @@ fn read(options: &Options) -> anyhow::Result<(Config, ControllerConfigFile, Opti
     };
     for (group, quota) in &file.project_quotas {
         let quota = parse_size(quota).with_context(|| about(group))?;
-        let number = match group.parse() {
-            Ok(number) => Some(number),
-            Err(_) => tarn_sys::users::group(group).with_context(|| about(group))?,
-        };
-        let number =
-            number.with_context(|| about(&format!("there is no group `{group}` on this host")))?;
+        let number = group_number(group).with_context(|| place.clone())?;
         config.quotas.insert(Owner::Project(number), quota);
     }
     for (user, quota) in &file.user_quotas {
@@ -625,6 +653,35 @@ fn read(options: &Options) -> anyhow::Result<(Config, ControllerConfigFile, Opti
         config.quotas.insert(Owner::User(number), quota);
     }
     Ok((config, file, sleep))
+}
+
+/// Where the site wants metrics.
+fn metrics_place(file: &ControllerConfigFile) -> anyhow::Result<Option<MetricsPlace>> {
+    let Some(place) = &file.metrics else {
+        let is_set = file.metrics_mode.is_some() || file.metrics_group.is_some();
+        anyhow::ensure!(
+            !is_set && file.metrics_users.is_empty(),
+            "`metrics-mode`, `metrics-group` and `metrics-users` need `metrics`"
+        );
+        return Ok(None);
+    };
+    let group = file.metrics_group.as_ref();
+    let group = group.map(|name| group_number(name)).transpose()?;
+    let users = file.metrics_users.iter().map(|user| {
+        number_of(user)
+            .with_context(|| format!("metrics-users: there is no user `{user}` on this host"))
+    });
+    let users = users.collect::<anyhow::Result<Vec<_>>>()?;
+    MetricsPlace::parse(place, file.metrics_mode.as_deref(), group, users).map(Some)
+}
+
+/// A group's number, by name or number.
+fn group_number(group: &str) -> anyhow::Result<u32> {
+    let number = match group.parse() {
+        Ok(number) => Some(number),
+        Err(_) => tarn_sys::users::group(group).with_context(|| group.to_owned())?,
+    };
+    number.with_context(|| format!("there is no group `{group}` on this host"))
 }
 
 /// A user's number, by name or number.

@@ -44,7 +44,7 @@ impl Site {
         let mut figures = SiteFigures {
             workflows: self.flows.sums.clone(),
             open_workflows: self.flows.open_runs(),
-            awaited_accounts: self.flows.wanted().len() as u64,
+            awaited_accounts: self.flows.wanted_count(),
             ..SiteFigures::default()
         };
         for job in self.jobs.values() {

@@ -58,6 +58,12 @@ impl Site {
         self.flows.wanted()
     }
 
+    /// Whether there are any.
+    #[must_use]
+    pub fn wants_accounts(&self) -> bool {
+        self.flows.wanted_count() > 0
+    }
+
     /// Of the results that Slurm's accounting has, those that are new.
     #[must_use]
     pub fn new_accounts(

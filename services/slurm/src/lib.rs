@@ -13,7 +13,9 @@ mod preferred;
 mod shown;
 mod snapshot;
 
-pub use accounting::{AccountingAnswer, AccountingQuery, AccountingSource, MAX_ACCOUNTED};
+pub use accounting::{
+    AccountingAnswer, AccountingQuery, AccountingSource, MAX_ACCOUNTED, node_processors,
+};
 pub use allocation::{SlurmAllocation, is_of_step};
 pub use excluded::{exclude, exclusion, set_exclusion};
 pub use nodes::{SrunLaunch, SrunNodes};

@@ -76,7 +76,7 @@ impl<T: Send + 'static> SlurmNotifier<T> {
         Self { to, last }
     }
 
-    fn start(name: &str, run: impl FnOnce(&Receiver<T>) + Send + 'static) -> Self {
+    pub(super) fn start(name: &str, run: impl FnOnce(&Receiver<T>) + Send + 'static) -> Self {
         let (to, updates) = sync_channel(1);
         let thread = std::thread::Builder::new().name(name.into());
         match thread.spawn(move || run(&updates)) {

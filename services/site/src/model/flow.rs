@@ -33,6 +33,8 @@ pub(crate) struct FlowTable {
     next: u64,
     /// The jobs that are not summed up, and their run.
     members: BTreeMap<SlurmJobId, (Uid, u64)>,
+    /// Of these, the jobs that have left, and when.
+    left: BTreeMap<SlurmJobId, Time>,
     /// All jobs with data lines, and when they were taken in.
     numbers: BTreeMap<SlurmJobId, Time>,
     /// The numbers of jobs that were taken in since then are all known.
@@ -75,8 +77,8 @@ struct WorkflowRun {
     changed: Time,
     /// When the last of its results was outside.
     delivered: Option<Time>,
-    /// Its jobs that are not summed up: when they were taken in, and when they left.
-    jobs: BTreeMap<SlurmJobId, (Time, Option<Time>)>,
+    /// Its jobs that are not summed up, and when they were taken in.
+    jobs: BTreeMap<SlurmJobId, Time>,
     totals: FlowTotals,
     unaccounted: u64,
     is_over: bool,
@@ -93,12 +95,6 @@ pub struct WantedAccount {
     pub since: Time,
 }
 
-impl WorkflowRun {
-    fn has_open_job(&self) -> bool {
-        self.jobs.values().any(|(_, left)| left.is_none())
-    }
-}
-
 impl FlowTable {
     /// A job is taken in. `has_ended`: no further job of its workflow was expected before it.
     pub(crate) fn join(
@@ -113,7 +109,8 @@ impl FlowTable {
         let last = own.rev().find(|(_, run)| run.workflow == workflow);
         let current = last.filter(|(_, run)| {
             let is_late = now.saturating_sub(run.changed) >= RUN_GAP;
-            run.has_open_job() || !(run.is_over || has_ended || is_late)
+            let is_open = run.jobs.keys().any(|job| !self.left.contains_key(job));
+            is_open || !(run.is_over || has_ended || is_late)
         });
         let key = current.map_or_else(
             || {
@@ -134,7 +131,8 @@ impl FlowTable {
         });
         run.changed = now;
         // One that Slurm has put back into its queue keeps its beginning.
-        run.jobs.entry(job).or_insert((now, None)).1 = None;
+        run.jobs.entry(job).or_insert(now);
+        self.left.remove(&job);
         if let Some(before) = self.members.insert(job, key)
             && before != key
             && let Some(run) = self.runs.get_mut(&before)
@@ -165,9 +163,7 @@ impl FlowTable {
     pub(crate) fn leave(&mut self, job: SlurmJobId, now: Time) {
         if let Some(run) = self.run_of(job) {
             run.changed = now;
-            if let Some((_, left)) = run.jobs.get_mut(&job) {
-                left.get_or_insert(now);
-            }
+            self.left.entry(job).or_insert(now);
         }
     }
 
@@ -184,22 +180,25 @@ impl FlowTable {
 
     /// The jobs that have left, of which the accounting is to say how.
     pub(crate) fn wanted(&self) -> Vec<WantedAccount> {
-        let open = self.members.iter().filter_map(|(job, key)| {
-            let (since, left) = self.runs.get(key)?.jobs.get(job)?;
-            left.is_some().then_some(WantedAccount {
+        let left = self.left.keys().filter_map(|job| {
+            let key = self.members.get(job)?;
+            Some(WantedAccount {
                 job: *job,
                 user: key.0,
-                since: *since,
+                since: *self.runs.get(key)?.jobs.get(job)?,
             })
         });
-        open.take(MAX_WANTED).collect()
+        left.take(MAX_WANTED).collect()
+    }
+
+    /// How many these are.
+    pub(crate) fn wanted_count(&self) -> u64 {
+        self.left.len() as u64
     }
 
     /// Whether a result says how a job ended that is wanted.
     pub(crate) fn is_wanted_end(&self, job: SlurmJobId, result: &JobResult) -> bool {
-        let run = self.members.get(&job).and_then(|key| self.runs.get(key));
-        let left = run.and_then(|run| run.jobs.get(&job)?.1);
-        left.is_some() && result.fate != Fate::Open
+        self.left.contains_key(&job) && result.fate != Fate::Open
     }
 
     /// The accounting says how a job ended.
@@ -212,6 +211,7 @@ impl FlowTable {
             run.jobs.remove(&job);
         }
         self.members.remove(&job);
+        self.left.remove(&job);
         match result.fate {
             Fate::Done => self.sums.jobs_done += 1,
             _ => self.sums.jobs_not_done += 1,
@@ -221,21 +221,20 @@ impl FlowTable {
     /// Time has passed: jobs without an accounting are given up, and runs without jobs are over. `has_ended`: of a user's workflow,
     /// whether no further job is expected.
     pub(crate) fn expire(&mut self, now: Time, has_ended: impl Fn(Uid, &str) -> bool) {
-        let late = |left: &Option<Time>| left.is_some_and(|l| now.saturating_sub(l) >= ACCOUNTING);
+        let late = self.left.iter();
+        let late = late.filter(|(_, left)| now.saturating_sub(**left) >= ACCOUNTING);
+        let late: Vec<SlurmJobId> = late.map(|(job, _)| *job).collect();
+        for job in late {
+            if let Some(run) = self.run_of(job) {
+                run.jobs.remove(&job);
+                run.unaccounted += 1;
+                self.sums.jobs_unaccounted += 1;
+            }
+            self.members.remove(&job);
+            self.left.remove(&job);
+        }
         let mut users_over: Vec<Uid> = Vec::new();
         for ((user, _), run) in self.runs.iter_mut().filter(|(_, run)| !run.is_over) {
-            let before = run.jobs.len();
-            let members = &mut self.members;
-            run.jobs.retain(|job, (_, left)| {
-                let is_kept = !late(left);
-                if !is_kept {
-                    members.remove(job);
-                }
-                is_kept
-            });
-            let unaccounted = (before - run.jobs.len()) as u64;
-            run.unaccounted += unaccounted;
-            self.sums.jobs_unaccounted += unaccounted;
             let is_idle = now.saturating_sub(run.changed) >= RUN_GAP;
             if run.jobs.is_empty() && (is_idle || has_ended(*user, &run.workflow)) {
                 run.is_over = true;
@@ -384,7 +383,7 @@ mod tests {
             (1, u128::from(at(440)))
         );
         assert_eq!(table.sums.classes[2], 1, "up to 900 s");
-        assert!(table.members.is_empty());
+        assert!(table.members.is_empty() && table.left.is_empty());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::snapshot::hostlist::NodeLists;
 use crate::snapshot::values::{limit, memory_of, number, text};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use std::collections::BTreeMap;
 use tarn_types::site::AccountedJob;
 
 /// The fields of a line, in their order (`jobcomp_filetxt.c` of Slurm 22.05 and 24.11).
@@ -38,8 +39,21 @@ pub(super) fn read(bytes: &[u8], zone: &TimeZone) -> AccountingAnswer {
     let mut lists = NodeLists::default();
     let mut answer = AccountingAnswer::default();
     let mut record = Vec::new();
+    // By number and start: the position of an attempt.
+    let mut known: BTreeMap<(u32, u64), usize> = BTreeMap::new();
     let mut add = |record: &[u8]| match to_job(record, zone, &mut lists) {
-        Some(job) => answer.jobs.push(job),
+        Some(job) => {
+            let at = job.start.and_then(|start| known.get(&(job.number, start)));
+            // Slurm writes a job that had ended and is put back into the queue once more, with that time as its end.
+            if let Some(before) = at.and_then(|at| answer.jobs.get_mut(*at)) {
+                before.state = job.state;
+                return;
+            }
+            if let Some(start) = job.start {
+                known.insert((job.number, start), answer.jobs.len());
+            }
+            answer.jobs.push(job);
+        }
         None => answer.unreadable += 1,
     };
     for line in bytes.split_inclusive(|b| *b == b'\n') {

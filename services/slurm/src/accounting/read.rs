@@ -5,6 +5,7 @@ use crate::snapshot::fields::format_of;
 use crate::snapshot::read::run;
 use crate::snapshot::values;
 use crate::{SlurmError, SnapshotLimits};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -133,6 +134,20 @@ fn queued(limits: &SnapshotLimits) -> Result<AccountingAnswer, SlurmError> {
     let format = format_of(&queue::COLUMNS, false);
     let words = ["-h", "-a", "-r", "-t", "all", "-O", &format];
     queue::read(&run("squeue", &words, limits)?)
+}
+
+/// The processors of each node.
+///
+/// # Errors
+/// When `sinfo` fails.
+pub fn node_processors(limits: &SnapshotLimits) -> Result<BTreeMap<String, u32>, SlurmError> {
+    let text = run("sinfo", &["-h", "-a", "-N", "-o", "%N %c"], limits)?;
+    let text = String::from_utf8_lossy(&text);
+    let nodes = text.lines().filter_map(|line| {
+        let (name, cpus) = line.split_once(' ')?;
+        Some((name.to_owned(), cpus.trim().parse().ok()?))
+    });
+    Ok(nodes.collect())
 }
 
 /// The last bytes of the file: what is before them ended longest ago. A line that they cut is one that cannot be read.
