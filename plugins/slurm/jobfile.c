@@ -9,8 +9,8 @@
 
 /* Fields of a line: "mount", mode, name, owner, path. */
 enum { FIELDS = 5 };
-/* The versions of the format that have partitions, and some that are spread over nodes. */
-enum { PARTITIONS = 4, SPREAD = 5 };
+/* The versions of the format that have partitions, some that are spread over nodes, and checkpoints. */
+enum { PARTITIONS = 4, SPREAD = 5, CHECKPOINTS = 6 };
 /* Bytes of a page and of the largest block. */
 enum { PAGE = 4096, BLOCK = 1 << 30 };
 
@@ -107,14 +107,17 @@ static bool mount_line(struct job *job, char *fields[FIELDS], size_t line, struc
         mode += 2;
     }
     mount->partition = job->version >= PARTITIONS && !mount->clear && strcmp(mode, "part") == 0;
-    if (strcmp(mode, "ro") != 0 && strcmp(mode, "rw") != 0 && !mount->partition)
+    mount->phx = job->version == CHECKPOINTS && !mount->clear && strcmp(mode, "phx") == 0;
+    mount->checkpoints =
+        mount->phx || (job->version == CHECKPOINTS && !mount->clear && strcmp(mode, "files") == 0);
+    if (strcmp(mode, "ro") != 0 && strcmp(mode, "rw") != 0 && !mount->partition && !mount->checkpoints)
         return refuse(why, "line %zu: a mount is neither `ro` nor `rw`", line);
     if (!job_is_name(fields[2]))
         return refuse(why, "line %zu: this is no name of a dataset", line);
     for (size_t i = 0; i < job->count; i++)
         if (strcmp(job->mounts[i].name, fields[2]) == 0)
             return refuse(why, "line %zu: dataset %s a second time", line, fields[2]);
-    mount->writable = mode[1] == 'w' || mount->partition;
+    mount->writable = mode[1] == 'w' || mount->partition || mount->checkpoints;
     mount->name = fields[2];
     mount->path = fields[4];
     if (!is_relative(mount->path))
@@ -124,8 +127,8 @@ static bool mount_line(struct job *job, char *fields[FIELDS], size_t line, struc
                       line);
     if (mount->writable && !mount->project && mount->owner != job->user)
         return refuse(why, "line %zu: data of another user to be written", line);
-    if (mount->partition && mount->project)
-        return refuse(why, "line %zu: a partition of a group", line);
+    if ((mount->partition || mount->checkpoints) && mount->project)
+        return refuse(why, "line %zu: a partition or checkpoints of a group", line);
     job->count++;
     return true;
 }
@@ -186,7 +189,9 @@ static bool line_of(struct job *job, char *text, size_t line, struct why *why) {
     char *fields[FIELDS];
     size_t count = divide(text, fields);
     if (line == 1) {
-        if (count == 1 && strcmp(fields[0], "tarn-job 5") == 0)
+        if (count == 1 && strcmp(fields[0], "tarn-job 6") == 0)
+            job->version = CHECKPOINTS;
+        else if (count == 1 && strcmp(fields[0], "tarn-job 5") == 0)
             job->version = SPREAD;
         else if (count == 1 && strcmp(fields[0], "tarn-job 4") == 0)
             job->version = PARTITIONS;
@@ -197,7 +202,7 @@ static bool line_of(struct job *job, char *text, size_t line, struct why *why) {
         else if (count == 1 && strcmp(fields[0], "tarn-job 1") == 0)
             job->version = 1;
         else
-            return refuse(why, "line 1: not `tarn-job 1`, 2, 3, 4 or 5, the formats that are known here");
+            return refuse(why, "line 1: not `tarn-job 1`, 2, 3, 4, 5 or 6, the formats that are known here");
         return true;
     }
     if (line == 2)
@@ -208,7 +213,7 @@ static bool line_of(struct job *job, char *text, size_t line, struct why *why) {
         return store_line(job, fields, count, line, why);
     if ((line == 4 && job->version == 2) || (open && strcmp(fields[0], "clear") == 0))
         return root_line(&job->clear, "clear", fields, count, line, why);
-    if (job->version == SPREAD && strcmp(fields[0], "spread") == 0)
+    if (job->version >= SPREAD && strcmp(fields[0], "spread") == 0)
         return spread_line(job, fields, count, line, why);
     if (count != FIELDS || strcmp(fields[0], "mount") != 0)
         return refuse(why, "line %zu: not `mount`, mode, dataset, owner and path", line);
@@ -218,7 +223,9 @@ static bool line_of(struct job *job, char *text, size_t line, struct why *why) {
 /* Every declared root has a mount; the only store may have none. */
 static bool all_used(const struct job *job, struct why *why) {
     bool in_clear = false, lent = false, spread = false, used[JOB_ROOTS] = {job->stores == 1};
+    size_t checkpoints = 0;
     for (size_t i = 0; i < job->count; i++) {
+        checkpoints += job->mounts[i].checkpoints;
         lent = lent || job->mounts[i].partition;
         spread = spread || job->mounts[i].nodes;
         if (job->mounts[i].clear)
@@ -229,7 +236,10 @@ static bool all_used(const struct job *job, struct why *why) {
     for (size_t i = 0; i < job->stores; i++)
         if (!used[i])
             return refuse(why, "no mount is below root %zu", i);
-    if (lent != (job->version >= PARTITIONS) || spread != (job->version == SPREAD))
+    if (checkpoints != (job->version == CHECKPOINTS))
+        return refuse(why, "version %d with %zu folders of checkpoints", job->version, checkpoints);
+    bool rest = job->version == CHECKPOINTS;
+    if (!rest && (lent != (job->version >= PARTITIONS) || spread != (job->version == SPREAD)))
         return refuse(why, "version %d without a partition%s", job->version,
                       job->version == SPREAD ? " that is spread" : "");
     return in_clear == (job->clear != NULL) || refuse(why, "no mount is in the job's memory");

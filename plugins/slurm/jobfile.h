@@ -32,6 +32,8 @@ struct job_mount {
     size_t root;      /* which one */
     bool project;     /* it is a group's */
     bool writable;
+    bool checkpoints; /* it is the folder of the job's checkpoints, and `name` the program's for libtarn */
+    bool phx;         /* they are libtarn's */
     bool partition; /* it is the folder of a partition of this name, of the job's own */
     bool clear;     /* it is below the job's memory, not below a store */
     uint32_t block; /* of a partition that is spread over the job's nodes: bytes of a block; else 0 */

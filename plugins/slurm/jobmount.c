@@ -135,12 +135,17 @@ static int open_place(int data, const char *name) {
     return openat(data, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 }
 
+/* Under which name a task finds it. */
+static const char *place_of(const struct job_mount *dataset) {
+    return dataset->checkpoints ? JOB_CHECKPOINTS : dataset->name;
+}
+
 static bool bind_at(int from, int data, const struct job_mount *dataset) {
-    int place = open_place(data, dataset->name);
+    int place = open_place(data, place_of(dataset));
     bool bound = place >= 0 && mount(magic(from).path, magic(place).path, NULL, MS_BIND, NULL) == 0;
     if (place >= 0)
         close(place);
-    if (!bound || (place = open_place(data, dataset->name)) < 0) /* now what is mounted there */
+    if (!bound || (place = open_place(data, place_of(dataset))) < 0) /* now what is mounted there */
         return false;
     unsigned long flags = MS_REMOUNT | MS_BIND | HARMLESS | kept(place) | (dataset->writable ? 0 : MS_RDONLY);
     bound = mount(NULL, magic(place).path, NULL, flags, NULL) == 0;
@@ -163,8 +168,8 @@ static bool one_mount(int store, int data, const struct job_mount *dataset, stru
     else if (!is_owners(&status, dataset))
         refuse(why, "%s is not of %s %" PRIu32, dataset->path, dataset->project ? "group" : "user",
                dataset->owner);
-    else if (!make_place(data, dataset->name, S_ISDIR(status.st_mode)) || !bind_at(from, data, dataset))
-        refuse(why, "%s cannot be bound to " JOB_DATA "/%s: %s", dataset->path, dataset->name,
+    else if (!make_place(data, place_of(dataset), S_ISDIR(status.st_mode)) || !bind_at(from, data, dataset))
+        refuse(why, "%s cannot be bound to " JOB_DATA "/%s: %s", dataset->path, place_of(dataset),
                strerror(errno));
     else
         done = true;

@@ -7,6 +7,8 @@
 
 /* The folder in which each job finds its data. */
 #define JOB_DATA "/run/tarn/data"
+/* In it, the folder of the job's checkpoints. No dataset has this name. */
+#define JOB_CHECKPOINTS ".checkpoints"
 
 enum job_found { JOB_NONE, JOB_READ, JOB_REFUSED };
 

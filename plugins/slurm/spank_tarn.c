@@ -18,6 +18,9 @@ SPANK_PLUGIN(tarn, 1)
 #define PARTITION "PARTITION_"
 #define BLOCK "BLOCK_"
 #define SOCKET PREFIX "STEP_SOCKET"
+#define CHECKPOINTS PREFIX "CHECKPOINTS"
+#define PHX_TIER PREFIX "PHX_TIER"
+#define PHX_RUN PREFIX "PHX_RUN"
 /* "TARN_", "PARTITION_" perhaps, and a name. */
 enum { VARIABLE = sizeof PREFIX + sizeof PARTITION + JOB_NAME };
 /* Bytes of a job's number, which may be of an array: two numbers and `_`. */
@@ -140,16 +143,19 @@ static bool is_of_pieces(const char *variable) {
 static bool unset_stale(spank_t spank) {
     static const char value[] = "=" JOB_DATA "/";
     char **all, name[VARIABLE];
-    bool spread = false;
+    bool spread = false, phx = false;
     if (spank_get_item(spank, S_JOB_ENV, &all) != ESPANK_SUCCESS)
         return false;
-    for (size_t i = 0; all && all[i]; i++)
+    for (size_t i = 0; all && all[i]; i++) {
         spread = spread || begins(all[i], SOCKET "=" JOB_DATA "/");
+        phx = phx || begins(all[i], PHX_TIER "=" JOB_DATA "/");
+    }
     for (size_t i = 0; all && all[i];) {
         size_t length = strcspn(all[i], "=");
         i++;
         if (length >= sizeof name || !begins(all[i - 1], PREFIX) ||
-            !(begins(all[i - 1] + length, value) || (spread && is_of_pieces(all[i - 1]))))
+            !(begins(all[i - 1] + length, value) || (spread && is_of_pieces(all[i - 1])) ||
+              (phx && begins(all[i - 1], PHX_RUN "="))))
             continue;
         memcpy(name, all[i - 1], length);
         name[length] = '\0';
@@ -185,6 +191,14 @@ static bool set_spread(spank_t spank, const struct job_mount *mount, bool first)
     return !first || spank_setenv(spank, SOCKET, value, 1) == ESPANK_SUCCESS;
 }
 
+/* The folder of checkpoints, and where libtarn finds them. Its staging memory is its usual one. */
+static bool set_checkpoints(spank_t spank, const struct job_mount *mount) {
+    static const char folder[] = JOB_DATA "/" JOB_CHECKPOINTS;
+    return spank_setenv(spank, CHECKPOINTS, folder, 1) == ESPANK_SUCCESS &&
+           (!mount->phx || (spank_setenv(spank, PHX_TIER, folder, 1) == ESPANK_SUCCESS &&
+                            spank_setenv(spank, PHX_RUN, mount->name, 1) == ESPANK_SUCCESS));
+}
+
 static bool set_variables(spank_t spank, const struct job *job, struct why *why) {
     static char names[JOB_MOUNTS * (JOB_NAME + 1) + 1];
     char *end = names;
@@ -192,6 +206,10 @@ static bool set_variables(spank_t spank, const struct job *job, struct why *why)
     for (size_t i = 0; done && i < job->count; i++) {
         const char *name = job->mounts[i].name;
         bool partition = job->mounts[i].partition;
+        if (job->mounts[i].checkpoints) {
+            done = set_checkpoints(spank, &job->mounts[i]);
+            continue;
+        }
         if (job->mounts[i].nodes) {
             done = set_spread(spank, &job->mounts[i], !spread);
             spread = true;

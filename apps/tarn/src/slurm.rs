@@ -270,6 +270,7 @@ fn read(
         }),
         before: Vec::new(),
         excludes: Some(about.excluded()?),
+        has_wish: about.has_wish(),
         workflow,
     }))
 }

@@ -21,8 +21,8 @@ pub use order::{
 };
 pub use plan::{MAX_PLAN_JOBS, MAX_PLAN_NODES, PlanInfo, PlanStatusInfo, PlannedJobInfo};
 pub use work::{
-    Holding, Origin, Owner, Part, Proof, Slice, StoreContent, Work, WorkResult, WorkerAddress,
-    is_name,
+    CheckpointFolder, Holding, Origin, Owner, Part, Proof, Slice, StoreContent, Work, WorkResult,
+    WorkerAddress, is_name,
 };
 
 /// A user, as the kernel numbers them.

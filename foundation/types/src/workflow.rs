@@ -244,6 +244,22 @@ pub struct Restart {
     pub buddy: bool,
 }
 
+impl Distribution {
+    /// Why several nodes of a job of a site cannot have a dataset as one folder, and what can be done instead.
+    pub const NO_SHARED: (&str, &str) = (
+        "several nodes of a job have no folder together: root would have to show its tasks a file system that a user's process serves, and could hang with it",
+        "use `scatter`, `broadcast` or `single`, or run the step by `tarn run` inside one allocation",
+    );
+}
+
+impl Restart {
+    /// Why a job of a site cannot continue from images, and what can be done instead.
+    pub const NO_IMAGES: (&str, &str) = (
+        "`restart = \"image\"`: an image holds a whole tree of processes, and those of a job are Slurm's children",
+        "write `restart = \"phx\"` or `restart = \"files\"`, or run the step by `tarn run` inside one allocation",
+    );
+}
+
 /// The kind of the checkpoints from which a step continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

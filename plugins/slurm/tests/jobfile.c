@@ -38,7 +38,9 @@ static size_t written(const struct job *job, char *to, size_t room) {
             snprintf(store, sizeof store, "%zu-", mount->root);
         at += (size_t)snprintf(to + at, room - at, "mount\t%s%s\t%s\t%c%" PRIu32 "\t%s\n",
                                mount->clear ? "clear-" : store,
-                               mount->partition  ? "part"
+                               mount->phx           ? "phx"
+                               : mount->checkpoints ? "files"
+                               : mount->partition  ? "part"
                                : mount->writable ? "rw"
                                                  : "ro",
                                mount->name, mount->project ? 'p' : 'u', mount->owner, mount->path);
@@ -93,8 +95,15 @@ static size_t good(char *to, size_t room) {
         "mount\tro\t%s%zu\tu1000\tu1000/d/foam/mesh/1/0/tree\n", "mount\trw\t%s%zu\tu1000\tu1000/j/17/w/f\n",
         "mount\tro\t%s%zu\tp50\tp50/d/a.b-c/%%/2/1/tree\n", "mount\tro\t%s%zu\tu7\tu7/..x/...\n"};
     size_t at = 0;
-    size_t kind = below(7);
-    if (kind == 6)
+    size_t kind = below(8);
+    if (kind == 7)
+        at = (size_t)snprintf(to, room,
+                              "tarn-job 6\nuser\t1000\nroot\t/scm/tarn\n%s%s"
+                              "mount\t%s\tc0f\tu1000\tu1000/c/foam/solve\n",
+                              below(2) ? "" : "clear\t/c\nmount\tclear-rw\ts\tu1000\tu1000/w/s\n",
+                              below(2) ? "" : "mount\tpart\tlog\tu1000\tu1000/j/17/p/log\n",
+                              below(2) ? "phx" : "files");
+    else if (kind == 6)
         at = (size_t)snprintf(to, room,
                               "tarn-job 5\nuser\t1000\nroot\t/scm/tarn\n"
                               "mount\tpart\tfield\tu1000\tu1000/j/17/p/field\nspread\t65536\tn1,n2.x\n%s",
@@ -157,7 +166,10 @@ static size_t mutated(char *text, size_t length, size_t room) {
                                          "part",
                                          "5",
                                          ",",
-                                         "spread\t4096\tn1\n"};
+                                         "spread\t4096\tn1\n",
+                                         "6",
+                                         "phx",
+                                         "files"};
     for (size_t times = below(3); times > 0; times--) {
         size_t at = below(length + 1), gone = below(3), rest;
         const char *piece = pieces[below(sizeof pieces / sizeof *pieces)];
@@ -203,6 +215,14 @@ static const char *const refused[] = {
     "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t4096\tn1,\n",
     "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t4096\tn1:n2\n",
     "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t4096\tn1\tn2\n",
+    "tarn-job 6\nuser\t1\nroot\t/a\n",
+    "tarn-job 6\nuser\t1\nroot\t/a\nmount\trw\tx\tu1\tu1/x\n",
+    "tarn-job 6\nuser\t1\nroot\t/a\nmount\tphx\tx\tu1\tu1/x\nmount\tfiles\ty\tu1\tu1/y\n",
+    "tarn-job 6\nuser\t1\nroot\t/a\nmount\tphx\tx\tu2\tu2/x\n",
+    "tarn-job 6\nuser\t1\nroot\t/a\nmount\tphx\tx\tp1\tp1/x\n",
+    "tarn-job 6\nuser\t1\nroot\t/a\nclear\t/c\nmount\tclear-phx\tx\tu1\tu1/x\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nmount\tfiles\tx\tu1\tu1/x\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nmount\tphx\tx\tu1\tu1/x\n",
     "tarn-job 3\nuser\t1\nroot\t/a\n",
     "tarn-job 3\nuser\t1\nroot\t/a\nroot\t/b\n",
     "tarn-job 3\nuser\t1\nroot\t/a\nmount\tro\tx\tu1\tu1/x\n",

@@ -201,6 +201,10 @@ impl Site {
                 what: match held {
                     StoreContent::Part(part) | StoreContent::Copy(part, _) => part.to_string(),
                     StoreContent::Job(job) => format!("folders of job {job}"),
+                    StoreContent::Checkpoints(folder) => format!(
+                        "checkpoints of step `{}` (workflow `{}`)",
+                        folder.step, folder.workflow
+                    ),
                 },
                 bytes: *bytes,
                 since: *since,
@@ -239,6 +243,6 @@ impl Site {
 fn owner_of(user: Uid, held: &StoreContent) -> Owner {
     match held {
         StoreContent::Part(part) | StoreContent::Copy(part, _) => part.owner,
-        StoreContent::Job(_) => Owner::User(user),
+        StoreContent::Job(_) | StoreContent::Checkpoints(_) => Owner::User(user),
     }
 }

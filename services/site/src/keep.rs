@@ -33,6 +33,7 @@ impl Site {
                 false => self.warn(&id),
             }
         }
+        self.expire_checkpoints();
         self.forget_orphans();
         self.forget_jobs();
         self.expire_flows();
@@ -182,6 +183,7 @@ impl Site {
         for node in self.nodes.values_mut() {
             node.end_job(id);
         }
+        self.end_checkpoints(id);
         let Some(job) = self.jobs.get(&id) else {
             return;
         };

@@ -13,6 +13,7 @@
 
 mod audit;
 mod capacity;
+mod checkpoints;
 mod data;
 mod event;
 mod figures;

@@ -1,6 +1,7 @@
 //! The state: datasets, jobs, nodes, orders, usage. Each part has its own state; nothing here decides.
 
 pub(crate) mod catalog;
+pub(crate) mod checkpoints;
 pub(crate) mod flow;
 pub(crate) mod job;
 pub(crate) mod node;

@@ -102,6 +102,7 @@ impl Site {
         let orphans = std::mem::take(&mut node.orphans);
         let known: BTreeSet<Part> = node.parts.keys().cloned().collect();
         let mut lost = node.replicas_to_confirm(partial);
+        let mut checkpoints = Vec::new();
         // Content without the name of a dataset is no part, whatever its origin.
         let is_part = |(_, holding): &(Uid, Holding)| {
             let part = holding.held.part();
@@ -139,6 +140,16 @@ impl Site {
                         }
                     }
                 }
+                StoreContent::Checkpoints(folder) if self.knows_checkpoints(name, user, folder) => {
+                    checkpoints.push((user, folder.clone()));
+                }
+                StoreContent::Checkpoints(_) => {
+                    let key = (user, held);
+                    let since = orphans.get(&key).map_or(now, |(_, since)| *since);
+                    if let Some(node) = self.nodes.get_mut(name) {
+                        node.orphans.insert(key, (stored, since));
+                    }
+                }
                 StoreContent::Job(job) => {
                     let job = self.jobs.get(job);
                     if job.is_none_or(|job| job.phase == SiteJobPhase::Ended) {
@@ -147,6 +158,7 @@ impl Site {
                 }
             }
         }
+        self.lose_checkpoints(name, &checkpoints, partial);
         // After the findings: a part that is stored elsewhere now stays the node's.
         for (part, store) in lost {
             self.unplace((name, &store), &part);

@@ -221,5 +221,6 @@ pub(crate) fn mounts(
             block,
             nodes: job.nodes.clone(),
         }),
+        checkpoints: None,
     })
 }

@@ -25,12 +25,12 @@ impl Placement<'_> {
         let known = self.stock.nodes.values().filter(|n| n.capacity.is_some());
         let largest = known.map(SiteNode::capacity).max();
         let sizes = job.makes.iter().map(|makes| makes.size);
-        let wants = sizes.fold(job.partition_bytes(), u64::saturating_add);
+        let wants = sizes.fold(job.own_bytes(), u64::saturating_add);
         match largest {
             Some(largest) if wants > largest => Err(RequestError::new(
                 Code::NoSpace,
                 format!(
-                    "it declares {wants} bytes on a node (`size`), partitions included, and no node has more than {largest} for tarn"
+                    "it declares {wants} bytes on a node (`size`), checkpoints and partitions included, and no node has more than {largest} for tarn"
                 ),
             )),
             _ => self.check_each(job),
@@ -61,7 +61,8 @@ impl Placement<'_> {
         let reads = job.reads.iter().filter_map(|r| r.tier.as_ref());
         let exported = job.partitions.iter().filter_map(|p| p.tier.as_ref());
         let makes = job.makes.iter().filter_map(|m| m.tier.as_ref());
-        let mut wishes = reads.chain(makes).chain(exported);
+        let kept = job.restart.iter().filter_map(|r| r.tier.as_ref());
+        let mut wishes = reads.chain(makes).chain(exported).chain(kept);
         let Some(wish) = wishes.find(|wish| !names.is_empty() && !names.contains(wish)) else {
             return Ok(());
         };
@@ -81,12 +82,15 @@ impl Placement<'_> {
     /// The nodes that a job is not to get, among those that are short of space.
     pub(crate) fn excluded_of(&self, job: &SiteJob, short: &[(u64, String)]) -> Excluded {
         let (most, reads) = self.wants_of(job);
+        let key = job.checkpoint_key();
         let is_full = |(spare, name): &&(u64, String)| {
             let Some(node) = self.stock.nodes.get(name) else {
                 return false;
             };
             let here = reads.iter().filter(|(p, _)| node.has(p));
             let here: u64 = here.map(|(_, bytes)| bytes).sum();
+            let kept = key.as_ref().and_then(|key| node.checkpoints.get(key));
+            let here = here.saturating_add(kept.map_or(0, |(_, bytes)| *bytes));
             *spare < most.saturating_sub(here)
         };
         let full = short.iter().take_while(|(spare, _)| *spare < most);
@@ -104,7 +108,7 @@ impl Placement<'_> {
         let is_one = job.wants <= 1;
         let makes = job.makes.iter().filter(|m| is_one || m.rule.is_some());
         let writes = makes.map(|m| m.size);
-        let writes = writes.fold(job.partition_bytes(), u64::saturating_add);
+        let writes = writes.fold(job.own_bytes(), u64::saturating_add);
         let reads = job.reads.iter().filter(|r| is_one || !r.on_first);
         let parts = reads.flat_map(|reads| {
             let parts = self.stock.catalog.version(&reads.version).into_iter();
@@ -191,6 +195,14 @@ impl Placement<'_> {
                 }
             }
         }
+        if let Some(key) = job.checkpoint_key() {
+            let have = |node: &SiteNode| node.is_up && node.checkpoints.contains_key(&key);
+            for (name, _) in self.stock.nodes.iter().filter(|(_, node)| have(node)) {
+                // Whatever else is where: it would begin again elsewhere.
+                let bytes = bytes.entry(name).or_default();
+                *bytes = bytes.saturating_add(u64::MAX / 2);
+            }
+        }
         bytes.retain(|name, _| is_possible(name));
         let wants = job.wants.max(1) as usize;
         let is_outside = bytes.is_empty() && !job.reads.is_empty();
@@ -211,6 +223,7 @@ impl Placement<'_> {
             require: beside.map_or_else(Vec::new, |other| other.nodes.clone()),
             after: after.into_iter().collect(),
             exclude: job.is_anywhere().then_some(excluded),
+            is_again: job.is_again && !job.has_wish,
         }
     }
 

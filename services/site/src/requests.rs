@@ -141,6 +141,7 @@ impl Site {
         (job.ahead, job.is_bringing) = (Vec::new(), false);
         job.phase = SiteJobPhase::Staging;
         job.began = Some(now);
+        self.note_checkpoints(id);
         // It runs elsewhere now: its data in clear there goes at once.
         left.retain(|node| self.is_up(node));
         for node in &left {
@@ -367,6 +368,13 @@ impl Site {
                 version,
             })
             .collect();
+        if (ids.is_empty() || dataset.is_none())
+            && version.is_none()
+            && self.remove_checkpoints(owner, workflow, dataset)?
+            && ids.is_empty()
+        {
+            return Ok(());
+        }
         if ids.is_empty() {
             let text = format!("nothing of workflow `{workflow}` is called so (`tarn data ls`)");
             return Err(RequestError::new(Code::NotFound, text));

@@ -1,5 +1,6 @@
 //! Which versions a job reads and makes.
 
+use crate::checkpoints::restart_of;
 use crate::model::catalog::{Catalog, VersionKey, VersionState};
 use crate::model::job::{Makes, Reads, SiteJob, SiteJobPhase};
 use crate::partitions::partitions_of;
@@ -60,6 +61,9 @@ impl Resolution<'_> {
             reads: Vec::new(),
             makes: Vec::new(),
             partitions: partitions_of(workflow)?,
+            restart: None,
+            has_wish: submitted.has_wish,
+            is_again: false,
             exported: BTreeMap::new(),
             moves: 0,
             nodes: Vec::new(),
@@ -71,6 +75,7 @@ impl Resolution<'_> {
             began: None,
             changed: self.now,
         };
+        state.restart = restart_of(job, submitted, &state.workflow)?;
         for used in &step.uses {
             let dataset = workflow
                 .data
@@ -329,10 +334,8 @@ fn check_use(dataset: &workflow::Dataset, used: &workflow::DatasetUse) -> Result
         return Err(RequestError::new(Code::Unsupported, text));
     }
     if used.distribution == Distribution::Shared {
-        let text = format!(
-            "`{}` cannot be one folder of all nodes (`shared`) between jobs yet, only within a run (`tarn run`)",
-            dataset.name
-        );
+        let (why, instead) = Distribution::NO_SHARED;
+        let text = format!("`{}:shared`: {why}: {instead}", dataset.name);
         return Err(RequestError::new(Code::Unsupported, text));
     }
     Ok(())

@@ -282,6 +282,9 @@ impl Site {
         {
             return Ok(false);
         }
+        if !self.prepare_checkpoints(id, job)? {
+            return Ok(false);
+        }
         for (at, node) in job.nodes.iter().enumerate() {
             let order = NodeOrder::Admit {
                 job: id,
@@ -615,7 +618,11 @@ impl Site {
     }
 
     /// The address where a node serves parts to another, if it has a transfer free and its worker is known to serve.
-    pub(crate) fn peer_at(&mut self, peer: String, (user, group): (u32, u32)) -> Option<WorkerAddress> {
+    pub(crate) fn peer_at(
+        &mut self,
+        peer: String,
+        (user, group): (u32, u32),
+    ) -> Option<WorkerAddress> {
         if self.orders.count_from(&peer) >= MAX_FROM_ONE {
             return None;
         }
@@ -676,6 +683,7 @@ impl Site {
                 continue;
             }
             is_whole &= self.once(id, job, node, NodeJobTask::Dismiss, NodeOrder::Dismiss(id));
+            is_whole &= self.settle_checkpoints(id, job, node);
             for user in &owners {
                 let order = NodeOrder::Do {
                     user: *user,

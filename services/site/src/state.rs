@@ -2,6 +2,7 @@
 
 use crate::event::{Config, SiteServiceAction, Token};
 use crate::model::catalog::Catalog;
+use crate::model::checkpoints::{CheckpointKey, CheckpointUse};
 use crate::model::flow::FlowTable;
 use crate::model::job::{SiteJob, SiteJobPhase};
 use crate::model::node::SiteNode;
@@ -39,6 +40,9 @@ pub struct Site {
     pub(crate) next_order: u64,
     /// Jobs that were submitted a moment ago, and when: they are taken in by their numbers.
     pub(crate) arriving: BTreeMap<SlurmJobId, (Time, JobSubmission)>,
+    /// Checkpoints that nodes have.
+    #[serde(default)]
+    pub(crate) checkpoints: BTreeMap<CheckpointKey, CheckpointUse>,
     /// The connection that waits for a job's stage, whatever its phase ([`Queued`](crate::model::job::SiteJobPhase::Queued) is for nodes).
     pub(crate) waiting: BTreeMap<SlurmJobId, Token>,
     /// The owners whose data is being read again.

@@ -101,6 +101,8 @@ impl Site {
             && known.user == state.user
         {
             state.history = known.history;
+            state.has_wish = known.has_wish;
+            state.is_again = true;
         }
         state.note(self.now, "taken in");
         self.jobs.insert(job, state);
@@ -225,12 +227,18 @@ impl Site {
         }
         let makes = state.makes.iter().filter(|m| m.version.owner == owner);
         let makes: u64 = makes.map(|m| m.size).sum();
-        let partitions = match owner {
-            Owner::User(uid) if uid == state.user => state.partition_bytes(),
+        let own = match owner {
+            Owner::User(uid) if uid == state.user => state.own_bytes(),
             _ => 0,
         };
-        let partitions = partitions.saturating_mul(u64::from(state.wants.max(1)));
-        self.check_space_of(owner, makes.saturating_add(partitions))
+        let own = own.saturating_mul(u64::from(state.wants.max(1)));
+        // Its checkpoints are counted where they are already.
+        let kept = state.checkpoint_key().map_or(0, |key| {
+            let here = self.nodes.values().filter_map(|n| n.checkpoints.get(&key));
+            here.map(|(_, bytes)| bytes).sum()
+        });
+        let own = own.saturating_sub(kept);
+        self.check_space_of(owner, makes.saturating_add(own))
     }
 
     /// Whether an owner may have so many bytes more.

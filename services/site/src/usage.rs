@@ -108,7 +108,13 @@ impl Site {
         let stored = self.usage.stored(owner);
         let promised = self.nodes.values().flat_map(|n| &n.promised);
         let promised = promised.filter(|((_, whose), _)| *whose == owner);
-        promised.fold(stored, |sum, (_, bytes)| sum.saturating_add(*bytes))
+        let kept = self.nodes.values().flat_map(|n| &n.checkpoints);
+        let kept = kept.filter(|((user, _), _)| Owner::User(*user) == owner);
+        let kept = kept.map(|(_, (_, bytes))| bytes);
+        let promised = promised.map(|(_, bytes)| bytes);
+        promised
+            .chain(kept)
+            .fold(stored, |sum, bytes| sum.saturating_add(*bytes))
     }
 
     /// A node has a part now, in this store. In how many of the node's stores a part is does not matter to its owner.

@@ -1,5 +1,6 @@
 //! The views of a job's tasks: of encrypted datasets a copy in clear, in the job's own memory.
 
+use crate::checkpoints;
 use crate::model::catalog::{VersionKey, stored_size};
 use crate::model::job::{NodeJobTask, Reads, SiteJob};
 use crate::partitions;
@@ -128,6 +129,7 @@ impl Site {
                 in_memory,
                 partition: false,
                 spread: None,
+                checkpoints: None,
             });
         }
         for makes in job.makes.iter().filter(|m| at == 0 || m.rule.is_some()) {
@@ -149,9 +151,13 @@ impl Site {
                 in_memory,
                 partition: false,
                 spread: None,
+                checkpoints: None,
             });
         }
         mounts.extend(partitions::mounts(id, job, node));
+        let key = job.checkpoint_key();
+        let kept = key.and_then(|key| Some(&node?.checkpoints.get(&key)?.0));
+        mounts.extend(checkpoints::mount(job, kept));
         mounts
     }
 }

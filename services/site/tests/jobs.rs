@@ -1,6 +1,7 @@
 //! The way of jobs over a site.
 
 mod access;
+mod checkpoints;
 mod data;
 mod exported;
 mod levels;

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use tarn_types::cluster::{Cluster, Node};
 use tarn_types::units::Bytes;
-use tarn_types::workflow::{CheckpointMethod, Role, Step};
+use tarn_types::workflow::{CheckpointMethod, Distribution, Restart, Role, Step};
 
 /// Why something cannot be done here, because of the machine or the user's settings: a text for people, who
 /// alone can change that.
@@ -167,6 +167,9 @@ pub fn check_site(parsed: &Parsed) -> Result<(), SpecError> {
             out.add(no_encryption(&dataset.name, NO_SIZE, span).help(ADD_SIZE));
         }
     }
+    for (step, spans) in parsed.workflow.steps.iter().zip(&parsed.spans.steps) {
+        check_site_step(&mut out, step, spans);
+    }
     let partitions = parsed.workflow.partitions.iter();
     for of in partitions.zip(&parsed.spans.partitions) {
         check_site_partition(&mut out, of);
@@ -175,6 +178,22 @@ pub fn check_site(parsed: &Parsed) -> Result<(), SpecError> {
     match out.is_empty() {
         true => Ok(()),
         false => Err(out.into_rejected()),
+    }
+}
+
+/// The settings of a step that a job cannot have.
+fn check_site_step(out: &mut Findings, step: &Step, spans: &StepSpans) {
+    let of_images = step.restart.filter(|r| r.from == CheckpointMethod::Image);
+    if let (Some(_), Some(span)) = (of_images, spans.restart) {
+        let (why, instead) = Restart::NO_IMAGES;
+        let finding = Finding::error(FindingCode::NoImages, why);
+        out.add(finding.at(span, "asked for here").help(instead));
+    }
+    let shared = spans.uses.iter().find(|(_, is_shared)| *is_shared);
+    if let Some((span, _)) = shared.filter(|_| step.nodes > 1) {
+        let (why, instead) = Distribution::NO_SHARED;
+        let finding = Finding::error(FindingCode::NoShared, why);
+        out.add(finding.at(*span, "`shared`").help(instead));
     }
 }
 

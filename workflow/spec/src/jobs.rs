@@ -9,8 +9,8 @@ use tarn_types::id::{DataId, StepId};
 use tarn_types::shell::{BASH, Command};
 use tarn_types::units::SECOND;
 use tarn_types::workflow::{
-    Dataset, DatasetUse, Distribution, Foreach, Keep, KeepPartition, OnFailure, Role, Step,
-    Workflow,
+    CheckpointMethod, Dataset, DatasetUse, Distribution, Foreach, Keep, KeepPartition, OnFailure,
+    Restart, Role, Step, Workflow,
 };
 
 /// A step as a job.
@@ -133,16 +133,22 @@ fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> 
     let mut reject = |what: &str, instead: &str| {
         all.push(format!("step `{}`: {what}; {instead}", step.name));
     };
-    if step.retries > 0 {
+    if step.retries > 0 && step.restart.is_none() {
         reject(
-            "`retries`: a job that has failed is not run again by itself",
-            "leave it out, and submit the workflow again",
+            "`retries`: a job that has failed is not run again by itself, unless it continues from checkpoints",
+            "leave it out, and submit the workflow again; or add `restart`",
         );
     }
-    if step.restart.is_some() {
+    if step
+        .restart
+        .is_some_and(|r| r.from == CheckpointMethod::Image)
+    {
+        reject(Restart::NO_IMAGES.0, Restart::NO_IMAGES.1);
+    }
+    if step.restart.is_some() && step.foreach.is_some() {
         reject(
-            "`restart`: checkpoints of jobs are not kept between attempts",
-            "run the step by `tarn run` inside one allocation",
+            "`restart`: all instances of the step are one job, and would have one folder of checkpoints",
+            "write a job array",
         );
     }
     for (_, partition) in workflow.partitions_of(id) {
@@ -173,11 +179,9 @@ fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> 
                 "add `size`, the most that it writes",
             );
         }
-        if used.distribution == Distribution::Shared {
-            reject(
-                &format!("`{name}:shared`: jobs have no folder that all their nodes see"),
-                "use `scatter`, `broadcast` or `single`",
-            );
+        if used.distribution == Distribution::Shared && step.nodes > 1 {
+            let (why, instead) = Distribution::NO_SHARED;
+            reject(&format!("`{name}:shared`: {why}"), instead);
         }
         let is_rescued = data.on_failure == OnFailure::Drain && used.makes.is_some();
         if is_rescued && workflow.external.is_none() && !goes_out(workflow, used) {
@@ -190,6 +194,15 @@ fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> 
         }
     }
     all
+}
+
+/// Seconds before the limit at which a job is put back into the queue, to continue from its checkpoints. Slurm may send the signal
+/// a minute earlier (sbatch(1)).
+const LIMIT_SIGNAL: u64 = 60;
+
+/// Whether a job is put back into the queue when its command fails, or its time is over.
+fn is_put_back(step: &Step) -> bool {
+    step.restart.is_some() && step.retries > 0
 }
 
 /// The datasets that a step uses, with the one whose entries it goes through.
@@ -238,6 +251,13 @@ fn script(workflow: &Workflow, (id, step): (StepId, &Step)) -> String {
     if step.gpus > 0 {
         slurm("gpus-per-node", step.gpus.to_string());
     }
+    if step.restart.is_some() {
+        slurm("open-mode", "append".into());
+    }
+    if let (true, Some(time)) = (is_put_back(step), step.time) {
+        let ahead = (time / SECOND / 4).clamp(1, LIMIT_SIGNAL);
+        slurm("signal", format!("B:USR1@{ahead}"));
+    }
     if let Some(time) = step.time {
         let seconds = time.div_ceil(SECOND);
         let (minutes, seconds) = (seconds / 60, seconds % 60);
@@ -282,6 +302,17 @@ fn directives(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> {
     }
     if let Some(tier) = &step.tier {
         lines.push(format!("tier = {}", quoted(tier)));
+    }
+    if let Some(restart) = step.restart {
+        let word = match restart.from {
+            CheckpointMethod::Phx => "phx",
+            CheckpointMethod::Files => "files",
+            CheckpointMethod::Image => "image",
+        };
+        lines.push(format!("restart = \"{word}\""));
+        if restart.space > 0 {
+            lines.push(format!("checkpoints = \"{} B\"", restart.space));
+        }
     }
     for (key, role) in [("in", Role::In), ("out", Role::Out), ("inout", Role::Inout)] {
         let mut words: Vec<String> = Vec::new();
@@ -401,7 +432,10 @@ fn body(workflow: &Workflow, step: &Step) -> String {
             for (name, value) in env {
                 let _ = writeln!(text, "export {name}={value}");
             }
-            let _ = writeln!(text, "{command_line}");
+            text += &match is_put_back(step) {
+                true => put_back(step, &command_line),
+                false => command_line + "\n",
+            };
         }
         Some(foreach) => {
             let mut instance = String::new();
@@ -423,6 +457,21 @@ fn body(workflow: &Workflow, step: &Step) -> String {
         }
     }
     text
+}
+
+/// A command; when it fails, or the job's time is over, Slurm has the job run again, as often as the step may.
+fn put_back(step: &Step, command_line: &str) -> String {
+    // The shell runs no trap before its command in the foreground has ended.
+    format!(
+        "tarn_again() {{\n    \
+         [ \"${{SLURM_RESTART_COUNT:-0}}\" -lt {} ] && scontrol requeue \"$SLURM_JOB_ID\"\n}}\n\
+         trap tarn_again USR1\n\
+         {command_line} &\n\
+         while :; do wait \"$!\"; code=$?; kill -0 \"$!\" 2> /dev/null || break; done\n\
+         [ \"$code\" -eq 0 ] || tarn_again\n\
+         exit \"$code\"\n",
+        step.retries
+    )
 }
 
 /// A command that prints the elements of a `foreach`, each ended by a NUL; more than it may have is an error.

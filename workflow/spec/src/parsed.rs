@@ -272,6 +272,7 @@ fn spans(
                 memory: span(&s.memory),
                 gpus: span(&s.gpus),
                 tier: span(&s.tier),
+                restart: s.restart_at,
                 uses: s
                     .items
                     .iter()

@@ -40,6 +40,7 @@ pub(crate) struct StepSpans {
     pub(crate) memory: Option<SourceSpan>,
     pub(crate) gpus: Option<SourceSpan>,
     pub(crate) tier: Option<SourceSpan>,
+    pub(crate) restart: Option<SourceSpan>,
     /// Of each use, and whether it is `shared`.
     pub(crate) uses: Vec<(SourceSpan, bool)>,
     /// The watched files beside those that its command names.

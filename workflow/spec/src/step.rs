@@ -76,6 +76,7 @@ pub(crate) struct RawStep {
     pub(crate) time: Option<Nanos>,
     pub(crate) retries: u32,
     pub(crate) restart: Option<Restart>,
+    pub(crate) restart_at: Option<miette::SourceSpan>,
     pub(crate) tier: Option<Located<String>>,
     pub(crate) partitions: Vec<Located<String>>,
     pub(crate) after: Vec<Located<String>>,
@@ -196,6 +197,7 @@ fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) ->
             .count(out, "retries", 0, bounds::MAX_RETRIES)
             .map_or(0, |r| r.value),
         restart: restart(out, &section),
+        restart_at: section.get("restart").map(place),
         tier: section.name(out, "tier", &TIER_NAME),
         partitions: section
             .list(out, "partitions", "[\"field\"]")

@@ -161,7 +161,7 @@ fn what_jobs_cannot_do_is_refused_with_what_to_do_instead() {
     let step = "name = \"w\"\n[data.a]\nDATA\n[[step]]\nname = \"s\"\nrun = \"true\"\nout = [\"a\"]\nSTEP\n";
     for (data, more, expected) in [
         ("", "retries = 2", "`retries`"),
-        ("", "restart = \"phx\"", "`restart`"),
+        ("", "restart = \"image\"", "Slurm's children"),
         ("encrypt = true", "", "`encrypt`"),
     ] {
         let text = step.replace("DATA", data).replace("STEP", more);
@@ -169,6 +169,67 @@ fn what_jobs_cannot_do_is_refused_with_what_to_do_instead() {
         assert!(why.len() == 1 && why[0].contains(expected), "{why:?}");
         assert!(why[0].starts_with("step `s`: "), "{why:?}");
     }
+}
+
+/// docs/guide/on-a-site.md, "Jobs that continue after a failure".
+#[test]
+fn a_step_that_continues_from_checkpoints_is_put_back_as_often_as_it_may_be_tried_again() {
+    let text = "name = \"w\"\n[[step]]\nname = \"s\"\nrun = \"./solve\"\ntime = \"10m\"\nrestart = \"phx\"\ncheckpoints = \"40 GiB\"\nMORE\n";
+    let script = |more: &str| {
+        let text = text.replace("MORE", more);
+        let whole = workflow(&text);
+        let jobs = jobs(&text).unwrap();
+        is_read_back(&whole, &jobs[0]);
+        jobs[0].script.clone()
+    };
+    let plain = script("");
+    assert!(plain.contains("#SBATCH --open-mode=append\n"), "{plain}");
+    assert!(!plain.contains("requeue") && !plain.contains("--signal"));
+    let tried = script("retries = 3");
+    assert!(tried.contains("#SBATCH --signal=B:USR1@60\n"), "{tried}");
+    assert!(
+        tried.contains("SLURM_RESTART_COUNT:-0}\" -lt 3 ]"),
+        "{tried}"
+    );
+    // Its elements are one job.
+    let each = text.replace("MORE", "foreach = [1, 2]");
+    assert!(jobs(&each).unwrap_err()[0].contains("one folder of checkpoints"));
+}
+
+/// The shell runs the command to its end whatever signals come, has Slurm run the job again when it fails or its time is
+/// nearly over, and ends with the command's code.
+#[test]
+fn what_puts_a_job_back_does_so_on_failures_and_before_its_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let requeued = folder.path().join("requeued");
+    let scontrol = folder.path().join("scontrol");
+    let program = format!("#!/bin/sh\necho \"$@\" >> '{}'\n", requeued.display());
+    std::fs::write(&scontrol, program).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&scontrol, executable).unwrap();
+    let run = |command: &str, count: u32| {
+        let text = format!(
+            "name = \"w\"\n[[step]]\nname = \"s\"\nrun = \"{command}\"\nrestart = \"files\"\nretries = 2\n"
+        );
+        let script = jobs(&text).unwrap()[0].script.clone();
+        let path = format!("{}:/usr/bin:/bin", folder.path().display());
+        let _ = std::fs::remove_file(&requeued);
+        let status = std::process::Command::new("bash")
+            .args(["-c", &script])
+            .env("PATH", path)
+            .env("SLURM_JOB_ID", "7")
+            .env("SLURM_RESTART_COUNT", count.to_string())
+            .status();
+        let requests = std::fs::read_to_string(&requeued).unwrap_or_default();
+        (status.unwrap().code(), requests)
+    };
+    assert_eq!(run("true", 0), (Some(0), String::new()));
+    assert_eq!(run("exit 3", 1), (Some(3), "requeue 7\n".into()));
+    // It was tried often enough.
+    assert_eq!(run("exit 3", 2), (Some(3), String::new()));
+    // The signal comes to the shell of the script; the command continues until Slurm ends it.
+    let limit = "kill -USR1 $PPID; sleep 0.3; exit 0";
+    assert_eq!(run(limit, 0), (Some(0), "requeue 7\n".into()));
 }
 
 #[test]

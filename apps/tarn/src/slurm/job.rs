@@ -286,7 +286,7 @@ pub(super) fn advise(job: SlurmJobId, advice: &PlacementAdvice) -> CliResult<()>
     if !advice.require.is_empty() {
         let nodes = format!("reqnodelist={}", advice.require.join(","));
         run_command("scontrol", &["update", &id, &nodes])?;
-    } else if !advice.prefer.is_empty() && !about.has_wish() {
+    } else if !advice.prefer.is_empty() && (!about.has_wish() || about.is_advised(advice)) {
         // Only a preference: the job does without where that fails.
         let _ = tarn_slurm::prefer(job, &advice.prefer);
     }
@@ -320,8 +320,13 @@ impl SlurmJobInfo {
         names(&self.list)
     }
 
+    /// Whether what it prefers is an earlier advice.
+    fn is_advised(&self, advice: &PlacementAdvice) -> bool {
+        advice.is_again && self.required.is_empty()
+    }
+
     /// Whether the user has said already where it is to run.
-    fn has_wish(&self) -> bool {
+    pub(super) fn has_wish(&self) -> bool {
         !self.required.is_empty() || !self.prefer.is_empty()
     }
 

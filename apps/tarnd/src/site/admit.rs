@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Mount, PartitionSpread, SlurmJobId, Uid};
 use tarn_types::bounds::MAX_NAME_BYTES;
-use tarn_types::workflow::StoragePartition;
+use tarn_types::workflow::{CheckpointMethod, StoragePartition};
 
 /// Mounts that the plug-in takes of one job, and bytes of a path.
 const MAX_MOUNTS: usize = 1024;
@@ -67,7 +67,9 @@ impl JobAdmission {
         let roots = self.roots(mounts)?;
         let is_exported = mounts.iter().any(|mount| mount.partition);
         let is_spread = mounts.iter().any(|mount| mount.spread.is_some());
+        let is_kept = mounts.iter().any(|mount| mount.checkpoints.is_some());
         let version = match (is_exported, roots.len(), is_clear) {
+            _ if is_kept => 6,
             _ if is_spread => 5,
             (true, ..) => 4,
             (_, 2.., _) => 3,
@@ -108,9 +110,11 @@ impl JobAdmission {
                     .map_or_else(String::new, |at| format!("{at}-"))
             }
         };
-        let how = match (mount.partition, mount.writable) {
-            (true, _) => "part",
-            (_, true) => "rw",
+        let how = match (mount.checkpoints, mount.partition, mount.writable) {
+            (Some(CheckpointMethod::Phx), ..) => "phx",
+            (Some(_), ..) => "files",
+            (_, true, _) => "part",
+            (_, _, true) => "rw",
             _ => "ro",
         };
         let (name, path) = (&mount.dataset, mount.path.display());
@@ -231,6 +235,7 @@ mod tests {
         let over = |nodes: usize| Mount {
             store: String::new(),
             in_memory: false,
+            checkpoints: None,
             partition: true,
             spread: Some(PartitionSpread {
                 block: PAGE,

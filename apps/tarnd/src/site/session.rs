@@ -359,6 +359,8 @@ impl SiteNodeService {
             Work::Remove(things) => things.iter().filter_map(StoreContent::part).collect(),
             Work::WrapAnew(parts) => parts.iter().collect(),
             Work::Export { .. }
+            | Work::Checkpoints { .. }
+            | Work::Destage { .. }
             | Work::Share { .. }
             | Work::Join { .. }
             | Work::CheckDest { .. }

@@ -1,6 +1,7 @@
 //! A user's part of a node's store. docs/internals/site.md, "The store on a node". Each work can be done again after whatever failure: a folder
 //! has its name when it is whole.
 
+mod checkpoints;
 mod dest;
 mod exported;
 mod fetch;
@@ -216,7 +217,12 @@ impl UserStore {
                 slice,
                 written,
                 store,
-            } => self.gather_slice((job, &dataset), (&parts, &slice), (&store, written), control),
+            } => self.gather_slice(
+                (job, &dataset),
+                (&parts, &slice),
+                (&store, written),
+                control,
+            ),
             Work::Export {
                 job,
                 partition,
@@ -224,6 +230,8 @@ impl UserStore {
                 unit,
                 store,
             } => self.make_partition((job, &partition), &store, (size, unit)),
+            Work::Checkpoints { folder, store } => self.make_checkpoints(&folder, &store),
+            Work::Destage { folder, store } => self.destage(&folder, &store),
             Work::Share { job, partitions } => self.offer(job, &partitions),
             Work::Join { job, peers } => self.join(job, peers),
             Work::Publish {
@@ -444,10 +452,14 @@ impl UserStore {
         let what = match thing {
             Thing::Part(part) | Thing::Copy(part, _) => part.to_string(),
             Thing::Job(job) => export_claim_name(*job),
+            Thing::Checkpoints(folder) => checkpoints::claim_name(folder),
         };
         let _claim = self.claim(what);
         if let Thing::Job(job) = thing {
             self.withdraw(*job);
+        }
+        if let Thing::Checkpoints(folder) = thing {
+            self.clear_memory(folder)?;
         }
         match thing {
             Thing::Copy(_, store) => self.remove_from(self.root_of(store)?, thing),
@@ -464,6 +476,7 @@ impl UserStore {
                 let owner = Owner::User(self.user);
                 self.held(root, Path::new(&format!("{owner}/j/{job}")), false)
             }
+            Thing::Checkpoints(folder) => self.checkpoints(root, folder, false),
         };
         let held = match held {
             Err(why) if why.code == Code::NotFound => return Ok(()),
@@ -659,6 +672,9 @@ fn claim_name(work: &Work) -> Option<String> {
         } => Some(format!("{job} reads {dataset}")),
         Work::Export { job, partition, .. } => Some(format!("{job} has {partition}")),
         Work::Share { job, .. } | Work::Join { job, .. } => Some(export_claim_name(*job)),
+        Work::Checkpoints { folder, .. } | Work::Destage { folder, .. } => {
+            Some(checkpoints::claim_name(folder))
+        }
         Work::Send { dest, .. } => Some(dest.display().to_string()),
         Work::CheckDest { .. }
         | Work::Check(_)

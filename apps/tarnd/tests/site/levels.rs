@@ -266,6 +266,7 @@ fn what_lies_in_another_store_is_served_merged_and_let_in_from_there() {
         in_memory: false,
         partition: false,
         spread: None,
+        checkpoints: None,
         dataset: dataset.into(),
         owner: Owner::User(ALICE),
         path: format!("u{ALICE}/{path}").into(),

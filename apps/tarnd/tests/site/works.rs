@@ -384,6 +384,7 @@ fn a_job_is_let_in_by_a_file_of_roots_and_forgotten() {
         in_memory: false,
         partition: false,
         spread: None,
+        checkpoints: None,
         dataset: "mesh".into(),
         owner: Owner::User(ALICE),
         path: "u20001/d/w/mesh/0/0/tree".into(),

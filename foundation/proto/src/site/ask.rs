@@ -34,6 +34,9 @@ pub struct JobSubmission {
     /// Nodes that its user excludes (`sbatch --exclude`); `None`: not known.
     #[serde(default)]
     pub excludes: Option<Vec<String>>,
+    /// Its user has said where it is to run, or had best run.
+    #[serde(default)]
+    pub has_wish: bool,
     /// The workflow that its lines describe.
     pub workflow: Workflow,
 }
@@ -252,6 +255,9 @@ pub struct PlacementAdvice {
     /// The nodes that it is not to run on; `None`: no change.
     #[serde(default)]
     pub exclude: Option<Excluded>,
+    /// What it prefers so far is advice of this kind: it was put back into the queue, and its user prefers nothing.
+    #[serde(default)]
+    pub is_again: bool,
 }
 
 /// Nodes that a job is not to run on.

@@ -4,6 +4,7 @@ use super::{Epoch, Gid, Holding, Owner, SlurmJobId, Uid, Work, WorkResult};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use tarn_types::energy::Draw;
+use tarn_types::workflow::CheckpointMethod;
 
 /// The controller's first word, after the proof of its identity. The site's secret, of which the keys of users' workers are
 /// derived, is in the credential, which munge encrypts.
@@ -160,6 +161,9 @@ pub struct Mount {
     /// The partition is spread over the job's nodes.
     #[serde(default)]
     pub spread: Option<PartitionSpread>,
+    /// It is the folder of the job's checkpoints, of this kind: `$TARN_CHECKPOINTS`. Its name is that of the program for libtarn.
+    #[serde(default)]
+    pub checkpoints: Option<CheckpointMethod>,
     /// The store that it is in, if the node's stores have names.
     #[serde(default)]
     pub store: String,

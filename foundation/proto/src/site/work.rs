@@ -219,6 +219,22 @@ pub enum Work {
         /// All its nodes of which that is known.
         peers: Vec<WorkerAddress>,
     },
+    /// Make the folder of a step's checkpoints, if it is not there: it outlives the job.
+    Checkpoints {
+        /// Whose.
+        folder: CheckpointFolder,
+        /// In this store; without a name, the node's first one.
+        #[serde(default)]
+        store: String,
+    },
+    /// The program with these checkpoints has ended: what libtarn has left in memory is brought to them, or removed.
+    Destage {
+        /// Whose.
+        folder: CheckpointFolder,
+        /// The store that they are in; without a name, the node's first one.
+        #[serde(default)]
+        store: String,
+    },
     /// Make a part of a job's output. The folder is gone then.
     Publish {
         /// The job.
@@ -279,6 +295,33 @@ pub enum Work {
     Inventory(Vec<Gid>),
 }
 
+/// The checkpoints of a step of a user's workflow, which its next job continues from.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CheckpointFolder {
+    /// The workflow's name.
+    pub workflow: String,
+    /// The step's name.
+    pub step: String,
+}
+
+impl CheckpointFolder {
+    /// It, relative to the store: `u1000/c/<workflow>/<step>`. `None` when its names are none.
+    pub fn path(&self, user: Uid) -> Option<PathBuf> {
+        let Self { workflow, step } = self;
+        let owner = Owner::User(user);
+        (is_name(workflow) && is_name(step)).then(|| format!("{owner}/c/{workflow}/{step}").into())
+    }
+
+    /// The program's name for libtarn (`$TARN_PHX_RUN`): no other step's on any node.
+    pub fn run_name(&self, user: Uid) -> String {
+        let mut hasher = tarn_types::hash::Hasher::new();
+        hasher.field(b"tarn checkpoints 1").number(u64::from(user));
+        hasher.field(self.workflow.as_bytes());
+        hasher.field(self.step.as_bytes());
+        format!("c{:032x}", hasher.finish().0)
+    }
+}
+
 /// Something in a node's store.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum StoreContent {
@@ -288,6 +331,8 @@ pub enum StoreContent {
     Job(SlurmJobId),
     /// A part, as it is in one of several stores.
     Copy(Part, String),
+    /// Checkpoints of a step, in all stores, and what is in memory of them.
+    Checkpoints(CheckpointFolder),
 }
 
 impl StoreContent {
@@ -303,7 +348,7 @@ impl StoreContent {
     pub fn part(&self) -> Option<&Part> {
         match self {
             Self::Part(part) | Self::Copy(part, _) => Some(part),
-            Self::Job(_) => None,
+            Self::Job(_) | Self::Checkpoints(_) => None,
         }
     }
 }
@@ -331,7 +376,11 @@ impl Holding {
         let names = |part: &Part| part.workflow.len() + part.dataset.len();
         let file = self.proof.as_ref().and_then(|proof| proof.file.as_ref());
         // A control character in a file's name takes six.
-        512 + self.held.part().map_or(0, names) + file.map_or(0, |name| 6 * name.len())
+        let names_of_step = match &self.held {
+            StoreContent::Checkpoints(folder) => folder.workflow.len() + folder.step.len(),
+            _ => 0,
+        };
+        512 + self.held.part().map_or(names_of_step, names) + file.map_or(0, |name| 6 * name.len())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Jobs: the inputs and outputs of each, its progress, and the work done for it.
 
 use crate::model::catalog::{Catalog, VersionKey};
+use crate::model::checkpoints::JobRestart;
 use crate::{MAX_HISTORY, MAX_TRIES};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,6 +109,15 @@ pub(crate) struct SiteJob {
     /// On each of its nodes, or over them.
     #[serde(default)]
     pub(crate) partitions: Vec<JobPartition>,
+    /// It continues from checkpoints.
+    #[serde(default)]
+    pub(crate) restart: Option<JobRestart>,
+    /// Its user has said where it is to run, when it was submitted.
+    #[serde(default)]
+    pub(crate) has_wish: bool,
+    /// It was put back into the queue.
+    #[serde(default)]
+    pub(crate) is_again: bool,
     /// The ports that its nodes reported last for the pieces of partitions that span them, and how often one has
     /// reported another port.
     #[serde(default, rename = "shared")]
@@ -152,6 +162,10 @@ pub(crate) enum NodeJobTask {
     /// The node knows where the others export theirs: after so many [`SiteJob::moves`].
     #[serde(rename = "Join")]
     Attach(u32),
+    /// The folder of its checkpoints is made.
+    Checkpoints,
+    /// What its program has left in memory is brought to its checkpoints.
+    Destage,
     /// The job's tasks are let in.
     Admit,
     /// The files that were written become a part.
@@ -311,6 +325,12 @@ impl SiteJob {
         };
         let takes = self.partitions.iter().map(|p| p.takes(nodes));
         takes.fold(0, u64::saturating_add)
+    }
+
+    /// Bytes that its partitions and checkpoints take on each of its nodes.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        let checkpoints = self.restart.as_ref().map_or(0, |restart| restart.space);
+        self.partition_bytes().saturating_add(checkpoints)
     }
 
     /// Whether some of them span its nodes.

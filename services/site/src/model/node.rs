@@ -1,6 +1,7 @@
 //! Nodes: their stores, fast to slow, their content, and the space reserved for jobs there. docs/internals/site.md,
 //! "Moves between stores".
 
+use crate::model::checkpoints::CheckpointKey;
 use crate::model::job::Makes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +44,9 @@ pub(crate) struct SiteNode {
     /// In which store a job writes a dataset, or has a partition, and bytes that it was promised there.
     #[serde(default)]
     pub(crate) written: BTreeMap<(SlurmJobId, String), (String, u64)>,
+    /// In which store checkpoints are, and bytes that were promised them there.
+    #[serde(default)]
+    pub(crate) checkpoints: BTreeMap<CheckpointKey, (String, u64)>,
     /// In which store a dataset of several parts was merged for a job.
     #[serde(default)]
     pub(crate) merged: BTreeMap<(SlurmJobId, String), String>,
@@ -155,15 +159,19 @@ impl SiteNode {
                 here.map(|(_, bytes)| bytes).sum()
             }
         };
-        parts.saturating_add(promised)
+        let kept = self.checkpoints.values().filter(|(at, _)| at == store);
+        let kept: u64 = kept.map(|(_, bytes)| bytes).sum();
+        parts.saturating_add(promised).saturating_add(kept)
     }
 
-    /// Bytes that parts take, or jobs were promised.
+    /// Bytes that parts and checkpoints take, or jobs were promised.
     pub(crate) fn taken(&self) -> u64 {
         match self.levels.len() {
             0 | 1 => {
                 let parts = self.parts.values().sum::<u64>();
-                parts.saturating_add(self.promised.values().sum())
+                let kept: u64 = self.checkpoints.values().map(|(_, bytes)| bytes).sum();
+                let promised: u64 = self.promised.values().sum();
+                parts.saturating_add(promised).saturating_add(kept)
             }
             _ => self.present().map(|level| self.taken_in(&level.name)).sum(),
         }
@@ -251,12 +259,7 @@ impl SiteNode {
     }
 
     /// What a job was promised takes fewer bytes than it might have.
-    pub(crate) fn lower_promise(
-        &mut self,
-        key: (SlurmJobId, String),
-        owner: Owner,
-        bytes: u64,
-    ) {
+    pub(crate) fn lower_promise(&mut self, key: (SlurmJobId, String), owner: Owner, bytes: u64) {
         let job = key.0;
         if let Some((_, promised)) = self.written.get_mut(&key)
             && bytes < *promised

@@ -1,7 +1,7 @@
 //! Inputs that are scattered over a job's nodes.
 
-use crate::world::*;
 use crate::end;
+use crate::world::*;
 use std::path::Path;
 use tarn_proto::local::Code;
 use tarn_proto::site::{ControllerReply, JobSubmission, Stage};
@@ -50,13 +50,19 @@ fn each_node_gets_its_ranks_from_the_parts_that_have_them() {
     let reads = job(2, 7, vec![(Role::In, fields())]);
     world.whole(4, reads, &["n2", "n4"]);
     assert_eq!(ranks(&world, "n2", "fields"), (0, 4, true, vec![0, 1]));
-    assert_eq!(ranks(&world, "n4", "fields"), (4, u32::MAX, true, vec![0, 1, 2]));
+    assert_eq!(
+        ranks(&world, "n4", "fields"),
+        (4, u32::MAX, true, vec![0, 1, 2])
+    );
     assert!(world.parts_on("n4").is_empty());
     // A script need not repeat the rule.
     let mut without = fields();
     without.scatter = None;
     world.whole(5, job(2, 2, vec![(Role::In, without)]), &["n1", "n2"]);
-    assert_eq!(ranks(&world, "n2", "fields"), (1, u32::MAX, true, vec![0, 1, 2]));
+    assert_eq!(
+        ranks(&world, "n2", "fields"),
+        (1, u32::MAX, true, vec![0, 1, 2])
+    );
     end(&mut world, "foam");
     for node in ["n1", "n2", "n3", "n4"] {
         assert!(world.parts_on(node).is_empty() && world.nodes[node].jobs.is_empty());
@@ -115,8 +121,14 @@ fn what_cannot_be_divided_is_refused() {
     let mut unknown = fields();
     unknown.scatter = None;
     unknown.source = Some("/lustre/case".into());
-    let reply = world.staged(1, Stage::Setup(Box::new(job(2, 2, vec![(Role::In, unknown.clone())]))));
-    assert!(refused(&reply).text.contains("must give the rule"), "{reply:?}");
+    let reply = world.staged(
+        1,
+        Stage::Setup(Box::new(job(2, 2, vec![(Role::In, unknown.clone())]))),
+    );
+    assert!(
+        refused(&reply).text.contains("must give the rule"),
+        "{reply:?}"
+    );
     // One node has everything anyway.
     world.whole(2, job(1, 2, vec![(Role::In, unknown)]), &["n1"]);
     // A part that is lost holds the job, as ever; another node's ranks are not concerned.

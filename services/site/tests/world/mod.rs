@@ -41,6 +41,8 @@ pub(crate) struct Store {
     /// The store to which each job writes.
     pub(crate) written: BTreeMap<(SlurmJobId, String), String>,
     pub(crate) jobs: BTreeSet<(Uid, SlurmJobId)>,
+    /// In which store each is.
+    pub(crate) checkpoints: BTreeMap<(Uid, CheckpointFolder), String>,
     pub(crate) admitted: BTreeMap<SlurmJobId, Vec<Mount>>,
     /// The jobs for which it exports pieces of partitions, with the others' addresses.
     pub(crate) shared: BTreeMap<SlurmJobId, Vec<WorkerAddress>>,
@@ -72,6 +74,8 @@ pub(crate) struct World {
     /// Bytes of memory that a job was given on a node last.
     pub(crate) memory: BTreeMap<(String, SlurmJobId), u64>,
     pub(crate) sent: BTreeMap<PathBuf, Vec<Part>>,
+    /// The nodes that brought what a program had left in memory to its checkpoints.
+    pub(crate) destaged: Vec<String>,
     /// The ranks that a node was given last of a dataset, and the parts that they came from.
     pub(crate) slices: BTreeMap<(String, String), (Slice, Vec<Part>)>,
     /// The owners of objects in an object store.
@@ -154,6 +158,7 @@ pub(crate) fn script(
         chain: None,
         before: Vec::new(),
         excludes: Some(Vec::new()),
+        has_wish: false,
         workflow: Workflow {
             name: workflow.into(),
             external: Some("/lustre/rescue".into()),
@@ -186,6 +191,7 @@ impl World {
             changes: BTreeMap::new(),
             memory: BTreeMap::new(),
             sent: BTreeMap::new(),
+            destaged: Vec::new(),
             slices: BTreeMap::new(),
             owners: BTreeMap::new(),
             size: 1 << 20,
@@ -264,7 +270,17 @@ impl World {
             };
             (*user, holding)
         });
-        let holds = parts.chain(jobs).collect();
+        let checkpoints = store.checkpoints.iter().map(|((user, folder), place)| {
+            let holding = Holding {
+                store: place.clone(),
+                is_behind: false,
+                held: StoreContent::Checkpoints(folder.clone()),
+                proof: None,
+                stored: 0,
+            };
+            (*user, holding)
+        });
+        let holds = parts.chain(jobs).chain(checkpoints).collect();
         let jobs = store.admitted.keys().copied().collect();
         let capacity = |bytes, persistent| StoreCapacity {
             root: "/scm/tarn".into(),
@@ -528,6 +544,23 @@ impl World {
                 let proof = proof_of(&parts[0].0, moved);
                 WorkResult::Proven { proof, moved }
             }
+            Work::Checkpoints {
+                folder,
+                store: place,
+            } => {
+                let store = self.nodes.get_mut(node).unwrap();
+                store.checkpoints.insert((user, folder), place);
+                WorkResult::Done
+            }
+            Work::Destage {
+                folder,
+                store: place,
+            } => {
+                let there = self.nodes[node].checkpoints.get(&(user, folder));
+                assert_eq!(there, Some(&place));
+                self.destaged.push(node.to_owned());
+                WorkResult::Done
+            }
             Work::Export { job, .. } => {
                 let store = self.nodes.get_mut(node).unwrap();
                 store.jobs.insert((user, job));
@@ -629,6 +662,9 @@ impl World {
                                 store.parts.remove(&part);
                                 store.places.remove(&part);
                             }
+                        }
+                        StoreContent::Checkpoints(folder) => {
+                            store.checkpoints.remove(&(user, folder));
                         }
                         StoreContent::Job(job) => {
                             store.jobs.remove(&(user, job));

@@ -7,7 +7,9 @@ use tarn_node::looks_like;
 use tarn_node::untouched::{self, ChangeScope, MarkValidity};
 use tarn_ports::{Control, Mover};
 use tarn_proto::local::{Code, RequestError};
-use tarn_proto::site::{Gid, Holding, Owner, Part, Proof, StoreContent, WorkResult, is_name};
+use tarn_proto::site::{
+    CheckpointFolder, Gid, Holding, Owner, Part, Proof, StoreContent, WorkResult, is_name,
+};
 use tarn_types::manifest::Manifest;
 
 /// Bytes that are reported of one owner here, and of all owners that one worker reports.
@@ -47,7 +49,9 @@ impl UserStore {
         for owner in std::iter::once(own).chain(projects) {
             let mut space = MOST_OF_OWNER;
             for place in &self.places {
-                let is_all = (owner != own || self.jobs_in(place, &mut space, &mut report)?)
+                let is_all = (owner != own
+                    || self.jobs_in(place, &mut space, &mut report)?
+                        && self.checkpoints_in(place, &mut space, &mut report)?)
                     && self.parts_of(owner, place, &mut space, &mut report)?;
                 if !is_all {
                     break;
@@ -107,6 +111,39 @@ impl UserStore {
                     proof: None,
                     is_behind: false,
                     stored: self.mover.stored(&held.path()).unwrap_or(0),
+                };
+                if !report.add(own, space, holding) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn checkpoints_in(
+        &self,
+        (store, root): &(String, PathBuf),
+        space: &mut usize,
+        report: &mut HoldingsReport,
+    ) -> Result<bool, RequestError> {
+        let own = Owner::User(self.user);
+        let top = PathBuf::from(format!("{own}/c"));
+        for workflow in self.names(root, &top)? {
+            for step in self.names(root, &top.join(&workflow))? {
+                let folder = CheckpointFolder {
+                    workflow: workflow.clone(),
+                    step,
+                };
+                if folder.path(self.user).is_none() {
+                    continue;
+                }
+                let held = self.checkpoints(root, &folder, false)?;
+                let holding = Holding {
+                    store: store.clone(),
+                    stored: self.mover.stored(&held.path()).unwrap_or(0),
+                    held: StoreContent::Checkpoints(folder),
+                    proof: None,
+                    is_behind: false,
                 };
                 if !report.add(own, space, holding) {
                     return Ok(false);

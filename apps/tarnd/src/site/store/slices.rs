@@ -203,7 +203,10 @@ fn entries_of(tree: &Manifest, slice: &Slice) -> Manifest {
 }
 
 fn paths(tree: &Manifest) -> Vec<Box<[u8]>> {
-    tree.entries.iter().map(|entry| entry.path.clone()).collect()
+    tree.entries
+        .iter()
+        .map(|entry| entry.path.clone())
+        .collect()
 }
 
 /// A tree whose content is known, cut to some ranks; none if it has nothing of them.

@@ -1,0 +1,90 @@
+//! Checkpoints of steps: a folder in the store, which outlives its job, and what libtarn has staged in memory beside it.
+
+use super::UserStore;
+use crate::work::{ConfinedPath, to_request_error};
+use rustix::fs::Mode;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use tarn_checkpoint::destage::{DestageOutcome, Destager};
+use tarn_ports::Mover;
+use tarn_proto::local::{Code, RequestError};
+use tarn_proto::site::{CheckpointFolder, WorkResult};
+
+/// Where libtarn stages, if nothing else is set: each user has a folder below it.
+const MEMORY: &str = "/dev/shm";
+
+/// The name that works with these checkpoints claim.
+pub(super) fn claim_name(folder: &CheckpointFolder) -> String {
+    format!("checkpoints {}/{}", folder.workflow, folder.step)
+}
+
+impl UserStore {
+    /// The folder, in a store.
+    pub(super) fn checkpoints(
+        &self,
+        root: &Path,
+        folder: &CheckpointFolder,
+        make: bool,
+    ) -> Result<ConfinedPath, RequestError> {
+        let path = folder.path(self.user).ok_or_else(|| {
+            let text = "a name that cannot be one of a workflow or a step";
+            RequestError::new(Code::Invalid, text)
+        })?;
+        self.held(root, &path, make)
+    }
+
+    /// Makes the folder, if it is not there.
+    pub(super) fn make_checkpoints(
+        &self,
+        folder: &CheckpointFolder,
+        store: &str,
+    ) -> Result<WorkResult, RequestError> {
+        let held = self.checkpoints(self.root_of(store)?, folder, true)?;
+        if held.stat()?.is_none() {
+            let made = rustix::fs::mkdirat(held.folder(), held.name(), Mode::RWXU);
+            made.map_err(|e| held.failed("make", e))?;
+        }
+        Ok(WorkResult::Done)
+    }
+
+    /// Brings what a dead program has left in memory to its checkpoints, then frees the memory.
+    pub(super) fn destage(
+        &self,
+        folder: &CheckpointFolder,
+        store: &str,
+    ) -> Result<WorkResult, RequestError> {
+        let held = self.checkpoints(self.root_of(store)?, folder, false)?;
+        let name = folder.run_name(self.user);
+        let tier = held.path();
+        if held.stat()?.is_none() || !tier.join("phx").join(&name).exists() {
+            self.clear_memory(folder)?;
+            return Ok(WorkResult::Done);
+        }
+        let mut running = None;
+        let mut note = |arena: tarn_checkpoint::destage::DestagedArena| match arena.what {
+            DestageOutcome::Running(who) => running = Some(who),
+            DestageOutcome::Busy => running = Some("another process".into()),
+            DestageOutcome::Failed(why) => tracing::warn!("{}: {why}", arena.path.display()),
+            DestageOutcome::Brought(_) | DestageOutcome::Lacking(_) => {}
+        };
+        let mut destager = Destager::new(&tier, Path::new(MEMORY));
+        let done = destager.run(OsStr::new(&name), &mut note);
+        if let Some(who) = running {
+            let text = format!("the program with the checkpoints has not ended yet: {who}");
+            return Err(RequestError::new(Code::Busy, text));
+        }
+        // What cannot be brought there is not waited for: the next start begins with an older version.
+        if let Err(why) = done {
+            tracing::warn!("checkpoints of {name}: {why}");
+        }
+        self.clear_memory(folder)?;
+        Ok(WorkResult::Done)
+    }
+
+    /// Frees the memory that libtarn has for these checkpoints.
+    pub(super) fn clear_memory(&self, folder: &CheckpointFolder) -> Result<(), RequestError> {
+        let own = PathBuf::from(format!("{MEMORY}/tarn-phx-{}", self.user));
+        let removed = self.mover.remove(&own.join(folder.run_name(self.user)));
+        removed.map_err(|e| to_request_error(&e, &[]))
+    }
+}
