@@ -21,13 +21,15 @@ use tarn_engine::plan::{Planner, drive_site};
 use tarn_ports::WorldError;
 use tarn_report::site::{Chart, SiteRun, SiteSummary, page, table};
 use tarn_simulator::site::SimulatedSite;
-use tarn_spec::site::read_workloads;
+use tarn_spec::site::{Loaded, read_workloads};
 use tarn_types::codes::Exit;
 use tarn_types::policy::Policy;
 use tarn_types::site::{Machine, SiteAction, SiteResult, Workload};
 
 /// Events between two strokes of the progress bar.
 const STROKE: u64 = 1 << 12;
+/// The column of what happened, where the workload is a site's history.
+const RECORDED: &str = "recorded";
 
 /// The object that `--json` prints.
 #[derive(Serialize)]
@@ -52,7 +54,8 @@ fn compare(globals: &Globals, args: &SimArgs) -> CliResult {
         check_folder(path)?;
     }
     let machine = read_machine(args)?;
-    let workload = Arc::new(read_workload(args, &machine)?);
+    let loaded = read_workload(args, &machine)?;
+    let (workload, recorded) = (Arc::new(loaded.workload), loaded.recorded);
     let bounds = lower_bound(&machine, &workload);
     let simulated = Simulated {
         machine: &machine,
@@ -62,6 +65,10 @@ fn compare(globals: &Globals, args: &SimArgs) -> CliResult {
     };
     let mut runs = Vec::new();
     let mut last = None;
+    if let Some(result) = &recorded {
+        let run = simulated.site_run(RECORDED, result, 0.0);
+        runs.push((SiteSummary::of(&run), None));
+    }
     for policy in &args.policy.0 {
         let (result, wall_s) = simulated.run(*policy)?;
         let name = policy.to_string();
@@ -123,7 +130,7 @@ fn read_machine(args: &SimArgs) -> CliResult<Machine> {
     Ok(machine)
 }
 
-fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
+fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Loaded> {
     for path in &args.workload {
         std::fs::metadata(path)
             .with_context(|| format!("cannot read the workload {}", path.display()))
@@ -151,7 +158,7 @@ fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
             of_flows.join(", ")
         );
     }
-    Ok(loaded.workload)
+    Ok(loaded)
 }
 
 fn print_rejected_jobs(summary: &SiteSummary) {

@@ -11,6 +11,7 @@ mod plan;
 mod queued;
 mod reason;
 mod submit;
+mod twin;
 
 pub(crate) use controller::ControllerClient;
 pub(crate) use submit::{SubmitArgs, submit};
@@ -109,6 +110,10 @@ pub(crate) enum SlurmCommand {
         #[arg(long, requires = "drop")]
         force: bool,
     },
+    /// Write the history of this site, without names, as a machine and a workload for `tarn sim`
+    Export(twin::ExportArgs),
+    /// Say in three sentences what a planner that drives Slurm would have changed in the last days
+    Advise(twin::AdviseArgs),
     /// The nodes, as the controller knows them
     Status,
     /// Which jobs are expected on which nodes, and when: your own whole, others' as numbers
@@ -205,6 +210,8 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
             let (drop, force) = (*drop, *force);
             done(controller().ask(&ControllerRequest::RotateKey { drop, force }, TIMEOUT))
         }
+        SlurmCommand::Export(args) => twin::export(globals, args),
+        SlurmCommand::Advise(args) => twin::advise(globals, args),
         SlurmCommand::Status => status(&controller()),
         SlurmCommand::Plan(args) => plan::plan(globals, &controller(), args),
         SlurmCommand::Why { job } => why(globals, &controller(), *job),

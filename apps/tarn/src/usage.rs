@@ -102,7 +102,7 @@ pub(crate) fn usage(globals: &Globals, args: &UsageArgs) -> CliResult {
 }
 
 /// A date, or so long before now; never 0, which is for all.
-fn when(text: &str, now: Time) -> Result<Time, ArgumentError> {
+pub(crate) fn when(text: &str, now: Time) -> Result<Time, ArgumentError> {
     if let Some(days) = days(text) {
         let at = days.checked_mul(DAY * SECOND);
         let at = at.ok_or_else(|| ArgumentError::new(format!("`{text}` is too far away")))?;

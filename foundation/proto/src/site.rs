@@ -7,6 +7,7 @@ mod ask;
 mod frame;
 mod order;
 mod plan;
+mod record;
 mod work;
 
 pub use ask::{
@@ -20,6 +21,7 @@ pub use order::{
     NumberedOrder, PartitionSpread, Report, StoreCapacity,
 };
 pub use plan::{MAX_PLAN_JOBS, MAX_PLAN_NODES, PlanInfo, PlanStatusInfo, PlannedJobInfo};
+pub use record::{JobDataRecord, MAX_RECORD_USES, MAX_RECORDS_SENT, MovedBytes, RecordedUse};
 pub use work::{
     CheckpointFolder, Holding, Origin, Owner, Part, Proof, Slice, StoreContent, Work, WorkResult,
     WorkerAddress, is_name,

@@ -184,6 +184,7 @@ impl Site {
             node.end_job(id);
         }
         self.end_checkpoints(id);
+        self.close_record(id);
         let Some(job) = self.jobs.get(&id) else {
             return;
         };

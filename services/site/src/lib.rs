@@ -25,6 +25,7 @@ mod node;
 mod partitions;
 mod placement;
 mod planning;
+mod records;
 mod relief;
 mod reported;
 mod requests;
@@ -60,6 +61,8 @@ pub const MAX_NODES: usize = tarn_types::bounds::MAX_NODES;
 pub const MAX_LISTED: usize = 20_000;
 /// Replicas that one question has read again.
 pub const MAX_VERIFIED: usize = 4_096;
+/// Jobs with data that have ended and whose records are kept: the newest stay.
+pub const MAX_RECORDS: usize = 100_000;
 /// Lines of a job's history: the newest stay.
 pub const MAX_HISTORY: usize = 64;
 /// Moves between stores of one node at a time that only make space: their bandwidth is missing to jobs there.

@@ -58,6 +58,9 @@ impl Site {
         let node = ordered.node;
         match ordered.why {
             OrderPurpose::Job(job, step, from) => {
+                if let Some((_, moved)) = &proven {
+                    self.record_move(job, &step, from.is_some(), (*moved, ordered.since));
+                }
                 self.step_done((&node, &ordered.store), job, step, from, proven);
             }
             OrderPurpose::Reclaim(user, held) => {

@@ -78,6 +78,7 @@ impl Site {
             self.answer_unknown(id, &stage);
             return;
         }
+        self.record_stage(id, &stage);
         let is_over = match stage {
             Stage::Setup(_) | Stage::DataIn => true,
             Stage::Ahead(nodes) => self.begin_bringing(id, nodes),
@@ -419,6 +420,10 @@ impl Site {
             ControllerRequest::Orphans => ControllerReply::Orphans(self.orphans(&requester)),
             ControllerRequest::Job(id) => self.job(&requester, *id),
             ControllerRequest::Nodes => ControllerReply::Nodes(self.node_infos()),
+            ControllerRequest::Records { since, from } => {
+                let sees_all = user == 0 || trusted;
+                self.job_records((*since, *from), (!sees_all).then_some(user))
+            }
             ControllerRequest::Usage(since) => {
                 let may_see = |owner| requester.is(owner) || requester.user == 0;
                 ControllerReply::Usage(self.report_usage(*since, may_see))

@@ -7,6 +7,7 @@ use crate::model::flow::FlowTable;
 use crate::model::job::{SiteJob, SiteJobPhase};
 use crate::model::node::SiteNode;
 use crate::model::orders::{OrderPurpose, OrderTable, Ordered};
+use crate::model::records::JobRecords;
 use crate::model::usage::UsageTable;
 use crate::model::verification::Verifying;
 use crate::placement::Placement;
@@ -48,6 +49,9 @@ pub struct Site {
     /// The owners whose data is being read again.
     #[serde(default)]
     pub(crate) verifying: BTreeMap<Owner, Verifying>,
+    /// Of jobs that have ended, and of those that will.
+    #[serde(default)]
+    pub(crate) records: JobRecords,
     #[serde(skip)]
     pub(crate) actions: Vec<SiteServiceAction>,
     /// The power that nodes draw, and their cores. Not in the log: it changes all the time, and only advice depends on
@@ -139,6 +143,9 @@ impl Site {
         job: SlurmJobId,
         reply: Result<ControllerReply, RequestError>,
     ) {
+        if reply.is_ok() {
+            self.record_stage_end(job);
+        }
         if let Some(token) = self.waiting.remove(&job) {
             self.answer_to(token, reply.unwrap_or_else(ControllerReply::Refused));
         }
@@ -162,6 +169,7 @@ impl Site {
             node: node.clone(),
             why,
             store: store.to_owned(),
+            since: self.now,
         };
         self.orders.insert(number, ordered);
         self.actions.push(SiteServiceAction::Order {

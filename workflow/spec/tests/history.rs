@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tarn_spec::site::{
     Loaded, ReadOptions, machine_text, parse_machine, read_workload, write_history,
 };
+use tarn_types::id::NodeId;
 use tarn_types::site::{
     BytesByWay, Fate, Flow, FlowId, Input, Item, ItemId, Job, JobId, JobResult, Machine, Mode,
     RecordedWorkload, SiteResult, Spread, Submit, WorkItem, WorkJob, Workload,
@@ -91,6 +92,11 @@ fn job(id: u32, draw: Draws<'_>, makes: Option<ItemId>, made: &[ItemId]) -> Work
             continues: earlier(draw),
             reads: reads.into_iter().collect(),
             writes: makes.into_iter().collect(),
+            submitted: None,
+            place: (draw(2) == 0).then(|| u64::from(draw(1 << 30))),
+            on: (draw(2) == 0)
+                .then(|| Arc::new([NodeId(draw(9)), NodeId(70)].into_iter().collect())),
+            not_before: u64::from(draw(1 << 30)),
         }),
         name: "".into(),
         submit: follows.map_or(Submit::At(u64::from(draw(1 << 30))), Submit::After),

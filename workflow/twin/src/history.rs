@@ -16,6 +16,8 @@ pub struct SiteHistory {
     pub rates_out: Vec<u64>,
     /// Between nodes.
     pub rates_peer: Vec<u64>,
+    /// Joules of all nodes in that time, as far as they were measured.
+    pub joules: u64,
 }
 
 /// A node.
@@ -70,8 +72,8 @@ pub struct PastJob {
     pub memory: u64,
     /// GPUs on each node.
     pub gpus: u32,
-    /// Joules, where they were measured.
-    pub joules: u64,
+    /// Its partition; `None` where all nodes are meant.
+    pub partition: Option<u32>,
     /// Its data, if tarn moved any for it.
     pub data: Option<JobDataHistory>,
 }

@@ -1,7 +1,10 @@
 //! The machine: islands of equal nodes, rates as medians of what was measured.
 
 use crate::history::{NodeHistory, SiteHistory};
-use tarn_types::site::{Island, Machine, Mode, NodeKind, Rates, Store, TierKind};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tarn_types::id::NodeId;
+use tarn_types::site::{Island, Machine, Mode, NodeKind, NodeMask, Rates, Store, TierKind};
 
 /// Bytes a second where nothing was measured, as the plan for sites assumes.
 const USUAL_RATE: u64 = 1_000_000_000;
@@ -10,8 +13,18 @@ const SATURATES: u32 = 4;
 /// Degrees Celsius at a node's air inlet where nothing is known.
 const USUAL_TEMPERATURE: f64 = 20.0;
 
-/// The machine, and by node of the history whether its rates were measured.
-pub(crate) fn machine_of(history: &SiteHistory, notes: &mut Vec<String>) -> Machine {
+/// Where the partitions' nodes are in the machine.
+pub(crate) struct TwinPlaces(BTreeMap<u32, Arc<NodeMask>>);
+
+impl TwinPlaces {
+    /// The only nodes that a job of a partition may have; `None` for all.
+    pub(crate) fn allowed(&self, partition: Option<u32>) -> Option<Arc<NodeMask>> {
+        self.0.get(&partition?).cloned()
+    }
+}
+
+/// The machine, and the partitions that have not all of its nodes.
+pub(crate) fn machine_of(history: &SiteHistory, notes: &mut Vec<String>) -> (Machine, TwinPlaces) {
     let mut rate = |measured: &[u64], what: &str| match median(measured) {
         Some(rate) => rate,
         None => {
@@ -35,12 +48,29 @@ pub(crate) fn machine_of(history: &SiteHistory, notes: &mut Vec<String>) -> Mach
             None => kinds.push((node, 1)),
         }
     }
-    let islands = kinds.into_iter().enumerate().map(|(at, (node, nodes))| Island {
-        name: format!("node{}", letters(at)),
-        nodes,
-        kind: kind_of(node, link),
-    });
-    Machine {
+    let mut partitions: BTreeMap<u32, Vec<NodeId>> = BTreeMap::new();
+    let mut first = 0;
+    for (node, count) in &kinds {
+        for partition in &node.partitions {
+            let nodes = partitions.entry(*partition).or_default();
+            nodes.extend((first..first + count).map(NodeId));
+        }
+        first += count;
+    }
+    partitions.retain(|_, nodes| nodes.len() < history.nodes.len());
+    let masks = partitions
+        .into_iter()
+        .map(|(partition, nodes)| (partition, Arc::new(nodes.into_iter().collect())));
+    let places = TwinPlaces(masks.collect());
+    let islands = kinds
+        .into_iter()
+        .enumerate()
+        .map(|(at, (node, nodes))| Island {
+            name: format!("node{}", letters(at)),
+            nodes,
+            kind: kind_of(node, link),
+        });
+    let machine = Machine {
         name: "site".into(),
         islands: islands.collect(),
         store: Store {
@@ -48,7 +78,8 @@ pub(crate) fn machine_of(history: &SiteHistory, notes: &mut Vec<String>) -> Mach
             client,
             saturates: SATURATES,
         },
-    }
+    };
+    (machine, places)
 }
 
 fn kind_of(node: &NodeHistory, link: Rates) -> NodeKind {

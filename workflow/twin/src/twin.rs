@@ -2,7 +2,7 @@
 
 use crate::data::TwinData;
 use crate::history::{JobDataHistory, PastJob, SiteHistory};
-use crate::machine::machine_of;
+use crate::machine::{TwinPlaces, machine_of};
 use crate::order::{OrderedJob, in_order, reaction};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,11 +52,13 @@ pub fn twin(history: &SiteHistory) -> SiteTwin {
             "{left_out} jobs are left out: they had no nodes that are known, or are too many"
         ));
     }
+    let (machine, places) = machine_of(history, &mut notes);
     let origin = jobs.first().map_or(0, |o| o.at);
     let mut builder = TwinBuilder {
         history,
         origin,
         reaction: reaction(&jobs),
+        places,
         data: TwinData::new(&jobs),
         users: HashMap::new(),
         recorded: RecordedWorkload::default(),
@@ -70,7 +72,6 @@ pub fn twin(history: &SiteHistory) -> SiteTwin {
             "{before} versions were made before, outside, or by another workflow: they are in the external store"
         ));
     }
-    let machine = machine_of(history, &mut notes);
     let reaction = builder.reaction;
     SiteTwin {
         machine,
@@ -84,6 +85,7 @@ struct TwinBuilder<'h> {
     history: &'h SiteHistory,
     origin: Time,
     reaction: Nanos,
+    places: TwinPlaces,
     data: TwinData<'h>,
     users: HashMap<u32, u32>,
     recorded: RecordedWorkload,
@@ -118,6 +120,10 @@ impl<'h> TwinBuilder<'h> {
             continues: None,
             reads: Vec::new(),
             writes: Vec::new(),
+            submitted: None,
+            place: None,
+            on: self.places.allowed(past.partition),
+            not_before: 0,
         };
         if let Some(data) = &past.data {
             self.add_data(&mut job, data, at);
@@ -129,7 +135,6 @@ impl<'h> TwinBuilder<'h> {
         let released = result.released;
         self.recorded.result.end = self.recorded.result.end.max(released);
         self.recorded.result.jobs.push(result);
-        self.recorded.result.energy += past.joules as f64;
         self.recorded.workload.jobs.push(WorkJob {
             job: Arc::new(job),
             name: "".into(),
@@ -205,6 +210,7 @@ impl<'h> TwinBuilder<'h> {
         };
         self.recorded.result = SiteResult {
             delivered: self.data.delivered,
+            energy: self.history.joules as f64,
             ..self.recorded.result
         };
         self.recorded

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use tarn_engine::plan::{Planner, drive_site};
 use tarn_report::site::{SiteRun, SiteSummary};
 use tarn_simulator::site::SimulatedSite;
-use tarn_spec::site::{
-    ReadOptions, machine_text, parse_machine, read_workload, write_history,
-};
+use tarn_spec::site::{ReadOptions, machine_text, parse_machine, read_workload, write_history};
 use tarn_twin::{
     JobDataHistory, NodeHistory, PastJob, SiteHistory, StoreHistory, VersionUse, twin,
 };
@@ -41,7 +39,8 @@ fn machine(nodes: u32) -> Machine {
                 gpus: 0,
                 tiers: vec![TierKind {
                     name: "tier-1".into(),
-                    capacity: 100 * GB,
+                    // No job waits for space: a site's accounting does not say who did.
+                    capacity: 10_000 * GB,
                     rates: Rates::default(),
                     app_direct: false,
                 }],
@@ -81,6 +80,10 @@ fn workload(draws: &[Draw], nodes: u32) -> Workload {
             continues: None,
             reads: Vec::new(),
             writes: Vec::new(),
+            submitted: None,
+            place: None,
+            on: None,
+            not_before: 0,
         };
         // A part of several nodes is another kind of job, which a site's accounting has as cores of each.
         if job.cores > 0 {
@@ -218,7 +221,7 @@ fn history_of(machine: &Machine, work: &Workload, result: &SiteResult) -> SiteHi
             cores: job.job.cores,
             memory: 0,
             gpus: 0,
-            joules: 0,
+            partition: Some(0),
             data,
         });
     }

@@ -1,6 +1,6 @@
 //! Requests of Slurm's scripts and of users to the controller, over its unix socket: the kernel identifies them.
 
-use super::{Gid, Owner, PlanInfo, PlanStatusInfo, SlurmJobId, Uid};
+use super::{Gid, JobDataRecord, Owner, PlanInfo, PlanStatusInfo, SlurmJobId, Uid};
 use crate::local::RequestError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -119,6 +119,13 @@ pub enum ControllerRequest {
     WorkflowUsage(Time),
     /// Which jobs had data lines, of those that were taken in since a time. Root's and Slurm's user's.
     DataJobs(Time),
+    /// What is remembered of the data of jobs that have ended: the asker's own, or all if root or Slurm's user asks.
+    Records {
+        /// Jobs that ended then, or later.
+        since: Time,
+        /// The number of the first one, by the answer before; 0 to begin with.
+        from: u64,
+    },
     /// Remove a dataset, or one version of it. Its owner's, or root's.
     Remove {
         /// The owner.
@@ -234,6 +241,13 @@ pub enum ControllerReply {
     },
     /// Of [`ControllerRequest::Orphans`], and of [`ControllerRequest::RemoveOrphans`] those that go.
     Orphans(Vec<OrphanInfo>),
+    /// Of [`ControllerRequest::Records`], in the order in which the jobs ended.
+    Records {
+        /// Some of them.
+        records: Vec<JobDataRecord>,
+        /// The number to ask on with; `None`: that was all.
+        next: Option<u64>,
+    },
     /// Of [`ControllerRequest::Verify`].
     Replicas(Vec<ReplicaInfo>),
     /// Of [`ControllerRequest::Plan`].

@@ -167,6 +167,15 @@ impl Catalog {
         })
     }
 
+    /// Bytes of a version's content, as far as it is known.
+    pub(crate) fn bytes_of(&self, version: &VersionKey) -> u64 {
+        let parts = self.version(version).map(|v| &v.parts);
+        let bytes = parts
+            .into_iter()
+            .flat_map(|parts| parts.values().map(|p| p.bytes));
+        bytes.fold(0, u64::saturating_add)
+    }
+
     pub(crate) fn parts_of(&self, version: &VersionKey) -> Vec<Part> {
         let known = self.version(version);
         let parts = known.into_iter().flat_map(|v| v.parts.keys());

@@ -5,6 +5,7 @@ use crate::model::job::NodeJobTask;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::{Part, Proof, SlurmJobId, StoreContent, Uid};
+use tarn_types::units::Time;
 
 /// An order under way.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -14,6 +15,9 @@ pub(crate) struct Ordered {
     /// The store that it is about.
     #[serde(default)]
     pub(crate) store: String,
+    /// When it was given.
+    #[serde(default)]
+    pub(crate) since: Time,
 }
 
 /// The purpose of an order.
@@ -159,6 +163,7 @@ mod tests {
             node: "n1".into(),
             why,
             store: String::new(),
+            since: 0,
         };
         let step = |name: &str| NodeJobTask::Prepare(name.into());
         let mut orders = OrderTable::default();

@@ -5,7 +5,8 @@ use crate::site::draft::{DraftJob, MAX_TIME, WorkflowDraft};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_types::site::{
-    Flow, FlowId, Input, ItemId, Job, JobId, SiteResult, Skipped, Submit, WorkItem, WorkJob, Workload,
+    Flow, FlowId, Input, ItemId, Job, JobId, SiteResult, Skipped, Submit, WorkItem, WorkJob,
+    Workload,
 };
 use tarn_types::units::Time;
 

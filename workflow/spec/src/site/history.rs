@@ -10,7 +10,8 @@ pub(crate) use read::{is_history, read_history};
 pub use write::write_history;
 
 use serde::{Deserialize, Serialize};
-use tarn_types::site::{Mode, Spread};
+use std::sync::Arc;
+use tarn_types::site::{Mode, NodeMask, Spread};
 use tarn_types::units::{Nanos, Time};
 
 /// The first line of a history: its format and version.
@@ -21,6 +22,8 @@ pub(crate) const FORMAT_NAME: &str = "tarn-history ";
 const MAX_LINE: u64 = 1 << 20;
 /// Items that a job reads or writes, and jobs that it waits for.
 const MAX_USES: usize = 10_000;
+/// Sets of nodes that jobs are bound to: a site has some partitions.
+const MAX_MASKS: usize = 256;
 
 /// A line. A job, an item and a workflow have the number of lines of their kind before them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,6 +86,15 @@ struct HistoryJob {
     expect: Nanos,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     workflow: Option<u32>,
+    /// The only nodes that it might have, as pairs of first and last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    on: Option<Arc<NodeMask>>,
+    /// It might not begin before.
+    #[serde(default, skip_serializing_if = "is_default")]
+    not_before: Time,
+    /// Its place among the jobs of no workflow, as a time; without one, by its coming.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    place: Option<u64>,
     /// Jobs that had to end before, beside the makers of what it reads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     after: Vec<u32>,

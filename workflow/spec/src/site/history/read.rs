@@ -2,15 +2,17 @@
 
 use super::{
     FORMAT, FORMAT_NAME, HistoryItem, HistoryJob, HistoryLine, HistoryTimes, HistoryTotals,
-    MAX_LINE, MAX_USES,
+    MAX_LINE, MAX_MASKS, MAX_USES,
 };
 use crate::diag::{Finding, FindingCode};
 use crate::site::draft::{DraftJob, LEAST_LIMIT, MAX_TIME};
 use crate::site::gather::Gather;
 use std::io::{self, BufRead, Read};
+use std::sync::Arc;
 use tarn_types::bounds;
 use tarn_types::site::{
-    BytesByWay, Fate, FlowId, Input, Item, ItemId, Job, JobId, JobResult, SiteResult, WorkItem,
+    BytesByWay, Fate, FlowId, Input, Item, ItemId, Job, JobId, JobResult, NodeMask, SiteResult,
+    WorkItem,
 };
 use tarn_types::units::Time;
 
@@ -38,6 +40,7 @@ pub(crate) fn read_history(
         arrives,
         flows: Vec::new(),
         items: Vec::new(),
+        masks: Vec::new(),
         result: SiteResult::default(),
     };
     let mut number = 1;
@@ -83,7 +86,10 @@ fn next_line(lines: &mut dyn BufRead, line: &mut Vec<u8>, number: u64) -> Result
             .help("copy the file again: it is damaged or cut off")
     })?;
     if read as u64 == MAX_LINE && !line.ends_with(b"\n") {
-        return Err(wrong(number, &format!("it is longer than {MAX_LINE} bytes")));
+        return Err(wrong(
+            number,
+            &format!("it is longer than {MAX_LINE} bytes"),
+        ));
     }
     Ok(read > 0)
 }
@@ -96,6 +102,8 @@ struct HistoryReader<'g> {
     flows: Vec<FlowId>,
     /// Of each item: whether it may be read by jobs below, and whether it may be written.
     items: Vec<ItemUse>,
+    /// The sets of nodes that jobs are bound to: jobs share them.
+    masks: Vec<Arc<NodeMask>>,
     result: SiteResult,
 }
 
@@ -236,12 +244,36 @@ impl HistoryReader<'_> {
                 expect: job.expect,
                 after: job.after.iter().copied().map(JobId).collect(),
                 continues: job.continues.map(JobId),
+                submitted: None,
+                place: job.place,
+                on: self.mask(job.on.as_deref())?,
+                not_before: match job.not_before {
+                    0 => 0,
+                    at => self.time(at)?,
+                },
                 reads: reads.collect(),
                 writes: job.writes.iter().copied().map(ItemId).collect(),
             },
             compute: job.compute,
             follows: job.follows.map(JobId),
         })
+    }
+
+    fn mask(&mut self, mask: Option<&NodeMask>) -> Result<Option<Arc<NodeMask>>, LineError> {
+        let Some(mask) = mask else {
+            return Ok(None);
+        };
+        if let Some(known) = self.masks.iter().find(|known| ***known == *mask) {
+            return Ok(Some(known.clone()));
+        }
+        if self.masks.len() >= MAX_MASKS {
+            let why =
+                format!("there are more than {MAX_MASKS} sets of nodes that jobs are bound to");
+            return Err(LineError::Is(why));
+        }
+        let mask = Arc::new(mask.clone());
+        self.masks.push(mask.clone());
+        Ok(Some(mask))
     }
 
     fn result_of(&self, times: &HistoryTimes) -> Result<JobResult, LineError> {

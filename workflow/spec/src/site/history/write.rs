@@ -73,6 +73,11 @@ fn job_of(work: &Workload, id: JobId, job: &WorkJob) -> io::Result<HistoryJob> {
         continues,
         ref reads,
         ref writes,
+        // When it was submitted, `at` says.
+        submitted: _,
+        place,
+        ref on,
+        not_before,
     } = *job.job;
     if after.len().max(reads.len()).max(writes.len()) > MAX_USES {
         return Err(io::Error::other(format!(
@@ -108,6 +113,9 @@ fn job_of(work: &Workload, id: JobId, job: &WorkJob) -> io::Result<HistoryJob> {
         limit,
         expect,
         workflow: flow.map(|f| f.0),
+        on: on.clone(),
+        not_before,
+        place,
         after: after.iter().map(|j| j.0).collect(),
         follows: follows.map(|j| j.0),
         continues: continues.map(|j| j.0),
