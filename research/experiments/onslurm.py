@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import cluster
 from experiment import need
@@ -27,8 +29,6 @@ CONF = f"MaxJobCount=20000\nSchedulerParameters={SCHEDULER}\n"
 MBIT, RATE = 16, 1.85e6
 # MiB of a job on a node: its files on the tier count; of a node, and of its tier.
 JOB_MEMORY, MEMORY, TIER = 1500, 4000, 1024
-# What a job may take beyond its scaled limit, in seconds: starting takes time.
-GRACE = 5
 # The program of a job on each of its nodes: from a folder, its part of it read; seconds; then for each output a folder and bytes.
 PART = r"""#!/bin/bash
 set -eu
@@ -83,17 +83,21 @@ class NotMeasured(Exception):
     """A mode that this tarn does not have, and why."""
 
 
-class Job:
-    """A job as it is submitted: its script, its limit in seconds, and what it waits for."""
+class Job(NamedTuple):
+    """A job as it is submitted: its limit in minutes, its command, the job that it waits for, its `#TARN` lines, its workflow."""
 
-    def __init__(self, name, nodes, limit, body, at=0.0, after=None, lines=(), flow=None):
-        self.name, self.nodes, self.limit, self.body, self.at = name, nodes, limit, body, at
-        self.after, self.lines, self.flow = after, lines, flow
+    name: str
+    nodes: int
+    minutes: int
+    body: str
+    at: float = 0.0
+    after: str | None = None
+    lines: Sequence[str] = ()
+    flow: str | None = None
 
     def script(self):
         """Its text. It notes when its first command ran, and its last."""
-        minutes = math.ceil((self.limit + GRACE) / 60)
-        head = f"#SBATCH -J {self.name} -N{self.nodes} --ntasks-per-node=1 --exclusive --mem={JOB_MEMORY} -t {minutes} -o {self.name}.out\n"
+        head = f"#SBATCH -J {self.name} -N{self.nodes} --ntasks-per-node=1 --exclusive --mem={JOB_MEMORY} -t {self.minutes} -o {self.name}.out\n"
         lines = "".join(f"#TARN {line}\n" for line in self.lines)
         return f"#!/bin/bash\n{head}{lines}set -e\ndate +%s.%N > {self.name}.begin\n{self.body}\ndate +%s.%N > {self.name}.end\n"
 
@@ -136,8 +140,8 @@ class Machine:
         """Slurm's."""
         return self.alice("sinfo --version").split()[1]
 
-    def run(self, jobs, longest):
-        """Submits jobs at their times, and waits for the end of all, so many seconds at most.
+    def run(self, jobs, longest, together=False):
+        """Submits jobs at their times, workflows together by `tarn submit` or each job by sbatch, and waits for the end of all, so many seconds at most.
 
         Of each job, in seconds since the first submission: `submitted`; `started` and `ended` by Slurm, in whole seconds; `began` and
         `left`, its script's first command and its last; and its `nodes`.
@@ -146,7 +150,7 @@ class Machine:
             with open(os.path.join(self.home, f"{job.name}.sh"), "w", encoding="ascii") as file:
                 file.write(job.script())
         with open(os.path.join(self.home, "plan.json"), "w", encoding="ascii") as file:
-            json.dump(planned(jobs), file)
+            json.dump(planned(jobs, together), file)
         submitted = json.loads(self.alice(f"/usr/bin/python3 -c '{SUBMIT}'"))
         self.alice(WAIT.replace("{seconds}", str(round(longest))))
         return self.accounts(jobs, submitted)
@@ -175,12 +179,12 @@ class Machine:
         return found
 
 
-def planned(jobs):
-    """Who is submitted when, and how: jobs with lines that are a workflow by one `tarn submit`, others by sbatch."""
+def planned(jobs, together):
+    """Who is submitted when, and how: with `together`, a workflow's jobs with lines by one `tarn submit`; all others by sbatch."""
     plan = []
     for job in jobs:
-        if job.flow is None or not job.lines:
-            # With lines it waits for the makers of what it reads without being told.
+        if not (together and job.flow and job.lines):
+            # A job with lines waits for the makers of what it reads by these.
             wait = ["-d", f"afterok:{{{job.after}}}"] if job.after and not job.lines else []
             plan.append({"at": job.at, "names": [job.name], "words": ["sbatch", "--parsable", *wait, f"{job.name}.sh"]})
             continue
@@ -254,6 +258,11 @@ def need_machine(bench, memory):
     how = "scripts/deps.sh openfoam installs it"
     need({"glusterfs": how, "glusterfsd": how}, memory=memory, disk=(bench.folder, 512))
     cluster.need_cluster(bench)
+
+
+def name_of(mode):
+    """A mode, as a text."""
+    return "Slurm alone" if mode == BACKFILL else f"tarn, {mode}"
 
 
 def options(words):

@@ -31,7 +31,8 @@ def simulate(bench, cluster, workload, policies):
         charts = json.loads(re.search(r'id="tarn-run">(.*?)</script>', file.read(), re.DOTALL).group(1))["charts"]
     found = []
     for run, chart in zip(summary["runs"], charts):
-        boxes = [(chart["names"][name], first, end, begin / 1e6, stop / 1e6) for name, _, first, end, begin, stop, *_ in chart["boxes"]]
+        # Jobs of a workflow are named with it.
+        boxes = [(chart["names"][name].rpartition("/")[2], first, end, begin / 1e6, stop / 1e6) for name, _, first, end, begin, stop, *_ in chart["boxes"]]
         found.append((run, boxes))
     return found
 
@@ -41,5 +42,5 @@ def gantt(title, boxes, flow, how):
     series = []
     for job in sorted({b[0] for b in boxes}, key=lambda name: (len(name), name)):
         points = [[node, begin, end] for name, first, last, begin, end in boxes if name == job for node in range(first, last)]
-        series.append({"name": f"Job {job}", "of": "here" if job in flow else "peer", "points": points})
+        series.append({"name": job, "of": "here" if job in flow else "peer", "points": points})
     return {"title": title, "kind": "gantt", "x": {"label": "seconds (of the paper)"}, "y": {"label": "node"}, "series": series, "how": [how]}

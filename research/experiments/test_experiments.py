@@ -12,7 +12,9 @@ from unittest import mock
 
 import dsa
 import experiment
+import flowjobs
 import ior
+import onslurm
 from experiment import FAILS, HOLDS, MIB, TOP, UNCLEAR, check_bounds, claim, every, exact, factors, point, some, spread, times
 
 FOLDER = os.path.join(TOP, "research", "experiments")
@@ -277,6 +279,63 @@ class Parsers(unittest.TestCase):
         self.assertEqual((producers.ends(ends, 2, "write", "read"), producers.ends(ends, 1, "write")), ([4, 6], [2]))
 
 
+class OnSlurm(unittest.TestCase):
+    """What experiments on a real Slurm submit, and what they give the simulator."""
+
+    def test_table_4_as_jobs(self):
+        weiland = module("weiland-slurm")
+        specs = weiland.specs_of(0.2, [job[0] for job in weiland.JOBS])
+        alone, local = ({job.name: job for job in flowjobs.jobs_of(mode, specs)} for mode in (onslurm.BACKFILL, "advise"))
+        self.assertEqual([job.name for job in flowjobs.jobs_of("advise", specs)], [f"job{n}" for n in range(1, 11)])
+        # Ordinary jobs are the same, and the workflow's differ in where their data are.
+        for name, job in alone.items():
+            self.assertEqual(job.lines, [], name)
+            self.assertEqual(job == local[name], name not in weiland.FLOW_NAMES, name)
+        # 330 s of the paper are 66 s here, and Slurm's limits are whole minutes.
+        self.assertEqual((alone["job7"].minutes, alone["job7"].after), (2, "job1"))
+        thirty = flowjobs.size(6)
+        self.assertIn(f"/shared/bin/part /store/of_job1 {thirty} 36.000 /store/of_job7 {4 * thirty}", alone["job7"].body)
+        self.assertIn('in = ["of_job1:scatter"]', local["job7"].lines)
+        self.assertIn(f"/shared/bin/part $TARN_of_job1 {thirty} 36.000 $TARN_of_job7 {flowjobs.size(2)} $TARN_rest_job7 {flowjobs.size(22)}", local["job7"].body)
+
+    def test_who_is_submitted_how(self):
+        jobs = [
+            onslurm.Job("a", 1, 1, "true"),
+            onslurm.Job("b", 1, 1, "true", at=1, lines=["x"], flow="f"),
+            onslurm.Job("c", 1, 1, "true", at=1, after="b", lines=["x"], flow="f"),
+            onslurm.Job("d", 1, 1, "true", at=2, after="a"),
+        ]
+        words = {together: [item["words"] for item in onslurm.planned(jobs, together)] for together in (True, False)}
+        last = ["sbatch", "--parsable", "-d", "afterok:{a}", "d.sh"]
+        self.assertEqual(words[True], [["sbatch", "--parsable", "a.sh"], ["tarn", "submit", "b.sh", "c.sh"], last])
+        self.assertEqual(words[False], [["sbatch", "--parsable", f"{name}.sh"] for name in "abc"] + [last])
+
+    def test_nodes_of_slurm(self):
+        self.assertEqual(onslurm.hosts("node[1-3,7]"), [1, 2, 3, 7])
+        self.assertEqual(onslurm.hosts("node12"), [12])
+
+    def test_a_controllers_last_words(self):
+        log = "2026-11-30T16:00:47Z  INFO begins\n2026-11-30T16:00:48Z ERROR /shared/site.toml: TOML parse error\\n  |\\nunknown field `mode`\\n"
+        self.assertEqual(onslurm.last_words(log), "/shared/site.toml: TOML parse error | unknown field `mode`")
+
+    def test_days_of_the_trace(self):
+        mixed = module("slurm-mixed-day")
+        for day in range(len(mixed.DAYS)):
+            specs, span = mixed.trace(day, mixed.JOBS_A_DAY, 0.01, mixed.NODES)
+            self.assertEqual(len(specs), mixed.JOBS_A_DAY)
+            self.assertTrue(700 < span < 900, span)
+            self.assertTrue(all(0 < spec.compute <= spec.limit and 1 <= spec.nodes <= mixed.NODES for spec in specs))
+            flows = mixed.flows(day, mixed.FLOWS, span, 0.01, mixed.NODES)
+            self.assertEqual(len(flows), 3 * mixed.FLOWS)
+            self.assertEqual(flows, mixed.flows(day, mixed.FLOWS, span, 0.01, mixed.NODES))
+
+    def test_figures_of_a_day(self):
+        mixed = module("slurm-mixed-day")
+        specs = [flowjobs.Spec("a", 2, 0, 20, 0, 30), flowjobs.Spec("w_1", 1, 0, 5, 0, 9, at=10, flow="w"), flowjobs.Spec("w_2", 1, 0, 5, 0, 9, before="w_1", at=10, flow="w")]
+        found = mixed.figures(specs, {"a": (20, 40), "w_1": (10, 15), "w_2": (15, 50)}, 2)
+        self.assertEqual(found, {"flows": 40, "ordinary": 2.0, "use": (40 + 5 + 35) / 100})
+
+
 class Pages(unittest.TestCase):
     """Each experiment has its page, and each page its experiment."""
 
@@ -306,9 +365,11 @@ class Pages(unittest.TestCase):
     def test_minutes(self):
         all_of_them = [about(name) for name in NAMES]
         for words in all_of_them:
-            self.assertEqual(sorted(words), ["minutes", "needs", "source", "title"])
+            self.assertEqual(sorted(words.keys() - {"on_request"}), ["minutes", "needs", "source", "title"])
+        usual = [words for words in all_of_them if not words.get("on_request")]
+        self.assertEqual(len(all_of_them) - len(usual), 2)
         for key, most in (("quick", QUICK), ("full", FULL)):
-            self.assertLessEqual(sum(words["minutes"][key] for words in all_of_them), most, key)
+            self.assertLessEqual(sum(words["minutes"][key] for words in usual), most, key)
 
 
 class Benchmarks(unittest.TestCase):

@@ -112,7 +112,7 @@ def boxes_of(drawn, scale):
 
 def chart(title, boxes, how):
     """A Gantt chart of the ten jobs."""
-    return gantt(title, boxes, [str(job) for job in FLOW], how)
+    return gantt(title, [(f"Job {job}", *box) for job, *box in boxes], [f"Job {job}" for job in FLOW], how)
 
 
 def measure(bench):

@@ -9,6 +9,7 @@ use crate::print::{self, message, out};
 use anyhow::Context;
 use child::{Child, ChildOutcome, Signals};
 use serde::Deserialize;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tarn_console::programs::find;
@@ -20,7 +21,7 @@ use tarn_types::codes::Exit;
 /// Experiments in a folder.
 const MAX_EXPERIMENTS: usize = 200;
 /// Minutes that any may take.
-const MAX_MINUTES: f64 = 60.0;
+const MAX_MINUTES: f64 = 300.0;
 /// How many times the minutes that it states an experiment gets.
 const TIMEOUT: f64 = 5.0;
 /// The longest wait for an experiment's description of itself.
@@ -39,8 +40,11 @@ const PAGE: &str = "results.html";
 /// Options of `tarn reproduce`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// The experiments [default: all]
+    /// The experiments [default: all but those that run on request only]
     names: Vec<String>,
+    /// Options of the one experiment that is named, behind `--`: its page lists them
+    #[arg(last = true, value_name = "OPTIONS", requires = "names")]
+    options: Vec<OsString>,
     /// Small sizes, few repetitions: a quarter of an hour in all
     #[arg(long)]
     quick: bool,
@@ -74,6 +78,9 @@ struct ExperimentInfo {
     source: String,
     needs: Vec<String>,
     minutes: Minutes,
+    /// It runs only when it is named.
+    #[serde(default)]
+    on_request: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -109,8 +116,14 @@ pub(crate) fn run(json: bool, args: &Args) -> CliResult {
     if args.list {
         return list(json, &folder, &names, &signals);
     }
+    if args.names.len() > 1 && !args.options.is_empty() {
+        let message = "options behind `--` are those of one experiment: name one";
+        return Err(CliError::new(Exit::Usage, message));
+    }
     let chosen = if args.names.is_empty() {
-        names.clone()
+        // One that does not describe itself is reported as not run.
+        let is_usual = |name: &&String| !about(&folder, name, &signals).is_ok_and(|a| a.on_request);
+        names.iter().filter(is_usual).cloned().collect()
     } else {
         args.names.clone()
     };
@@ -299,14 +312,20 @@ fn list(json: bool, folder: &Path, names: &[String], signals: &Signals) -> CliRe
             Ok(about) if json => print::json(&serde_json::json!({
                 "name": name, "title": about.title, "source": about.source, "needs": about.needs,
                 "minutes": {"quick": about.minutes.quick, "full": about.minutes.full},
+                "on_request": about.on_request,
             }))?,
             Ok(about) => {
                 let Minutes { quick, full } = about.minutes;
-                all.quick += quick;
-                all.full += full;
+                let mut when = "";
+                if about.on_request {
+                    when = "; runs only when it is named";
+                } else {
+                    all.quick += quick;
+                    all.full += full;
+                }
                 out!("{name}: {} ({})", about.title, about.source)?;
                 out!(
-                    "    {quick} min with --quick, {full} min else; needs {}",
+                    "    {quick} min with --quick, {full} min else{when}; needs {}",
                     about.needs.join("; ")
                 )?;
             }
@@ -364,6 +383,7 @@ fn run_experiment(
     if args.quick {
         words.push("--quick".into());
     }
+    words.extend(args.options.iter().cloned());
     let program = folder.join(format!("{name}.py"));
     let ended = match Child::start(&program, &words) {
         Ok(child) => child.wait(Duration::from_secs_f64(minutes * 60.0), signals),

@@ -8,9 +8,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+const ABOUT: &str = r#"{"title": "A title", "source": "A paper", "needs": ["nothing"], "minutes": {"quick": 0.1, "full": 1}"#;
+
 /// Makes an experiment that describes itself, and then runs `does`.
 fn experiment(site: &Site, name: &str, does: &str) {
-    let about = r#"{"title": "A title", "source": "A paper", "needs": ["nothing"], "minutes": {"quick": 0.1, "full": 1}}"#;
+    experiment_about(site, name, &format!("{ABOUT}}}"), does);
+}
+
+fn experiment_about(site: &Site, name: &str, about: &str, does: &str) {
     let text = format!("#!/bin/bash\nif [ $1 = about ]; then echo '{about}'; exit; fi\n{does}\n");
     fs::create_dir_all(site.path("experiments")).unwrap();
     let path = site.path(&format!("experiments/{name}.py"));
@@ -92,6 +97,45 @@ fn the_others_go_on_when_one_cannot() {
     let ran = reproduce(&site, &["a-good", "--quick", "--json"]).exits(0);
     let results: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(results["experiments"][0]["experiment"], "a-good");
+}
+
+#[test]
+fn one_on_request_runs_only_when_it_is_named_and_gets_its_options() {
+    let site = Site::new("");
+    experiment(&site, "a-usual", GOOD);
+    let about = format!("{ABOUT}, \"on_request\": true}}");
+    let does = r#"shift 5; [ "$*" = "--modes backfill,advise --quick" ] || { echo "options: $*" >&2; exit 1; }
+echo '{"schema": 1, "experiment": "x", "title": "A title", "source": "A paper"}'"#;
+    experiment_about(&site, "b-on-request", &about, does);
+    let listed = reproduce(&site, &["--list"]).exits(0).out;
+    let line = "    0.1 min with --quick, 1 min else; runs only when it is named; needs nothing";
+    assert!(listed.lines().any(|l| l == line), "{listed}");
+    assert!(
+        listed.contains("all: 0.1 min with --quick, target"),
+        "{listed}"
+    );
+
+    reproduce(&site, &["--quick"]).exits(0);
+    let results: serde_json::Value = serde_json::from_str(&site.read("results.json")).unwrap();
+    let ran = results["experiments"].as_array().unwrap();
+    assert_eq!(ran.len(), 1);
+    assert_eq!(ran[0]["experiment"], "a-usual");
+
+    let named = |words: &[&str]| {
+        let mut command = site.command(&["reproduce"]);
+        command.env("TARN_EXPERIMENTS", site.path("experiments"));
+        command.arg("--dir").arg(site.path("")).args(words);
+        Ran::of(command.output().unwrap())
+    };
+    named(&["b-on-request", "--", "--modes", "backfill,advise", "--quick"]).exits(0);
+    let other = named(&["b-on-request", "--", "--modes", "backfill"]).exits(1);
+    assert!(
+        other.err.contains("options: --modes backfill"),
+        "{}",
+        other.err
+    );
+    let two = named(&["a-usual", "b-on-request", "--", "--modes", "advise"]).exits(2);
+    assert!(two.err.contains("name one"), "{}", two.err);
 }
 
 /// A file of results that a test provides: emulated parts, and an experiment that did not run.

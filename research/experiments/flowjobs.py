@@ -1,0 +1,139 @@
+"""Jobs that read, compute and write, some of them workflows: as jobs of a real Slurm, alone or with tarn, and as a workload of the simulator."""
+
+import math
+import os
+from typing import NamedTuple
+
+from onslurm import BACKFILL, RATE, Job, part
+from table4 import simulate
+
+# What a job may take beyond its scaled limit, in seconds: starting takes time.
+GRACE = 5
+# What the simulator stands beside: Slurm alone, and the planner that knows data.
+POLICIES = {BACKFILL: "easy", "planner": "data"}
+
+
+class Spec(NamedTuple):
+    """A job: nodes, seconds of reading, computing and writing at each node's rate, and seconds of its limit.
+
+    `before` is the job whose output it reads; `at`, seconds until it comes; `flow`, its workflow.
+    """
+
+    name: str
+    nodes: int
+    read: float
+    compute: float
+    write: float
+    limit: float
+    before: str | None = None
+    at: float = 0.0
+    flow: str | None = None
+
+
+def size(seconds):
+    """Bytes that a node moves to or from the store in so many seconds."""
+    return math.ceil(seconds * RATE)
+
+
+def reader_of(spec, specs):
+    """The job that reads what this one writes."""
+    return next((other for other in specs if other.before == spec.name), None)
+
+
+def plain(spec):
+    """Its command on Slurm alone: it stages all its data itself."""
+    if spec.read == 0 and spec.write == 0:
+        return f"sleep {spec.compute:.3f}"
+    source = f"/store/of_{spec.before}" if spec.before else f"/store/in_{spec.name}"
+    return part(source, size(spec.read), spec.compute, *([f"/store/of_{spec.name}", size(spec.write)] if spec.write else []))
+
+
+def local(spec, specs):
+    """Lines and command of a workflow's job whose data stay on the nodes. What comes from outside and what goes out is its own affair, as on Slurm alone."""
+    lines, outs, outputs = [f'name = "{spec.flow}"'], [], []
+    source, reader = f"/store/in_{spec.name}", reader_of(spec, specs)
+    if reader:
+        # What the next job reads, and what nobody reads.
+        for name, seconds in ((f"of_{spec.name}", reader.read), (f"rest_{spec.name}", spec.write - reader.read)):
+            if seconds > 0:
+                lines.append(f'data.{name} = {{ scatter = "p{{rank}}", size = "{size(seconds)} B" }}')
+                outs.append(f'"{name}:scatter"')
+                outputs += [f"$TARN_{name}", size(seconds)]
+    elif spec.write:
+        outputs = [f"/store/of_{spec.name}", size(spec.write)]
+    if spec.before:
+        lines.append(f'data.of_{spec.before}.scatter = "p{{rank}}"')
+        source = f"$TARN_of_{spec.before}"
+    lines.append("[[step]]")
+    if spec.before:
+        lines.append(f'in = ["of_{spec.before}:scatter"]')
+    if outs:
+        lines.append(f"out = [{', '.join(outs)}]")
+    return lines, part(source, size(spec.read), spec.compute, *outputs)
+
+
+def jobs_of(mode, specs):
+    """The same as jobs of Slurm."""
+    jobs = []
+    for spec in specs:
+        lines, body = ([], plain(spec)) if mode == BACKFILL or spec.flow is None else local(spec, specs)
+        jobs.append(Job(spec.name, spec.nodes, minutes(spec), body, at=spec.at, after=spec.before, lines=lines, flow=spec.flow))
+    return jobs
+
+
+def fill(place, specs):
+    """Makes on the store what jobs read, and folders for what they write."""
+    place.fill([(f"in_{spec.name}", spec.nodes, size(spec.read)) for spec in specs if spec.read and not spec.before])
+    place.fill([(f"of_{spec.name}", 0, 0) for spec in specs if spec.write])
+
+
+def workload(way, specs):
+    """The same as a workload of the simulator, in TOML. With the planner the workflows' own data are items; all other reading and writing is part of a job's computing there."""
+    data, jobs = [], []
+    for spec in specs:
+        reader = reader_of(spec, specs)
+        read, compute, write = spec.read, spec.compute, spec.write
+        if reader:
+            # Nobody reads the rest: it is written outside on Slurm alone, and costs nothing on the nodes.
+            compute += spec.write - reader.read if way == BACKFILL else 0
+            write = reader.read
+        if way != BACKFILL:
+            compute += (0 if spec.before else read) + (0 if reader else write)
+            read, write = read if spec.before else 0, write if reader else 0
+        ins = [f"of-{spec.before}" if spec.before else f"in-{spec.name}"] if read else []
+        outs = [f"of-{spec.name}"] if write else []
+        if ins and not spec.before:
+            data.append(f'[data.in-{spec.name}]\nsize = "{size(read) * spec.nodes} B"\noutside = true\n')
+        if outs:
+            data.append(f'[data.of-{spec.name}]\nsize = "{size(write) * spec.nodes} B"\n' + ("" if reader else "keep = true\n"))
+        keys = [f'name = "{spec.name}"', f"nodes = {spec.nodes}", f'compute = "{compute:.6f}s"', f'limit = "{minutes(spec)}m"', f"in = {text_of(ins)}", f"out = {text_of(outs)}"]
+        if spec.flow:
+            keys.append(f'workflow = "{spec.flow}"')
+        if spec.at:
+            keys.append(f'arrives = "{spec.at:.6f}s"')
+        jobs.append("[[job]]\n" + "\n".join(keys) + "\n")
+    return "".join(data) + "".join(jobs)
+
+
+def text_of(names):
+    """A list of TOML."""
+    return "[" + ", ".join(f'"{name}"' for name in names) + "]"
+
+
+def minutes(spec):
+    """The limit that Slurm knows: whole minutes."""
+    return math.ceil((spec.limit + GRACE) / 60)
+
+
+def predicted(bench, specs, nodes):
+    """Of each way, the simulator's figures and Gantt boxes (job, first node, one past the last, from, to)."""
+    machine = os.path.join(bench.folder, "cluster.toml")
+    with open(machine, "w", encoding="ascii") as file:
+        file.write(f'[external]\nclient-read = "{RATE:.0f} B/s"\nclient-write = "{RATE:.0f} B/s"\n[[island]]\nnodes = {nodes}\ncores = 8\n[[island.tier]]\nname = "scm"\ncapacity = "1 GB"\n')
+    found = {}
+    for way, policy in POLICIES.items():
+        path = os.path.join(bench.folder, f"{way}.toml")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(workload(way, specs))
+        [found[way]] = simulate(bench, machine, path, [policy])
+    return found

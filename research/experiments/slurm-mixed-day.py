@@ -1,0 +1,219 @@
+#!/usr/bin/python3
+"""A day of a real trace with data workflows among its jobs, on a real Slurm: Slurm alone, against the same with tarn's site service in a mode."""
+
+import os
+import random
+import statistics
+
+from experiment import EMULATED, SIMULATED, TOP, UNCLEAR, check_bounds, claim, every, factors, main, report_progress, spread
+from flowjobs import Spec, fill, jobs_of, predicted
+from onslurm import BACKFILL, MBIT, NEEDS, SCHEDULER, NotMeasured, machine, modes_of, name_of, need_machine, options
+from table4 import FLOW, JOBS
+
+ABOUT = {
+    "title": "A day of 200 jobs and 20 workflows on a real Slurm",
+    "source": "Weiland 2018, sections 2.1 and 3.1 (a scheduler that knows workflows and data, beside other jobs)",
+    "needs": [*NEEDS, "10 GiB of memory"],
+    "minutes": {"quick": 15, "full": 105},
+    "on_request": True,
+}
+TRACE = os.path.join(TOP, "research", "experiments", "kth-sp2-days.swf")
+# The trace's machine has so many nodes, and this one.
+ALL_NODES, NODES = 100, 16
+# Jobs and workflows of a day; the number of each day's first job in the trace: a day is a seed.
+JOBS_A_DAY, FLOWS = 200, 20
+DAYS = (18100, 18880, 19340)
+# A job's run time and limit are cut at so many seconds of the trace, so that a day ends.
+LONGEST, LONGEST_LIMIT = 7200, 14400
+# A workflow's jobs take so many times what those of Table 4 take, and these nodes.
+STRETCH, FLOW_NODES = (4, 12), (1, 2, 4)
+# A bounded slow-down counts run times as so many seconds at least, as the simulator's.
+SHORT = 10
+# What is aimed at: workflows' mean time, and ordinary jobs' mean bounded slow-down, of that of Slurm alone; and how near the simulator is to be.
+AIM_FLOWS, AIM_ORDINARY, NEAR = 0.8, 1.02, 0.1
+FIGURES = {"flows": "workflows: mean time to solution, s", "ordinary": "ordinary jobs: mean bounded slow-down", "use": "share of the nodes in use"}
+
+
+def trace(day, count, scale, nodes):
+    """The first jobs of a day, and how long it lasts: from its first submission to its last."""
+    with open(TRACE, encoding="ascii") as file:
+        lines = [line.split() for line in file if not line.startswith(";")]
+    first = next(at for at, line in enumerate(lines) if int(line[0]) == DAYS[day])
+    lines, specs = lines[first : first + count], []
+    began = float(lines[0][1])
+    for fields in lines:
+        wants, ran, asked = float(fields[7]), float(fields[3]), float(fields[8])
+        size = min(nodes, max(1, round((wants if wants > 0 else float(fields[4])) * NODES / ALL_NODES)))
+        ran = min(ran, LONGEST)
+        limit = max(ran, min(asked, LONGEST_LIMIT))
+        specs.append(Spec(f"t{fields[0]}", size, 0, ran * scale, 0, limit * scale, at=(float(fields[1]) - began) * scale))
+    return specs, specs[-1].at
+
+
+def flows(day, count, span, scale, nodes):
+    """Workflows, each of three jobs as in Table 4, that come at random meanwhile; their users ask for twice the time."""
+    dice, specs = random.Random(day), []
+    for number in range(count):
+        at, stretch, size = dice.uniform(0, span), dice.uniform(*STRETCH) * scale, min(nodes, dice.choice(FLOW_NODES))
+        for job, _, read, compute, write, before in JOBS:
+            if job in FLOW:
+                seconds = [value * stretch for value in (read, compute, write)]
+                specs.append(Spec(f"w{number}_{job}", size, *seconds, 2 * sum(seconds), before=f"w{number}_{before}" if before else None, at=at, flow=f"w{number}"))
+    return specs
+
+
+def day_of(day, options_of, scale):
+    """All jobs of a day, in the order in which they come."""
+    ordinary, span = trace(day, options_of.jobs, scale, options_of.nodes)
+    return sorted(ordinary + flows(day, options_of.workflows, span, scale, options_of.nodes), key=lambda spec: spec.at), span
+
+
+def slow_down(wait, ran):
+    """Bounded, at least 1."""
+    return max(1.0, (wait + ran) / max(ran, SHORT))
+
+
+def figures(specs, times_of, nodes):
+    """What is compared, of one run: from when each job came, began and ended, in seconds."""
+    solved = {}
+    for spec in specs:
+        if spec.flow:
+            solved[spec.flow] = max(solved.get(spec.flow, 0), times_of[spec.name][1] - spec.at)
+    slow = [slow_down(times_of[spec.name][0] - spec.at, times_of[spec.name][1] - times_of[spec.name][0]) for spec in specs if not spec.flow]
+    held = sum(spec.nodes * (times_of[spec.name][1] - times_of[spec.name][0]) for spec in specs)
+    return {"flows": statistics.mean(solved.values()), "ordinary": statistics.mean(slow), "use": held / nodes / max(end for _, end in times_of.values())}
+
+
+def once(bench, mode, specs, span):
+    """One day in one mode: its figures, rates of the store, Slurm's version."""
+    nodes = bench.options.nodes
+    with machine(bench, nodes, mode, bench.options.bound) as place:
+        fill(place, specs)
+        rates = place.rates()
+        # When a job came is when it was submitted, which is a little after it should have been.
+        found = place.run(jobs_of(mode, specs), 3 * span + 600, together=True)
+        moved = [spec._replace(at=found[spec.name]["submitted"]) for spec in specs]
+        times_of = {name: (job["began"], job["left"]) for name, job in found.items()}
+        return figures(moved, times_of, nodes), rates, place.version()
+
+
+def simulated(bench, specs, nodes):
+    """The same figures of the simulator, of Slurm alone and of the planner."""
+    found = {}
+    for way, (_, boxes) in predicted(bench, specs, nodes).items():
+        times_of = {}
+        for name, _, _, begin, end in boxes:
+            before = times_of.get(name, (begin, end))
+            times_of[name] = (min(before[0], begin), max(before[1], end))
+        found[way] = figures(specs, times_of, nodes)
+    return found
+
+
+def measure_all(bench, modes, days, scale):
+    """Figures of all days by mode, and of the simulator; why modes were not measured; rates of the store; Slurm's version; how long a day lasts."""
+    runs, prediction, reasons, rates, version, spans = {mode: [] for mode in modes}, [], {}, [], None, []
+    for day in range(days):
+        specs, span = day_of(day, bench.options, scale)
+        spans.append(span)
+        prediction.append(simulated(bench, specs, bench.options.nodes))
+        for mode in modes:
+            if mode in reasons:
+                continue
+            report_progress(f"day {day + 1}/{days} {mode}")
+            try:
+                found, rate, version = once(bench, mode, specs, span)
+            except NotMeasured as why:
+                reasons[mode] = str(why)
+                report_progress(reasons[mode])
+                continue
+            runs[mode].append(found)
+            rates.append(rate)
+            report_progress("  " + ", ".join(f"{words} {found[key]:.2f}" for key, words in FIGURES.items()))
+    return runs, prediction, reasons, rates, version, spans
+
+
+def ratios(runs, mode, key):
+    """Of each day, a figure of a mode to that of Slurm alone."""
+    return [mine[key] / other[key] for mine, other in zip(runs[mode], runs[BACKFILL])]
+
+
+def tables(runs, prediction, days):
+    """The figures, and the ratios to Slurm alone, day by day."""
+    modes = [mode for mode in runs if runs[mode]]
+    columns = ["", *[name_of(mode) for mode in modes], "simulated, easy", "simulated, data"]
+    ways = (BACKFILL, "planner")
+    whole = [[words, *[spread([run[key] for run in runs[mode]]) for mode in modes], *[spread([of[way][key] for of in prediction]) for way in ways]] for key, words in FIGURES.items()]
+    others = [mode for mode in modes if mode != BACKFILL]
+    each = [
+        [f"day {day + 1}: {words}", *[ratios(runs, mode, key)[day] for mode in others], prediction[day]["planner"][key] / prediction[day][BACKFILL][key]]
+        for day in range(days)
+        for key, words in FIGURES.items()
+    ]
+    return [
+        {"title": "A day: medians of all days, with the least and the greatest", "columns": columns, "rows": whole},
+        {"title": "Day by day, of that of Slurm alone", "columns": ["", *[name_of(mode) for mode in others], "simulated, data of easy"], "rows": each},
+    ]
+
+
+def claims(runs, prediction, reasons):
+    """What is aimed at, of each mode."""
+    made = []
+    for mode in runs:
+        if mode == BACKFILL:
+            continue
+        words = f"on a mixed day of a real Slurm, {name_of(mode)}: "
+        texts = (
+            ("flows", f"workflows' mean time to solution is at most {AIM_FLOWS} of that of Slurm alone", AIM_FLOWS),
+            ("ordinary", f"ordinary jobs' mean bounded slow-down is at most {AIM_ORDINARY} of that of Slurm alone", AIM_ORDINARY),
+        )
+        for key, text, aim in texts:
+            if mode in reasons:
+                made.append(claim(words + text, "tarn's own", f"not measured: {reasons[mode]}", UNCLEAR))
+                continue
+            of = ratios(runs, mode, key)
+            made.append(claim(words + text, "tarn's own", factors(of, 2), check_bounds(of, most=aim)))
+        if mode not in reasons and mode == "drive":
+            near = [mine["flows"] / of["planner"]["flows"] for mine, of in zip(runs[mode], prediction)]
+            text = f"workflows' mean time to solution is within {100 * NEAR:.0f} % of the simulator's"
+            made.append(claim(words + text, "tarn's own", factors(near, 2), every(check_bounds(near, least=1 - NEAR, most=1 + NEAR)), [EMULATED, SIMULATED]))
+    return made
+
+
+def measure(bench):
+    """All days, the modes in turns."""
+    modes = modes_of(bench)
+    scale = bench.options.scale or bench.choose(0.004, 0.01)
+    days = min(len(DAYS), bench.options.rounds or bench.choose(1, 3))
+    need_machine(bench, 10240)
+    runs, prediction, reasons, rates, version, spans = measure_all(bench, modes, days, scale)
+    reads, writes = ([value for rate in rates for value in rate[way]] for way in (0, 1))
+    options_of = bench.options
+    return {
+        "emulated": [
+            f"{options_of.nodes} nodes are namespaces of this machine, with a Slurm {version} of their own ({SCHEDULER}); their tiers are tmpfs. A second of the trace takes {scale:g} s, so a day {min(spans) / 60:.1f} to {max(spans) / 60:.1f} min; jobs sleep for as long as they ran.",
+            f"The external store is a GlusterFS server on memory that all nodes mount, past the page cache; each node has a link of {MBIT} Mbit/s to it: {min(reads):.2f} to {max(reads):.2f} MB/s reading and {min(writes):.2f} to {max(writes):.2f} MB/s writing, all nodes at once, measured before each run.",
+        ],
+        "differs": [
+            f"{options_of.jobs} jobs that follow each other in the log of KTH's SP2 (Parallel Workloads Archive; {ALL_NODES} nodes, here {options_of.nodes}, so each job has {NODES / ALL_NODES:g} of its nodes, one at least), run times cut at {LONGEST / 3600:g} h and limits at {LONGEST_LIMIT / 3600:g} h of the trace. They move no data. Each day is another one of the log.",
+            f"{options_of.workflows} workflows are made up: the three of Table 4 of Weiland 2018 on 1, 2 or 4 nodes, {STRETCH[0]} to {STRETCH[1]} times as long, at random times; nearly half of their time on Slurm alone is reading and writing. Their users ask for twice the time.",
+            f"Bounded slow-downs count run times as {SHORT} s at least, of the time here. Waits have Slurm's own latency, which is long beside scaled times. Slurm's limits are whole minutes.",
+            f"In the simulator no job takes longer than in the trace, and neither Slurm nor tarn takes any time. A job waits there for its nodes alone.",
+        ],
+        "rounds": days,
+        "tables": tables(runs, prediction, days),
+        "plots": [],
+        "claims": claims(runs, prediction, reasons),
+    }
+
+
+def own_options(words):
+    """Options of this experiment."""
+    options(words)
+    words.add_argument("--nodes", type=int, default=NODES, help=f"nodes (default {NODES})")
+    words.add_argument("--jobs", type=int, default=JOBS_A_DAY, help=f"jobs of a day (default and most {JOBS_A_DAY})")
+    words.add_argument("--workflows", type=int, default=FLOWS, help=f"workflows among them (default {FLOWS})")
+    words.add_argument("--bound", type=float, default=60, help="the bound for ordinary jobs in seconds, for a mode that has one (default 60)")
+
+
+if __name__ == "__main__":
+    main(ABOUT, measure, own_options)
