@@ -268,8 +268,7 @@ def name_of(mode):
 def options(words):
     """Options of an experiment on such clusters."""
     words.add_argument("--modes", default="backfill,advise,drive", help="the ways, backfill the first: backfill (Slurm alone), and modes of tarn's site service: observe, advise, drive (default backfill,advise,drive)")
-    words.add_argument("--scale", type=float, help="seconds that a second of the original takes (default 0.2, with --quick 0.1)")
-    words.add_argument("--rounds", type=int, help="repetitions, the modes in turns")
+    words.add_argument("--scale", type=float, help="seconds that a second of the original takes")
 
 
 def modes_of(bench):

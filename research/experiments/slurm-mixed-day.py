@@ -3,7 +3,9 @@
 
 import os
 import random
+import re
 import statistics
+import sys
 
 from experiment import EMULATED, SIMULATED, TOP, UNCLEAR, check_bounds, claim, every, factors, main, report_progress, spread
 from flowjobs import Spec, fill, jobs_of, predicted
@@ -112,14 +114,14 @@ def simulated(bench, specs, nodes):
 def measure_all(bench, modes, days, scale):
     """Figures of all days by mode, and of the simulator; why modes were not measured; rates of the store; Slurm's version; how long a day lasts."""
     runs, prediction, reasons, rates, version, spans = {mode: [] for mode in modes}, [], {}, [], None, []
-    for day in range(days):
+    for day in days:
         specs, span = day_of(day, bench.options, scale)
         spans.append(span)
         prediction.append(simulated(bench, specs, bench.options.nodes))
         for mode in modes:
             if mode in reasons:
                 continue
-            report_progress(f"day {day + 1}/{days} {mode}")
+            report_progress(f"day {day + 1} of {len(DAYS)}, {mode}")
             try:
                 found, rate, version = once(bench, mode, specs, span)
             except NotMeasured as why:
@@ -145,8 +147,8 @@ def tables(runs, prediction, days):
     whole = [[words, *[spread([run[key] for run in runs[mode]]) for mode in modes], *[spread([of[way][key] for of in prediction]) for way in ways]] for key, words in FIGURES.items()]
     others = [mode for mode in modes if mode != BACKFILL]
     each = [
-        [f"day {day + 1}: {words}", *[ratios(runs, mode, key)[day] for mode in others], prediction[day]["planner"][key] / prediction[day][BACKFILL][key]]
-        for day in range(days)
+        [f"day {day + 1}: {words}", *[ratios(runs, mode, key)[at] for mode in others], prediction[at]["planner"][key] / prediction[at][BACKFILL][key]]
+        for at, day in enumerate(days)
         for key, words in FIGURES.items()
     ]
     return [
@@ -179,11 +181,19 @@ def claims(runs, prediction, reasons):
     return made
 
 
+def days_of(bench):
+    """The days that were asked for, counted from 0."""
+    text = bench.options.days or bench.choose("1", ",".join(str(day + 1) for day in range(len(DAYS))))
+    if not re.fullmatch(rf"[1-{len(DAYS)}](,[1-{len(DAYS)}])*", text):
+        sys.exit(f"--days {text}: give numbers from 1 to {len(DAYS)}, with commas")
+    return [int(day) - 1 for day in text.split(",")]
+
+
 def measure(bench):
     """All days, the modes in turns."""
     modes = modes_of(bench)
     scale = bench.options.scale or bench.choose(0.004, 0.01)
-    days = min(len(DAYS), bench.options.rounds or bench.choose(1, 3))
+    days = days_of(bench)
     need_machine(bench, 10240)
     runs, prediction, reasons, rates, version, spans = measure_all(bench, modes, days, scale)
     reads, writes = ([value for rate in rates for value in rate[way]] for way in (0, 1))
@@ -199,7 +209,7 @@ def measure(bench):
             f"Bounded slow-downs count run times as {SHORT} s at least, of the time here. Waits have Slurm's own latency, which is long beside scaled times. Slurm's limits are whole minutes.",
             f"In the simulator no job takes longer than in the trace, and neither Slurm nor tarn takes any time. A job waits there for its nodes alone.",
         ],
-        "rounds": days,
+        "rounds": len(days),
         "tables": tables(runs, prediction, days),
         "plots": [],
         "claims": claims(runs, prediction, reasons),
@@ -209,6 +219,7 @@ def measure(bench):
 def own_options(words):
     """Options of this experiment."""
     options(words)
+    words.add_argument("--days", help=f"which days of the log, with commas (default all {len(DAYS)}, with --quick the first)")
     words.add_argument("--nodes", type=int, default=NODES, help=f"nodes (default {NODES})")
     words.add_argument("--jobs", type=int, default=JOBS_A_DAY, help=f"jobs of a day (default and most {JOBS_A_DAY})")
     words.add_argument("--workflows", type=int, default=FLOWS, help=f"workflows among them (default {FLOWS})")

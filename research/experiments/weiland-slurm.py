@@ -187,6 +187,7 @@ def measure(bench):
 def own_options(words):
     """Options of this experiment."""
     options(words)
+    words.add_argument("--rounds", type=int, help="repetitions, the modes in turns (default 3, with --quick 1)")
     words.add_argument("--only-workflow", action="store_true", help="its three jobs alone, on four nodes")
 
 
