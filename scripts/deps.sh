@@ -28,7 +28,7 @@ training=("${build[@]}" python3 python3-numpy python3-torch)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
 # The packages that the tests of a Slurm cluster and its MPI programs need, and no more: `make test` runs them on Debian 13
 # too (scripts/suite.sh).
-cluster=("${build[@]}" attr python3 strace libfabric-dev "${links[@]}" "${slurm[@]}")
+cluster=("${build[@]}" python3 strace libfabric-dev "${links[@]}" "${shared[@]}" "${slurm[@]}")
 # debootstrap makes that Debian 13.
 test=("${demo[@]}" debootstrap chromium clang-format hdf5-tools jq lammps libfabric-dev libhwloc15 mypy openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${training[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}" "${swift[@]}" "${verbs[@]}")
 soak=("${test[@]}")

@@ -18,7 +18,7 @@ from experiment import need
 sys.path.insert(1, os.path.join(cluster.TOP, "bench"))
 from slurm import CLUSTER, ControllerRefused, Site, configuration, done  # noqa: E402
 
-NEEDS = [cluster.NEEDS, "GlusterFS for the external store (scripts/deps.sh openfoam)"]
+NEEDS = [cluster.NEEDS, "GlusterFS for the external store (scripts/deps.sh test)"]
 # The way without tarn, and the modes of its site service.
 BACKFILL = "backfill"
 MODES = (BACKFILL, "observe", "advise", "drive")
@@ -255,7 +255,7 @@ def machine(bench, nodes, mode, bound):
 
 def need_machine(bench, memory):
     """Ends unless such a cluster can be made here; MiB of memory."""
-    how = "scripts/deps.sh openfoam installs it"
+    how = "scripts/deps.sh test installs it"
     need({"glusterfs": how, "glusterfsd": how}, memory=memory, disk=(bench.folder, 512))
     cluster.need_cluster(bench)
 

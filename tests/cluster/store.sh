@@ -12,7 +12,7 @@ store_up() {
     local i pids=()
     settings "$base"
     [[ ${1:-} =~ ^[1-9][0-9]*$ && ${2:-} =~ ^[0-9]+$ ]] || fail "the store needs whole Mbit/s and microseconds: '${1:-}' '${2:-}'"
-    command -v glusterfsd glusterfs tc > /dev/null || fail "GlusterFS or iproute2 is missing: scripts/deps.sh openfoam"
+    command -v glusterfsd glusterfs tc > /dev/null || fail "GlusterFS or iproute2 is missing: scripts/deps.sh test"
     [ ! -d "$base/store" ] || fail "the cluster has a store already"
     mkdir -p /store "$base/store/brick"
     echo "$1" > "$base/store/mbit"
