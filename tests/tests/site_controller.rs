@@ -122,6 +122,7 @@ impl Controller {
             ("@climate", Owner::Project(PROJECT)),
         ];
         let submitted = JobSubmission {
+            has_wish: false,
             user,
             group: user,
             groups: groups(user),

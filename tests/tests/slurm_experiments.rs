@@ -90,8 +90,7 @@ fn the_workflow_of_table_4_keeps_its_data_on_four_nodes_of_a_slurm() {
 
 #[test]
 fn a_small_mixed_day_is_measured_beside_its_simulation() {
-    let options =
-        "--nodes 4 --jobs 6 --workflows 1 --scale 0.002 --days 1 --modes backfill,advise";
+    let options = "--nodes 4 --jobs 6 --workflows 1 --scale 0.002 --days 1 --modes backfill,advise";
     let options: Vec<&str> = options.split(' ').collect();
     let Some(found) = measured("slurm-mixed-day", &options) else {
         return;

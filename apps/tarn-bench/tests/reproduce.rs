@@ -127,7 +127,14 @@ echo '{"schema": 1, "experiment": "x", "title": "A title", "source": "A paper"}'
         command.arg("--dir").arg(site.path("")).args(words);
         Ran::of(command.output().unwrap())
     };
-    named(&["b-on-request", "--", "--modes", "backfill,advise", "--quick"]).exits(0);
+    named(&[
+        "b-on-request",
+        "--",
+        "--modes",
+        "backfill,advise",
+        "--quick",
+    ])
+    .exits(0);
     let other = named(&["b-on-request", "--", "--modes", "backfill"]).exits(1);
     assert!(
         other.err.contains("options: --modes backfill"),

@@ -41,8 +41,8 @@ mod verify;
 mod views;
 
 pub use event::{Config, SiteRequest, SiteServiceAction, SiteServiceEvent, Token};
-pub use planning::{PlanningJob, PlanningKey, PlanningNode, PlanningVersion, PlanningView};
 pub use figures::{FlowSums, SiteFigures, TIME_CLASSES, WantedAccount};
+pub use planning::{PlanningJob, PlanningKey, PlanningNode, PlanningVersion, PlanningView};
 pub use state::Site;
 
 use tarn_types::units::Time;

@@ -101,7 +101,7 @@ impl Site {
                 },
             );
         }
-        let mut holders = self.holders_of(&used);
+        let mut holders = self.part_holders(&used);
         for (version, declared) in &used {
             if let Some(record) = self.catalog.version(version) {
                 let planned = self.planned_version((version, *declared), record, &mut holders);
@@ -122,7 +122,7 @@ impl Site {
     }
 
     /// The nodes that have parts of these versions, by part.
-    fn holders_of(&self, used: &BTreeMap<&VersionKey, u64>) -> BTreeMap<Part, Vec<String>> {
+    fn part_holders(&self, used: &BTreeMap<&VersionKey, u64>) -> BTreeMap<Part, Vec<String>> {
         let mut holders: BTreeMap<Part, Vec<String>> = BTreeMap::new();
         for (name, node) in self.nodes.iter().filter(|(_, node)| node.is_up) {
             for part in node.parts.keys() {

@@ -69,7 +69,8 @@ impl NodeMask {
 
     /// How many of its nodes are in a range of numbers.
     pub fn count_in(&self, range: Range<u32>) -> u32 {
-        self.below(range.end).saturating_sub(self.below(range.start))
+        self.below(range.end)
+            .saturating_sub(self.below(range.start))
     }
 
     /// Its nodes as bits, 64 of them in each word.
@@ -160,7 +161,12 @@ mod tests {
 
     #[test]
     fn a_text_of_too_many_nodes_is_refused() {
-        for text in ["[[0,4294967295]]", "[[5,4]]", "[[4,5],[5,6]]", "[[16777216,16777216]]"] {
+        for text in [
+            "[[0,4294967295]]",
+            "[[5,4]]",
+            "[[4,5],[5,6]]",
+            "[[16777216,16777216]]",
+        ] {
             let read: Result<NodeMask, _> = serde_json::from_str(text);
             assert!(read.is_err(), "{text}");
         }

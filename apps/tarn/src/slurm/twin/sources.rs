@@ -29,7 +29,7 @@ impl HistorySources {
     /// Of all users for root and Slurm's user, else of the caller's own jobs.
     pub(super) fn read(since: Time) -> CliResult<Self> {
         let limits = SnapshotLimits::default();
-        let (_, snapshot) = SlurmSource::choose(&limits)
+        let (_, snapshot, _) = SlurmSource::choose(&limits)
             .context("Slurm's nodes cannot be read")
             .exit(Exit::State)?;
         let user = rustix::process::getuid().as_raw();
