@@ -22,6 +22,30 @@ impl Demand {
     }
 }
 
+impl Demand {
+    /// Both together.
+    pub(crate) fn with(self, more: Self) -> Self {
+        let mut sum = self;
+        add(&mut sum.cores, more.cores, "cores");
+        add(&mut sum.memory, more.memory, "memory");
+        add(&mut sum.gpus, more.gpus, "GPUs");
+        sum
+    }
+
+    /// The rest without a part.
+    pub(crate) fn without(self, part: Self) -> Self {
+        let mut rest = self;
+        sub(&mut rest.cores, part.cores, "cores");
+        sub(&mut rest.memory, part.memory, "memory");
+        sub(&mut rest.gpus, part.gpus, "GPUs");
+        rest
+    }
+
+    pub(crate) fn is_nothing(self) -> bool {
+        (self.cores, self.memory, self.gpus) == (0, 0, 0)
+    }
+}
+
 /// Free compute resources of a node or a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Compute {
@@ -49,11 +73,27 @@ impl Compute {
         add(&mut self.gpus, d.gpus, "free GPUs");
     }
 
+    /// All of it.
+    pub(crate) fn as_demand(self) -> Demand {
+        Demand {
+            cores: self.cores,
+            memory: self.memory,
+            gpus: self.gpus,
+        }
+    }
+
+    /// The part of a demand that is available.
+    pub(crate) fn most_of(self, d: Demand) -> Demand {
+        Demand {
+            cores: d.cores.min(self.cores),
+            memory: d.memory.min(self.memory),
+            gpus: d.gpus.min(self.gpus),
+        }
+    }
+
     /// Takes the available share of a demand: in a forecast, in which all demands may exceed the node.
     pub(crate) fn expect(&mut self, d: Demand) {
-        self.cores -= d.cores.min(self.cores);
-        self.memory -= d.memory.min(self.memory);
-        self.gpus -= d.gpus.min(self.gpus);
+        self.take(self.most_of(d));
     }
 }
 

@@ -1,23 +1,32 @@
-//! The planner of a simulated site (real ones: services/site): which job gets which nodes when, and how its data moves.
-//! Sans-I/O like the engine of a run: [`Planner::step`] takes the time and an event and returns actions.
+//! The planner of a site: which job gets which nodes when, and how its data moves. Sans-I/O like the engine of a run:
+//! [`Planner::step`] takes the time and an event and returns actions. The host of a simulated cluster carries them out; one
+//! that decides by itself, such as Slurm, takes them as wishes and reports what it did.
 //!
 //! Reading order: the accounts, each with its own state: `nodes` (capacity), `items` (where data is stored), `outbox`
 //! (moves), `reservations` (the rights of waiting jobs), `queue` and `timeline` (fast indexes); `state` (all of them,
 //! with the jobs). Above them the estimates: `routes` (the sources of inputs) and `forecast` (when nodes come free).
 //! Then the choices: `view` and `policy`, `site` (the view of a site), `promise` (the begin on which ordinary jobs
 //! rely). Then the life of a job: `life`, `leave` and `scripts`; its needs: `submit`, `space`, `moves` and `ahead`;
-//! `modes` (memory modes and sleep); `happen` (everything else that happens); `recount` (the accounts counted again);
-//! `facts` (what a host may ask).
+//! `modes` (memory modes and sleep); `happen` (everything else that happens). Facts of a host that decides by itself:
+//! `host` (jobs that it began, or did not), `withdrawn`, `closed` (nodes), `found` (data). `recount`: the accounts counted
+//! again; `facts`: what a host may ask.
 
+mod admit;
 mod ahead;
+mod closed;
 mod energy;
 mod facts;
+mod fits;
 mod forecast;
+mod found;
 mod happen;
+mod host;
 mod items;
+mod later;
 mod leave;
 mod leeway;
 mod life;
+mod masked;
 mod modes;
 mod moves;
 mod nodes;
@@ -38,6 +47,7 @@ mod state;
 mod submit;
 mod timeline;
 pub(crate) mod view;
+mod withdrawn;
 
 use policy::SchedulingPolicy;
 use state::PlannerState;
@@ -45,6 +55,9 @@ use tarn_ports::{SiteWorld, WorldError};
 use tarn_types::policy::Policy;
 use tarn_types::site::{Machine, SiteAction, SiteEvent, SiteEventError};
 use tarn_types::units::Time;
+
+/// The last moment that the planner knows: sums of times stay numbers.
+const LAST: Time = Time::MAX >> 1;
 
 /// The planner of a site.
 pub struct Planner {
@@ -83,7 +96,7 @@ impl Planner {
         events: &[SiteEvent],
         actions: &mut Vec<SiteAction>,
     ) -> Vec<(usize, SiteEventError)> {
-        self.state.now = self.state.now.max(now);
+        self.state.now = self.state.now.max(now.min(LAST));
         self.state.deadline = None;
         let applied = events.iter().map(|event| self.state.apply(event));
         let refused = applied
@@ -95,6 +108,7 @@ impl Planner {
     }
 
     fn decide(&mut self, actions: &mut Vec<SiteAction>) {
+        self.state.begin_later();
         self.state.expire_plans();
         self.state.claims.begin_round();
         self.state.keep_promise();
@@ -103,6 +117,7 @@ impl Planner {
         self.state.promised();
         self.state.housekeeping();
         self.state.expire_plans();
+        self.state.remind_of_later();
         actions.append(&mut self.state.actions);
         if cfg!(debug_assertions) {
             self.state.check_accounts();

@@ -12,9 +12,9 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum SiteEvent {
-    /// Jobs came in: one batch job, or a whole workflow at once. Ids are used again after [`SiteEvent::Withdrawn`] alone;
-    /// everything that `jobs` name (items, jobs they wait for) is in this event or an earlier one. The order is the order
-    /// of the queue.
+    /// Jobs came in: one batch job, or a whole workflow at once. Ids of jobs are used again after [`SiteEvent::Withdrawn`]
+    /// alone; everything that `jobs` name (items, jobs they wait for) is in this event or an earlier one. Items that are known
+    /// already stay as they are. The order is the order of the queue.
     Submitted {
         /// Jobs with their numbers.
         jobs: Vec<(JobId, Arc<Job>)>,
@@ -77,8 +77,9 @@ pub enum SiteEvent {
         /// Since when it has them.
         since: Time,
     },
-    /// A job waits or runs no more: it was cancelled, is held, or is not eligible. What waits for its end or its outputs
-    /// continues to wait, until a job with this id is submitted.
+    /// A job waits or runs no more: it was cancelled, is held, or is not eligible. What it reads stays where it is, and jobs
+    /// that wait for its end or its outputs continue to wait, until a job with this id is submitted. An item that no job
+    /// names any more and that is nowhere is forgotten.
     Withdrawn {
         /// The job.
         job: JobId,
@@ -103,7 +104,7 @@ pub enum SiteEvent {
         /// The node.
         node: NodeId,
     },
-    /// The host found an item here, or brought it by itself.
+    /// The host found an item here, or brought it by itself. A move that brings it there is over.
     Stored {
         /// The item.
         item: ItemId,
@@ -158,9 +159,6 @@ pub enum SiteEventError {
     /// A node is open already.
     #[error("node {0} is open: report changes only")]
     OpenAlready(NodeId),
-    /// A node holds more than can be counted.
-    #[error("node {0} cannot hold so many bytes more: give the bytes of the whole item")]
-    TooManyBytes(NodeId),
     /// No such job was submitted, or it is out.
     #[error("job {0} is not known: submit it first")]
     UnknownJob(JobId),
@@ -190,17 +188,20 @@ pub enum SiteEventError {
     /// Its resources cannot change while it has nodes.
     #[error("job {0} has nodes and would ask for others: report its end first")]
     OtherResources(JobId),
-    /// A job asks for no nodes, or for a longer run than its limit.
+    /// A job asks for no nodes.
     #[error("job {0} asks for no nodes: give at least 1")]
     AsksForNothing(JobId),
-    /// No such item was submitted.
+    /// Jobs continue in each other's allocation.
+    #[error("job {0} would continue in an allocation that waits for it: give each script a first job")]
+    ContinuesItself(JobId),
+    /// No such item was submitted, or it is forgotten.
     #[error("item {0} is not known: submit it first")]
     UnknownItem(ItemId),
-    /// An item was submitted before.
-    #[error("item {0} is known already: it never changes")]
-    KnownItem(ItemId),
+    /// An item has more bytes than can be counted.
+    #[error("item {0} has more bytes than a tier can have: give the bytes of the item")]
+    TooManyBytes(ItemId),
     /// It is not there.
-    #[error("item {0} is not known to be on these nodes: report changes only")]
+    #[error("item {0} is not known to be there: report changes only")]
     NotStored(ItemId),
     /// Only ordinary jobs that wait have a promise.
     #[error("job {0} is promised nothing: it is a workflow's, or does not wait for nodes")]

@@ -2,6 +2,7 @@
 
 use super::machine::Mode;
 use super::mask::NodeMask;
+use crate::id::NodeId;
 use crate::units::{Nanos, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -85,6 +86,13 @@ pub struct Job {
     /// It does not begin before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_before: Time,
+}
+
+impl Job {
+    /// Whether it may have a node.
+    pub fn may_have(&self, node: NodeId) -> bool {
+        self.on.as_deref().is_none_or(|on| on.contains(node))
+    }
 }
 
 fn is_zero(time: &Time) -> bool {

@@ -111,7 +111,7 @@ impl PlannerState {
             let bytes = self.item(i.item).map_or(0, |i| i.item.bytes);
             each(bytes, nodes.len(), i.spread)
         };
-        let bytes: u64 = inputs.iter().map(share).sum();
+        let bytes = inputs.iter().map(share).fold(0, u64::saturating_add);
         let takes = self.inward(bytes.saturating_mul(nodes.len() as u64), nodes.len());
         // Jobs end before their time, so it is looked at again; not for every event, because nodes are many.
         let again = self.now.saturating_add((takes / 2).max(SECOND));
@@ -165,7 +165,9 @@ impl PlannerState {
         let want = job.nodes as usize;
         let (island, mode) = class_at(shadow.class);
         let class = self.nodes.class(island, mode);
-        let mut nodes: Vec<NodeId> = class.idle.iter().take(want).collect();
+        let mask = self.nodes.mask_of(job, island);
+        let idle = class.idle.iter_in(mask);
+        let mut nodes: Vec<NodeId> = idle.take(want).collect();
         let mut free = self.now;
         // A job has several ends if some of its nodes are reserved for its successor.
         let mut taken: BTreeMap<JobId, usize> = BTreeMap::new();
@@ -175,14 +177,19 @@ impl PlannerState {
             }
             let lacks = (want - nodes.len()).min(count as usize);
             match node_of(who) {
-                Some(node) => nodes.push(node),
+                Some(node) if job.may_have(node) => nodes.push(node),
+                Some(_) => {}
                 None => {
                     let guest = JobId(u32::try_from(who).ok()?);
                     let before = taken.entry(guest).or_default();
-                    let own = self.job(guest)?.nodes.iter().skip(*before);
+                    let own = self.nodes.counted_by(guest, island, mode);
+                    let own = own.filter(|n| job.may_have(*n)).skip(*before);
+                    let there = nodes.len();
                     nodes.extend(own.take(lacks));
                     *before += lacks;
-                    free = free.max(self.expected_end(guest));
+                    if nodes.len() > there {
+                        free = free.max(self.expected_end(guest));
+                    }
                 }
             }
         }

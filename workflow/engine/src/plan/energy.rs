@@ -122,9 +122,10 @@ impl PlannerState {
             return false;
         };
         let count = |island: usize, mode: Mode, power: NodePowerState| {
-            let there = self.nodes.all.iter().filter(|n| {
-                let free = n.guests.is_empty() && n.power == power;
-                usize::from(n.island) == island && n.mode == mode && free
+            let nodes = (0u32..).map(NodeId).zip(&self.nodes.all);
+            let there = nodes.filter(|(id, n)| {
+                let free = n.guests.is_empty() && n.power == power && n.closed.is_none();
+                usize::from(n.island) == island && n.mode == mode && free && job.may_have(*id)
             });
             there.count() as u32
         };
@@ -153,10 +154,13 @@ impl PlannerState {
                 job.nodes,
             ),
         };
-        let asleep = (0u32..).zip(&self.nodes.all).filter(|(_, n)| {
-            n.power == NodePowerState::Asleep && wanted.contains(&(usize::from(n.island), n.mode))
+        let nodes = (0u32..).map(NodeId).zip(&self.nodes.all);
+        let asleep = nodes.filter(|(id, n)| {
+            let helps = n.closed.is_none() && job.may_have(*id);
+            let asleep = n.power == NodePowerState::Asleep && helps;
+            asleep && wanted.contains(&(usize::from(n.island), n.mode))
         });
-        let asleep: Vec<NodeId> = asleep.map(|(i, _)| NodeId(i)).take(lack as usize).collect();
+        let asleep: Vec<NodeId> = asleep.map(|(id, _)| id).take(lack as usize).collect();
         if asleep.is_empty() || self.worth_putting_off(&w) {
             return !asleep.is_empty();
         }

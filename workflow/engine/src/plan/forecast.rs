@@ -1,9 +1,10 @@
 //! When nodes come free: for a class, for certain nodes, for a job; by the limits of jobs and by their expected ends.
 
-use super::nodes::{MODES, NodeOccupant, NodePowerState, last_end, node_of};
+use super::nodes::{MODES, last_end};
 use super::queue::QueuedJob;
 use super::state::PlannerState;
 use super::view::Shadow;
+use crate::capacity::Demand;
 use std::sync::Arc;
 use tarn_types::id::NodeId;
 use tarn_types::policy::Order;
@@ -74,17 +75,9 @@ impl PlannerState {
     /// When those that run on a node, or are planned there, are expected to give their cores back, in order.
     fn ends_on(&self, id: NodeId, ends: &mut Vec<(Time, u32)>) {
         let node = self.nodes.node(id);
-        let all = self.nodes.kind(id).cores;
         ends.clear();
-        for NodeOccupant { job: guest, .. } in &node.guests {
-            if let Some(state) = self.job(*guest) {
-                let cores = match state.job.cores {
-                    0 => all,
-                    cores => cores,
-                };
-                ends.push((self.expected_end(*guest), cores));
-            }
-        }
+        let guests = node.guests.iter();
+        ends.extend(guests.map(|g| (self.expected_end(g.job), g.share.cores)));
         for planned in &node.planned {
             if let Some(state) = self.job(*planned) {
                 let takes = state.io.saturating_add(state.job.expect);
@@ -109,21 +102,20 @@ impl PlannerState {
         }
     }
 
-    /// When `want` nodes of a class are idle, if `taken` more are taken until `until` before.
+    /// When the nodes of a class that a job asks for are idle, if `taken` more are taken until `until` before.
     fn class_earliest(
         &self,
-        island: usize,
-        mode: Mode,
-        want: u32,
+        job: &Job,
+        (island, mode): (usize, Mode),
         taken: u32,
         until: Time,
     ) -> Option<Shadow> {
-        let class = self.nodes.class(island, mode);
-        let idle = class.idle.len() as u64;
-        let (want, taken) = (u64::from(want), u64::from(taken));
+        let idle = self.nodes.idle_for(job, island, mode) as u64;
+        let (want, taken) = (u64::from(job.nodes), u64::from(taken));
+        let ends = self.ends_for(job, island, mode);
         let ended = |lack: u64| match lack {
             0 => Some(self.now),
-            _ => class.ends.earliest(lack).map(|(at, _)| at),
+            _ => ends.earliest(lack),
         };
         let without = ended((want + taken).saturating_sub(idle));
         // The taken nodes come back.
@@ -133,7 +125,7 @@ impl PlannerState {
         };
         let at = [without, with].into_iter().flatten().min()?;
         let at = at.max(self.now + 1);
-        let there = idle + class.ends.by(at) + if at >= until { taken } else { 0 };
+        let there = idle + ends.by(at) + if at >= until { taken } else { 0 };
         Some(Shadow {
             at,
             class: class_index(island, mode),
@@ -176,7 +168,7 @@ impl PlannerState {
                     true => nodes,
                     false => 0,
                 };
-                self.class_earliest(island, mode, job.nodes, taken, until)
+                self.class_earliest(job, (island, mode), taken, until)
             });
         shadows.min_by_key(|s| (s.at, s.class))
     }
@@ -206,12 +198,8 @@ impl PlannerState {
         }
         let mut nodes = self.predecessor_nodes(job)?;
         nodes.truncate(job.nodes as usize);
-        let up = |n: &NodeId| {
-            let node = self.nodes.node(*n);
-            node.power == NodePowerState::Up
-                && self.nodes.suits(job, usize::from(node.island), node.mode)
-        };
-        (nodes.len() == job.nodes as usize && nodes.iter().all(up)).then_some(nodes)
+        let has = |n: &NodeId| self.nodes.could_have(job, *n);
+        (nodes.len() == job.nodes as usize && nodes.iter().all(has)).then_some(nodes)
     }
 
     /// When a job that waits could begin as things are.
@@ -225,69 +213,19 @@ impl PlannerState {
         self.own_nodes(&job)
     }
 
-    /// When the first node of a class has the resources that a job asks for; `taken`: nodes that another takes until a
-    /// time before.
-    pub(crate) fn node_earliest(
-        &self,
-        job: &Job,
-        island: usize,
-        mode: Mode,
-        taken: Option<(&[NodeId], Time, &Job)>,
-    ) -> Option<Shadow> {
-        let class = self.nodes.class(island, mode);
-        let takes = |n: &NodeId| taken.is_some_and(|(nodes, ..)| nodes.contains(n));
-        let ends = || class.ends.iter().take(2 * ALL_NODES);
-        let shared = ends().filter_map(|e| node_of(e.1)).take(ALL_NODES);
-        let idle = class.idle.iter().find(|n| !takes(n));
-        let later = taken.and_then(|(nodes, ..)| nodes.first().copied());
-        let later = later.filter(|n| self.class_of(*n) == class_index(island, mode));
-        let by_name = shared
-            .chain(idle)
-            .chain(later)
-            .map(|n| {
-                let guest = taken.filter(|_| takes(&n));
-                let at = self.limit_free_at(n, job, guest.map(|(_, until, job)| (until, job)));
-                (at, n)
-            })
-            .min();
-        let mut whole = ends().filter(|e| node_of(e.1).is_none()).map(|e| e.0);
-        let whole = whole.next();
-        let index = class_index(island, mode);
-        match (by_name, whole) {
-            (Some((at, node)), whole) if whole.is_none_or(|w| at <= w) => Some(Shadow {
-                at: at.max(self.now + 1),
-                class: index,
-                extra: u32::MAX,
-                keeps: vec![node],
-            }),
-            (_, Some(at)) => Some(Shadow {
-                at: at.max(self.now + 1),
-                class: index,
-                extra: 0,
-                keeps: Vec::new(),
-            }),
-            _ => None,
-        }
-    }
-
     /// When a node has the resources that a job asks for, by the limits of jobs, with one more guest if there is one.
-    fn limit_free_at(&self, id: NodeId, job: &Job, guest: Option<(Time, &Job)>) -> Time {
+    pub(super) fn limit_free_at(&self, id: NodeId, job: &Job, guest: Option<(Time, &Job)>) -> Time {
         let node = self.nodes.node(id);
-        let wide = |cores: u32, memory: u64, gpus: u32| {
-            [u64::from(cores), memory, u64::from(gpus)].map(i128::from)
+        let wide = |share: Demand| {
+            [u64::from(share.cores), share.memory, u64::from(share.gpus)].map(i128::from)
         };
-        let takes = |job: &Job| {
-            let share = self.nodes.share(job, id);
-            wide(share.cores, share.memory, share.gpus)
-        };
-        let want = takes(job);
-        let mut free = wide(node.free.cores, node.free.memory, node.free.gpus);
+        let want = wide(self.nodes.share(job, id));
+        let mut free = wide(node.free.as_demand());
         let guests = node.guests.iter();
-        let mut ends: Vec<(Time, [i128; 3])> = guests
-            .filter_map(|g| Some((g.until, takes(&self.job(g.job)?.job))))
-            .collect();
+        let mut ends: Vec<(Time, [i128; 3])> =
+            guests.map(|g| (g.until, wide(g.share))).collect();
         if let Some((until, job)) = guest {
-            let takes = takes(job);
+            let takes = wide(self.nodes.share(job, id));
             (0..3).for_each(|i| free[i] -= takes[i]);
             ends.push((until, takes));
         }

@@ -9,42 +9,81 @@ use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, JobId, MoveId, SiteAction, SiteEvent, SiteEventError, Where};
 
 impl PlannerState {
+    /// Applies an event. A refused one changes nothing.
     pub(crate) fn apply(&mut self, event: &SiteEvent) -> Result<(), SiteEventError> {
         match event {
-            SiteEvent::Submitted { jobs, items } => self.submitted(jobs, items),
+            SiteEvent::Submitted { jobs, items } => {
+                self.may_come(jobs, items)?;
+                self.submitted(jobs, items);
+            }
             SiteEvent::Moved { id } => self.moved(*id),
             SiteEvent::MoveFailed { id } => self.move_failed(*id),
             SiteEvent::Ended { job, ok, sizes } => self.ended(*job, *ok, sizes),
-            SiteEvent::ModeSet { node, ok } => self.mode_set(*node, *ok),
+            SiteEvent::ModeSet { node, ok } => {
+                self.known_node(*node)?;
+                self.mode_set(*node, *ok);
+            }
             SiteEvent::Awake { node } => {
-                if self.nodes.node(*node).power == NodePowerState::Waking {
-                    sub(&mut self.under_way, 1, "things under way");
-                }
-                let now = self.now;
-                self.nodes.set_power(*node, NodePowerState::Up);
-                self.nodes.node_mut(*node).idle_since = now;
+                self.known_node(*node)?;
+                self.awake(*node);
             }
-            SiteEvent::NodeLost { node } => self.node_lost(*node),
+            SiteEvent::NodeLost { node } => {
+                self.known_node(*node)?;
+                self.node_lost(*node);
+            }
             SiteEvent::NodeBack { node } => {
-                let mode = self.nodes.kind(*node).mode;
-                self.nodes.set_mode(*node, mode);
-                self.nodes.set_power(*node, NodePowerState::Up);
+                self.known_node(*node)?;
+                self.node_back(*node);
             }
-            SiteEvent::Timer
-            | SiteEvent::Began { .. }
-            | SiteEvent::Withdrawn { .. }
-            | SiteEvent::Changed { .. }
-            | SiteEvent::Closed { .. }
-            | SiteEvent::Opened { .. }
-            | SiteEvent::Stored { .. }
-            | SiteEvent::Gone { .. }
-            | SiteEvent::NotBegun { .. }
-            | SiteEvent::Promised { .. } => {}
+            SiteEvent::Timer => {}
+            SiteEvent::Began {
+                job,
+                nodes,
+                share,
+                since,
+            } => self.began(*job, nodes, *share, *since)?,
+            SiteEvent::NotBegun { job } => self.not_begun(*job)?,
+            SiteEvent::Withdrawn { job } => self.withdrawn(*job)?,
+            SiteEvent::Changed { job, spec } => self.changed(*job, spec)?,
+            SiteEvent::Closed { node, until } => self.close(*node, *until)?,
+            SiteEvent::Opened { node } => self.open(*node)?,
+            SiteEvent::Stored {
+                item,
+                nodes,
+                spread,
+                bytes,
+            } => self.stored(*item, nodes, *spread, *bytes)?,
+            SiteEvent::Gone {
+                item,
+                nodes,
+                spread,
+            } => self.gone(*item, nodes, *spread)?,
+            SiteEvent::Promised { job, begin } => self.promise(*job, *begin)?,
         }
         Ok(())
     }
 
-    fn moved(&mut self, id: MoveId) {
+    fn awake(&mut self, node: NodeId) {
+        match self.nodes.node(node).power {
+            NodePowerState::Waking => sub(&mut self.under_way, 1, "things under way"),
+            NodePowerState::Asleep => {}
+            // It is up, or has been lost since.
+            NodePowerState::Up | NodePowerState::Booting(_) | NodePowerState::Lost => return,
+        }
+        let now = self.now;
+        self.nodes.set_power(node, NodePowerState::Up);
+        self.nodes.node_mut(node).idle_since = now;
+    }
+
+    fn node_back(&mut self, node: NodeId) {
+        if self.nodes.node(node).power == NodePowerState::Lost {
+            let mode = self.nodes.kind(node).mode;
+            self.nodes.set_mode(node, mode);
+            self.nodes.set_power(node, NodePowerState::Up);
+        }
+    }
+
+    pub(crate) fn moved(&mut self, id: MoveId) {
         let Some(order) = self.over(id) else {
             return;
         };
@@ -96,6 +135,10 @@ impl PlannerState {
         }
         if self.next_in_turn(id) {
             self.run_if_there(id);
+        } else if self.job(id).is_some_and(|s| s.by_host) {
+            // The host's program runs without it, or fails by itself.
+            self.stop_own_reads(id);
+            self.run_if_there(id);
         } else {
             // The next item that it was to read is nowhere any more.
             self.abort(id);
@@ -146,12 +189,7 @@ impl PlannerState {
             }
             _ => {}
         }
-        let readers = self.item(order.what.item).map(|i| i.readers.clone());
-        for reader in readers.unwrap_or_default() {
-            if self.job(reader).is_some_and(|j| j.follows) {
-                self.refetch(reader);
-            }
-        }
+        self.refetch_readers(order.what.item);
     }
 
     /// A move that has not begun is taken back: the jobs that wait for it choose again.
@@ -190,12 +228,7 @@ impl PlannerState {
             MovePurpose::Deliver => self.deliver(m.item),
             MovePurpose::Space | MovePurpose::Spare => {}
         }
-        let readers = self.item(m.item).map(|i| i.readers.clone());
-        for reader in readers.unwrap_or_default() {
-            if self.job(reader).is_some_and(|j| j.follows) {
-                self.refetch(reader);
-            }
-        }
+        self.refetch_readers(m.item);
     }
 
     /// Repeats a move that a job does itself and that failed.
@@ -298,7 +331,7 @@ impl PlannerState {
         self.refetch_followers();
     }
 
-    fn has_nodes(&self, id: JobId) -> bool {
+    pub(crate) fn has_nodes(&self, id: JobId) -> bool {
         let having = [
             PlannerJobStage::Staging,
             PlannerJobStage::Running,
@@ -308,7 +341,7 @@ impl PlannerState {
     }
 
     /// A job's nodes are gone under it.
-    fn abort(&mut self, id: JobId) {
+    pub(crate) fn abort(&mut self, id: JobId) {
         let Some(state) = self.job(id) else {
             return;
         };
@@ -316,15 +349,7 @@ impl PlannerState {
         if !self.has_nodes(id) {
             return self.withdraw(id);
         }
-        let moves = self.outbox.moves_of(id);
-        for m in moves {
-            self.emit(SiteAction::Cancel { id: m });
-            if let Some(order) = self.over(m)
-                && let (Where::Nodes(to), false) = (&order.what.to, order.what.direct)
-            {
-                self.unlay(order.what.item, to, one_way(to, order.what.spread));
-            }
-        }
+        self.cancel_own_moves(id);
         self.unpin_inputs(id);
         self.forget_waits(id);
         self.promise_space(&nodes, promised, false);
@@ -332,6 +357,18 @@ impl PlannerState {
             state.promised = 0;
         }
         self.release(id);
+    }
+
+    /// The moves that a job's program makes itself end with it.
+    pub(crate) fn cancel_own_moves(&mut self, id: JobId) {
+        for m in self.outbox.moves_of(id) {
+            self.emit(SiteAction::Cancel { id: m });
+            if let Some(order) = self.over(m)
+                && let (Where::Nodes(to), false) = (&order.what.to, order.what.direct)
+            {
+                self.unlay(order.what.item, to, one_way(to, order.what.spread));
+            }
+        }
     }
 
     /// All items on a node are gone; an item without another copy is made again if somebody needs it.
@@ -345,13 +382,7 @@ impl PlannerState {
                     self.unlay(id, &l.nodes, l.spread);
                 }
             }
-            let lost = self.item(id).is_some_and(|i| {
-                let needed = !i.readers.is_empty() || i.item.keep;
-                i.made && i.layouts.is_empty() && !i.outside && needed
-            });
-            if lost {
-                self.make_again(id);
-            }
+            self.make_if_lost(id);
         }
         let lost = self.nodes.node_mut(node);
         debug_assert!(
@@ -360,7 +391,19 @@ impl PlannerState {
         );
     }
 
-    /// A needed item is nowhere: its producer runs again.
+    /// An item may be nowhere any more.
+    pub(crate) fn make_if_lost(&mut self, id: ItemId) {
+        let lost = self.item(id).is_some_and(|i| {
+            let needed = !i.readers.is_empty() || i.item.keep;
+            i.made && i.layouts.is_empty() && !i.outside && needed
+        });
+        if lost {
+            self.make_again(id);
+        }
+    }
+
+    /// A needed item is nowhere: its producer runs again, if the planner ran it. Another is submitted again by its host,
+    /// or the item is found.
     pub(crate) fn make_again(&mut self, id: ItemId) {
         // Those that wait for one that is being made already know that they lack it.
         let Some(item) = self.item_mut(id).filter(|i| i.made) else {
@@ -371,7 +414,7 @@ impl PlannerState {
         for reader in item.readers.clone() {
             self.waits_again(reader);
         }
-        let done = |s: &PlannerJob| s.stage == PlannerJobStage::Done;
+        let done = |s: &PlannerJob| s.stage == PlannerJobStage::Done && !s.by_host;
         let Some(producer) = producer.filter(|p| self.job(*p).is_some_and(done)) else {
             return;
         };

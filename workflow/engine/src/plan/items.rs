@@ -308,6 +308,42 @@ impl SiteItems {
         }
     }
 
+    /// Whether there is a layout, and the move that brings it.
+    pub(crate) fn coming(
+        &self,
+        id: ItemId,
+        nodes: &[NodeId],
+        spread: Spread,
+    ) -> Option<Option<MoveId>> {
+        let spread = one_way(nodes, spread);
+        let mut layouts = self.get(id)?.layouts.iter();
+        layouts.find(|l| l.is(nodes, spread)).map(|l| l.coming)
+    }
+
+    /// A layout takes the bytes that its item has now.
+    pub(crate) fn resize(
+        &mut self,
+        nodes: &mut PlannerNodes,
+        id: ItemId,
+        on: &[NodeId],
+        spread: Spread,
+    ) {
+        let spread = one_way(on, spread);
+        let Some(item) = self.get_mut(id) else {
+            return;
+        };
+        let bytes = each(item.item.bytes, on.len(), spread);
+        let Some(layout) = item.layouts.iter_mut().find(|l| l.is(on, spread)) else {
+            return;
+        };
+        let before = std::mem::replace(&mut layout.each, bytes);
+        for n in on {
+            let space = &mut nodes.node_mut(*n).space;
+            space.vacate(before);
+            space.occupy(bytes);
+        }
+    }
+
     /// A move has brought a layout.
     pub(crate) fn arrived(&mut self, now: Time, id: ItemId, nodes: &[NodeId], spread: Spread) {
         if let Some(l) = self.layout_mut(id, nodes, spread) {

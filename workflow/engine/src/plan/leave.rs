@@ -4,7 +4,7 @@ use super::state::{PlannerJobStage, PlannerState};
 use std::sync::Arc;
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
-use tarn_types::site::{JobId, SiteAction};
+use tarn_types::site::{Job, JobId, SiteAction};
 
 impl PlannerState {
     /// A job gives its nodes back; one that continued in the allocation of its script leaves that to the last.
@@ -12,7 +12,7 @@ impl PlannerState {
         let Some(state) = self.job(id) else {
             return;
         };
-        let (job, nodes, attached) = (state.job.clone(), state.nodes.clone(), state.attached);
+        let (nodes, attached) = (state.nodes.clone(), state.attached);
         sub(&mut self.under_way, 1, "things under way");
         self.emit(SiteAction::Release { job: id });
         if attached {
@@ -23,7 +23,7 @@ impl PlannerState {
             state.successors = 0;
         }
         let now = self.now;
-        self.nodes.give(now, id, &job, &nodes);
+        self.nodes.give(now, id, &nodes);
         self.begin_planned_on(&nodes);
     }
 
@@ -50,7 +50,7 @@ impl PlannerState {
             return;
         };
         let job = state.job.clone();
-        let lacks = self.need_inputs(id, &job);
+        let lacks = self.need_inputs(id, &job) + self.note_later(id, &job);
         let Some(state) = self.job_mut(id) else {
             return;
         };
@@ -58,6 +58,7 @@ impl PlannerState {
         (state.lacks, state.moving, state.promised) = (lacks, 0, 0);
         state.nodes = Arc::from([]);
         state.in_turn.clear();
+        state.by_host = false;
         if lacks == 0 {
             self.ready(id);
         }
@@ -100,12 +101,38 @@ impl PlannerState {
         }
     }
 
+    /// A job waits for the end of others no more.
+    pub(crate) fn leave_predecessors(&mut self, id: JobId, job: &Job) {
+        for before in job.after.iter().chain(&job.continues) {
+            if let Some(before) = self.job_mut(*before) {
+                before.followers.retain(|f| *f != id);
+            }
+        }
+        self.leave_withdrawn(id, job);
+    }
+
+    /// A job waits for none that was withdrawn any more.
+    pub(crate) fn leave_withdrawn(&mut self, id: JobId, job: &Job) {
+        for before in job.after.iter().chain(&job.continues) {
+            let Some(waiting) = self.orphans.get_mut(before) else {
+                continue;
+            };
+            waiting.retain(|f| *f != id);
+            if waiting.is_empty() {
+                self.orphans.remove(before);
+            }
+        }
+    }
+
     /// Takes a job out of its queue.
     pub(crate) fn withdraw(&mut self, id: JobId) {
         match self.job(id).map(|s| s.stage) {
             Some(PlannerJobStage::Queued) => self.dequeue(id),
             Some(PlannerJobStage::Planned) => self.unplan(id),
             _ => {}
+        }
+        if let Some(job) = self.job(id).map(|s| s.job.clone()) {
+            self.later.remove(id, &job);
         }
         self.claims.remove(id);
         self.promises.fulfil(id);

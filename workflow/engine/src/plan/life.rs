@@ -1,11 +1,12 @@
 //! The life of a job: planned, allocated, staged, run, drained, released; or taken back to the queue.
 
 use super::items::{ItemLayout, Pin, each};
-use super::nodes::NodeReleaseTimes;
+use super::nodes::{NodeReleaseTimes, NodeTaking};
 use super::outbox::{MovePurpose, MoveRequest};
 use super::rates::duration;
 use super::routes::InputRoute;
 use super::state::{MAX_ATTEMPTS, PlannerJobStage, PlannerState};
+use crate::capacity::Demand;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_types::account::{add, sub};
@@ -25,9 +26,8 @@ impl PlannerState {
     /// Bytes that a job writes on each of its nodes.
     pub(crate) fn written(&self, job: &Job) -> u64 {
         let items = job.writes.iter().filter_map(|i| self.item(*i));
-        items
-            .map(|i| each(i.item.bytes, job.nodes as usize, Spread::Share))
-            .sum()
+        let each = items.map(|i| each(i.item.bytes, job.nodes as usize, Spread::Share));
+        each.fold(0, u64::saturating_add)
     }
 
     /// A job is to run on these nodes as soon as its data is there and they are free: its data begins to move. False if
@@ -397,25 +397,26 @@ impl PlannerState {
     }
 
     pub(crate) fn take_nodes(&mut self, id: JobId, nodes: &JobNodes, why: AllocationReason) {
-        let ends = self.ends(id);
-        let now = self.now;
-        let Some(state) = self.job_mut(id) else {
+        let Some(job) = self.job(id).map(|s| s.job.clone()) else {
             return;
         };
-        state.stage = PlannerJobStage::Staging;
-        state.own.clear();
-        state.own_left = 0;
-        state.in_turn.clear();
-        state.nodes = nodes.clone();
-        state.began = now;
-        let job = state.job.clone();
-        self.pay_for_wait(id);
+        let ends = self.ends(id, self.now, job.nodes, job.cores == 0);
+        self.hold(id, nodes, self.now);
         if why != AllocationReason::Continues {
-            self.nodes.take(id, &job, nodes, ends);
+            let share = Demand {
+                cores: job.cores,
+                memory: job.memory,
+                gpus: job.gpus,
+            };
+            self.nodes.take(NodeTaking {
+                job: id,
+                nodes,
+                share: (job.cores > 0).then_some(share),
+                ends,
+                given: false,
+            });
             self.overtaken(nodes, id);
         }
-        add(&mut self.under_way, 1, "things under way");
-        self.promises.fulfil(id);
         self.emit(SiteAction::Allocate {
             job: id,
             nodes: nodes.clone(),
@@ -423,19 +424,40 @@ impl PlannerState {
         });
     }
 
+    /// A job has these nodes.
+    pub(crate) fn hold(&mut self, id: JobId, nodes: &JobNodes, since: Time) {
+        if let Some(state) = self.job_mut(id) {
+            state.stage = PlannerJobStage::Staging;
+            state.own.clear();
+            state.own_left = 0;
+            state.in_turn.clear();
+            state.nodes = nodes.clone();
+            state.began = since;
+        }
+        self.pay_for_wait(id);
+        add(&mut self.under_way, 1, "things under way");
+        self.promises.fulfil(id);
+    }
+
     /// When a job's nodes are expected to be free: at its limit, but those that the next steps of its workflow will go
     /// on to use later: a workflow's resources are reserved as a whole.
-    fn ends(&self, id: JobId) -> NodeReleaseTimes {
+    pub(crate) fn ends(
+        &self,
+        id: JobId,
+        since: Time,
+        nodes: u32,
+        whole: bool,
+    ) -> NodeReleaseTimes {
         /// Steps ahead that are looked at.
         const AHEAD: usize = 64;
         let Some(state) = self.job(id) else {
             return Vec::new();
         };
-        let mut at = self.now.saturating_add(state.job.limit);
-        let mut left = state.job.nodes;
+        let mut at = since.saturating_add(state.job.limit);
+        let mut left = nodes;
         let mut ends = Vec::new();
         // A job that overtakes reserves no more than it has: the rest of it would delay others beyond their promise.
-        let whole = state.job.cores == 0 && !self.overtakes(id);
+        let whole = whole && !self.overtakes(id);
         if self.policy.data_mode == DataMode::Keep && whole {
             let mut job = id;
             for _ in 0..AHEAD {
@@ -573,6 +595,9 @@ impl PlannerState {
     }
 
     pub(crate) fn ended(&mut self, id: JobId, ok: bool, sizes: &[(ItemId, u64)]) {
+        if self.job(id).is_some_and(|s| s.by_host) {
+            return self.ended_by_host(id, ok, sizes);
+        }
         let Some(state) = self.job(id).filter(|s| s.stage == PlannerJobStage::Running) else {
             return;
         };
@@ -592,11 +617,7 @@ impl PlannerState {
             }
             return self.queue_again(id);
         }
-        for (item, bytes) in sizes {
-            if let Some(item) = self.item_mut(*item) {
-                item.item.bytes = *bytes;
-            }
-        }
+        self.learn_sizes(sizes);
         let mut waits = 0;
         for item in &job.writes {
             let local = !direct;
@@ -621,6 +642,14 @@ impl PlannerState {
         }
     }
 
+    pub(crate) fn learn_sizes(&mut self, sizes: &[(ItemId, u64)]) {
+        for (item, bytes) in sizes {
+            if let Some(item) = self.item_mut(*item) {
+                item.item.bytes = *bytes;
+            }
+        }
+    }
+
     pub(crate) fn write_out(&mut self, id: JobId, item: ItemId, nodes: &JobNodes, direct: bool) {
         let bytes = self.item(item).map_or(0, |i| i.item.bytes);
         let draft = MoveRequest {
@@ -642,7 +671,7 @@ impl PlannerState {
         let Some(state) = self.job(id) else {
             return;
         };
-        let (job, goes_on) = (state.job.clone(), state.successors > 0);
+        let (job, goes_on) = (state.job.clone(), state.successors > 0 && !state.by_host);
         self.earn_leeway(id);
         if goes_on {
             if let Some(state) = self.job_mut(id) {
@@ -663,24 +692,46 @@ impl PlannerState {
         }
         let followers = self.job_mut(id).map(|s| std::mem::take(&mut s.followers));
         for follower in followers.unwrap_or_default() {
-            self.lacks_less(follower);
+            if self.waits_for(follower, id) {
+                self.lacks_less(follower);
+            }
         }
         if !goes_on {
             self.done(id);
         }
     }
 
-    fn made(&mut self, id: ItemId) {
+    pub(crate) fn made(&mut self, id: ItemId) {
         let Some(item) = self.item_mut(id).filter(|i| !i.made) else {
             return;
         };
         item.made = true;
         for reader in item.readers.clone() {
             self.lacks_less(reader);
+            // The host began it before.
+            if self.job(reader).is_some_and(|j| j.follows && j.by_host) {
+                self.refetch(reader);
+            }
         }
     }
 
-    fn lacks_less(&mut self, id: JobId) {
+    /// Jobs that have nodes or a plan, and an input of which was nowhere or comes to another node first, look for it again.
+    pub(crate) fn refetch_readers(&mut self, id: ItemId) {
+        let readers = self.item(id).map(|i| i.readers.clone());
+        for reader in readers.unwrap_or_default() {
+            if self.job(reader).is_some_and(|j| j.follows) {
+                self.refetch(reader);
+            }
+        }
+    }
+
+    /// Whether a job waits for the end of another. (A number may have come to another job since.)
+    pub(crate) fn waits_for(&self, follower: JobId, before: JobId) -> bool {
+        self.job(follower)
+            .is_some_and(|s| s.job.continues == Some(before) || s.job.after.contains(&before))
+    }
+
+    pub(crate) fn lacks_less(&mut self, id: JobId) {
         let Some(state) = self.job_mut(id) else {
             return;
         };

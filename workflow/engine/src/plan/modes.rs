@@ -70,7 +70,7 @@ impl PlannerState {
                 if !self.nodes.suits(job, island, mode) {
                     continue;
                 }
-                let lacks = job.nodes.saturating_sub(self.in_mode(island, mode));
+                let lacks = job.nodes.saturating_sub(self.in_mode(job, island, mode));
                 if lacks == 0 {
                     return None;
                 }
@@ -82,15 +82,16 @@ impl PlannerState {
         best.map(|(_, island, mode)| (island, mode))
     }
 
-    /// Nodes of an island that are in a mode, or on their way into it.
-    fn in_mode(&self, island: usize, mode: Mode) -> u32 {
-        let there = self.nodes.all.iter().filter(|n| {
+    /// Nodes of an island that a job may have and that are in a mode, or on their way into it.
+    fn in_mode(&self, job: &Job, island: usize, mode: Mode) -> u32 {
+        let nodes = (0u32..).map(NodeId).zip(&self.nodes.all);
+        let there = nodes.filter(|(id, n)| {
             let is = match n.power {
                 NodePowerState::Booting(to) => to == mode,
                 NodePowerState::Lost => false,
                 _ => n.mode == mode,
             };
-            usize::from(n.island) == island && is
+            usize::from(n.island) == island && is && n.closed.is_none() && job.may_have(*id)
         });
         there.count() as u32
     }
@@ -99,7 +100,7 @@ impl PlannerState {
     fn note_claim(&self, job: &Job, claimed: &mut Claims) {
         let places = (0..self.nodes.islands.len()).flat_map(|i| MODES.iter().map(move |m| (i, *m)));
         let enough = |(i, m): &(usize, Mode)| {
-            self.nodes.suits(job, *i, *m) && self.in_mode(*i, *m) >= job.nodes
+            self.nodes.suits(job, *i, *m) && self.in_mode(job, *i, *m) >= job.nodes
         };
         if let Some(place) = places.into_iter().find(enough) {
             let nodes = claimed.entry(place).or_default();
@@ -116,10 +117,10 @@ impl PlannerState {
             return;
         }
         let kept = claimed.get(&(island, from)).copied().unwrap_or(0);
-        let spare = self.in_mode(island, from).saturating_sub(kept);
+        let spare = self.in_mode(job, island, from).saturating_sub(kept);
         let lack = job
             .nodes
-            .saturating_sub(self.in_mode(island, mode))
+            .saturating_sub(self.in_mode(job, island, mode))
             .min(spare) as usize;
         let wanted = groups && self.wanted_as_is(island, from);
         if wanted {
@@ -127,7 +128,7 @@ impl PlannerState {
         }
         // Nodes that hold data go last: a reboot loses it.
         let mut idle: Vec<NodeId> = self.nodes.class(island, from).idle.iter().collect();
-        idle.retain(|n| self.nodes.node(*n).planned.is_empty());
+        idle.retain(|n| job.may_have(*n) && self.nodes.node(*n).planned.is_empty());
         idle.sort_by_key(|n| (self.nodes.node(*n).held.len(), *n));
         for node in idle.into_iter().take(lack) {
             if self.only_copy(node) {

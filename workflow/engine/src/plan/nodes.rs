@@ -1,14 +1,17 @@
 //! The nodes of a site: their jobs, when they come free, how full their tiers are. The one account of capacity.
 
+mod check;
+
 use super::nodeset::NodeSet;
 use super::timeline::Timeline;
 use crate::capacity::{Compute, Demand, TierSpace};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
-use tarn_types::site::{ItemId, Job, JobId, Machine, Mode, NodeKind};
-use tarn_types::units::{Bytes, Time};
+use tarn_types::site::{ItemId, Job, JobId, JobNodes, Machine, Mode, NodeKind};
+use tarn_types::units::Time;
 
 /// The power state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,13 +29,49 @@ pub(crate) enum NodePowerState {
 }
 
 /// A job that has a node or a part of it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct NodeOccupant {
     pub(crate) job: JobId,
     /// When it is expected to give it back.
     pub(crate) until: Time,
     /// The share that it took, and gives back.
     pub(crate) share: Demand,
+    /// What the host gave it beyond what was free: it takes that as soon as others give it back.
+    pub(crate) lacks: Option<Box<Demand>>,
+    /// It has the node as a whole.
+    pub(crate) whole: bool,
+}
+
+/// What a job takes.
+#[derive(Debug)]
+pub(crate) struct NodeTaking<'a> {
+    pub(crate) job: JobId,
+    pub(crate) nodes: &'a JobNodes,
+    /// Of each node; `None` for nodes as a whole.
+    pub(crate) share: Option<Demand>,
+    /// When they are expected to be free again, with how many of them; together all.
+    pub(crate) ends: NodeReleaseTimes,
+    /// The host gave it, whether it is free or not.
+    pub(crate) given: bool,
+}
+
+/// A job that has nodes as a whole.
+#[derive(Debug, Clone)]
+struct WholeNodeJob {
+    nodes: JobNodes,
+    ends: NodeReleaseTimes,
+    /// Its entries in timelines: island, mode, ends.
+    entries: Vec<(usize, usize, NodeReleaseTimes)>,
+}
+
+/// The lists of its class that a node is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NodeListing {
+    /// None: it cannot be used, or the one job that has all of it counts it.
+    Nowhere,
+    Idle,
+    /// By itself in the timeline; `partly`: some of its cores are free.
+    Ends { until: Time, partly: bool },
 }
 
 /// One node.
@@ -41,6 +80,8 @@ pub(crate) struct PlannerNode {
     pub(crate) island: u16,
     pub(crate) mode: Mode,
     pub(crate) power: NodePowerState,
+    /// It takes no new jobs until then, as far as is known; `Time::MAX` where it is not.
+    pub(crate) closed: Option<Time>,
     pub(crate) free: Compute,
     /// Jobs that have it or a part of it.
     pub(crate) guests: Vec<NodeOccupant>,
@@ -69,11 +110,43 @@ pub(crate) struct KnownEnds {
     pub(crate) taken: u32,
 }
 
+impl PlannerNode {
+    /// Whether jobs may begin here.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.power == NodePowerState::Up && self.closed.is_none()
+    }
+
+    /// Whether one job has all of it, and counts it among its nodes that come free.
+    fn is_counted_by_job(&self) -> bool {
+        let whole = matches!(self.guests.as_slice(), [only] if only.whole);
+        whole && self.closed.is_none()
+    }
+
+    fn listing(&self) -> NodeListing {
+        if self.power != NodePowerState::Up {
+            return NodeListing::Nowhere;
+        }
+        match self.closed {
+            Some(Time::MAX) => NodeListing::Nowhere,
+            Some(until) => NodeListing::Ends {
+                until: until.max(last_end(self)),
+                partly: false,
+            },
+            None if self.guests.is_empty() => NodeListing::Idle,
+            None if self.is_counted_by_job() => NodeListing::Nowhere,
+            None => NodeListing::Ends {
+                until: last_end(self),
+                partly: self.free.cores > 0,
+            },
+        }
+    }
+}
+
 /// Nodes on which nothing is planned.
 #[derive(Debug, Clone, Default)]
-struct UnplannedNodes {
-    idle: NodeSet,
-    partly: BTreeSet<(u32, NodeId)>,
+pub(super) struct UnplannedNodes {
+    pub(super) idle: NodeSet,
+    pub(super) partly: BTreeSet<(u32, NodeId)>,
 }
 
 /// Nodes of one island in one memory mode.
@@ -84,13 +157,13 @@ pub(crate) struct Class {
     /// Nodes that somebody uses and that have cores left: (cores left, node).
     pub(crate) partly: BTreeSet<(u32, NodeId)>,
     /// Those of both on which nothing is planned.
-    open: UnplannedNodes,
+    pub(super) open: UnplannedNodes,
     /// When the others (and those) are expected to be idle.
     pub(crate) ends: Timeline,
 }
 
 impl Class {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.idle.is_empty() && self.partly.is_empty() && self.ends.iter().next().is_none()
     }
 }
@@ -100,8 +173,17 @@ impl Class {
 pub(crate) struct PlannerIsland {
     pub(crate) kind: NodeKind,
     pub(crate) nodes: u32,
+    /// Its first node.
+    pub(crate) first: u32,
     /// By memory mode: 1LM, 2LM.
     pub(crate) classes: [Class; 2],
+}
+
+impl PlannerIsland {
+    /// The numbers of its nodes.
+    pub(crate) fn range(&self) -> Range<u32> {
+        self.first..self.first + self.nodes
+    }
 }
 
 /// Nodes that a job has, as the timeline knows them: ends with their counts.
@@ -112,15 +194,15 @@ pub(crate) type NodeReleaseTimes = Vec<(Time, u32)>;
 pub(crate) struct PlannerNodes {
     pub(crate) all: Vec<PlannerNode>,
     pub(crate) islands: Vec<PlannerIsland>,
-    /// The whole-node jobs in the timelines, with their entries.
-    entered: BTreeMap<JobId, (usize, usize, NodeReleaseTimes)>,
+    /// The jobs that have nodes as a whole.
+    whole: BTreeMap<JobId, WholeNodeJob>,
     /// How often nodes were taken out of or put into a list.
     changes: u64,
 }
 
 pub(crate) const MODES: [Mode; 2] = [Mode::OneLevel, Mode::TwoLevel];
 
-fn slot(mode: Mode) -> usize {
+pub(super) fn slot(mode: Mode) -> usize {
     match mode {
         Mode::OneLevel => 0,
         Mode::TwoLevel => 1,
@@ -145,9 +227,6 @@ pub(crate) fn capacity_in(kind: &NodeKind, mode: Mode) -> u64 {
     there.map(|t| t.capacity).sum()
 }
 
-/// Nodes with free cores that are looked at for some that can run a job: they may lack memory or GPUs.
-const SOME_LOOKED_AT: usize = 256;
-
 /// In timelines, this bit distinguishes jobs from single nodes.
 const NODE: u64 = 1 << 32;
 
@@ -158,19 +237,22 @@ pub(crate) fn node_of(who: u64) -> Option<NodeId> {
 
 impl PlannerNodes {
     pub(crate) fn new(machine: &Machine) -> Self {
-        let islands: Vec<_> = machine
-            .islands
-            .iter()
-            .map(|i| PlannerIsland {
+        let mut next = 0;
+        let island = |i: &tarn_types::site::Island| {
+            let first = next;
+            next += i.nodes;
+            PlannerIsland {
                 kind: i.kind.clone(),
                 nodes: i.nodes,
+                first,
                 classes: [Class::default(), Class::default()],
-            })
-            .collect();
+            }
+        };
+        let islands: Vec<_> = machine.islands.iter().map(island).collect();
         let mut this = Self {
             all: Vec::with_capacity(machine.nodes() as usize),
             islands,
-            entered: BTreeMap::new(),
+            whole: BTreeMap::new(),
             changes: 0,
         };
         for island in machine.island_of() {
@@ -179,6 +261,7 @@ impl PlannerNodes {
                 island,
                 mode: kind.mode,
                 power: NodePowerState::Up,
+                closed: None,
                 free: Compute {
                     cores: kind.cores,
                     memory: memory_in(kind, kind.mode).unwrap_or(kind.memory),
@@ -194,7 +277,7 @@ impl PlannerNodes {
             };
             let id = NodeId(this.all.len() as u32);
             this.all.push(node);
-            this.list(id, false);
+            this.list(id);
         }
         this
     }
@@ -243,64 +326,6 @@ impl PlannerNodes {
         self.node(id).space.free()
     }
 
-    /// Whether nodes of an island in a mode are of the kind that a job asks for.
-    pub(crate) fn suits(&self, job: &Job, island: usize, mode: Mode) -> bool {
-        let island = &self.islands[island];
-        let kind = &island.kind;
-        let memory = memory_in(kind, mode);
-        job.nodes <= island.nodes
-            && job.cores <= kind.cores
-            && job.gpus <= kind.gpus
-            && job.mode.is_none_or(|m| m == mode)
-            && memory.is_some_and(|m| job.memory <= m)
-    }
-
-    /// Why no island can ever run a job; `None` if one can.
-    pub(crate) fn lacks(&self, job: &Job) -> Option<String> {
-        let islands = 0..self.islands.len();
-        if islands
-            .into_iter()
-            .any(|i| MODES.iter().any(|m| self.suits(job, i, *m)))
-        {
-            return None;
-        }
-        let most =
-            |f: &dyn Fn(&PlannerIsland) -> u64| self.islands.iter().map(f).max().unwrap_or(0);
-        let memory = |i: &PlannerIsland| {
-            let modes = MODES.iter().filter(|m| job.mode.is_none_or(|j| j == **m));
-            modes.filter_map(|m| memory_in(&i.kind, *m)).max()
-        };
-        let nodes = most(&|i| u64::from(i.nodes));
-        let cores = most(&|i| u64::from(i.kind.cores));
-        let gpus = most(&|i| u64::from(i.kind.gpus));
-        Some(if u64::from(job.nodes) > nodes {
-            format!(
-                "it asks for {} nodes and no island has more than {nodes}",
-                job.nodes
-            )
-        } else if u64::from(job.cores) > cores {
-            format!(
-                "it asks for {} cores a node and no node has more than {cores}",
-                job.cores
-            )
-        } else if u64::from(job.gpus) > gpus {
-            format!(
-                "it asks for {} GPUs a node and no node has more than {gpus}",
-                job.gpus
-            )
-        } else if self.islands.iter().all(|i| memory(i).is_none()) {
-            "it asks for a memory mode that no node can be in".to_owned()
-        } else if job.memory > most(&|i| memory(i).unwrap_or(0)) {
-            format!(
-                "it asks for {} of memory a node and no node that it could use has more than {}",
-                Bytes(job.memory),
-                Bytes(most(&|i| memory(i).unwrap_or(0)))
-            )
-        } else {
-            "no single island has all that it asks for: nodes, cores, memory, GPUs and memory mode together".to_owned()
-        })
-    }
-
     /// The share of a node that a job takes.
     pub(crate) fn share(&self, job: &Job, id: NodeId) -> Demand {
         let kind = self.kind(id);
@@ -319,56 +344,45 @@ impl PlannerNodes {
         }
     }
 
-    /// Whether a job could have this node now.
-    pub(crate) fn free_for(&self, job: &Job, id: NodeId) -> bool {
-        let node = self.node(id);
-        if node.power != NodePowerState::Up || !self.suits(job, usize::from(node.island), node.mode)
-        {
-            return false;
-        }
-        node.free.holds(self.share(job, id), 1)
-    }
-
-    /// A job gets nodes. `ends`: when they are expected to be free again, with how many of them; together all.
-    pub(crate) fn take(&mut self, id: JobId, job: &Job, nodes: &[NodeId], ends: NodeReleaseTimes) {
-        let until = ends.iter().map(|e| e.0).max().unwrap_or(0);
-        for n in nodes {
-            let share = self.share(job, *n);
+    /// A job gets nodes.
+    pub(crate) fn take(&mut self, taking: NodeTaking) {
+        let until = taking.ends.iter().map(|e| e.0).max().unwrap_or(0);
+        for n in taking.nodes.iter() {
+            let wants = taking.share.unwrap_or_else(|| self.all_of(*n).as_demand());
             self.unlist(*n);
             let node = self.node_mut(*n);
+            let share = match taking.given {
+                true => node.free.most_of(wants),
+                false => wants,
+            };
             node.free.take(share);
             node.guests.push(NodeOccupant {
-                job: id,
+                job: taking.job,
                 until,
                 share,
+                lacks: (share != wants).then(|| Box::new(wants.without(share))),
+                whole: taking.share.is_none(),
             });
-            self.list(*n, job.cores > 0);
+            self.list(*n);
+            self.enter_guests_again(*n, taking.job);
         }
-        if let (0, Some(first)) = (job.cores, nodes.first()) {
-            let node = self.node(*first);
-            let (island, mode) = (usize::from(node.island), slot(node.mode));
-            for (at, count) in &ends {
-                self.islands[island].classes[mode]
-                    .ends
-                    .insert(*at, u64::from(id.0), *count);
-            }
-            self.entered.insert(id, (island, mode, ends));
+        if taking.share.is_none() {
+            let whole = WholeNodeJob {
+                nodes: taking.nodes.clone(),
+                ends: taking.ends,
+                entries: Vec::new(),
+            };
+            self.whole.insert(taking.job, whole);
+            self.enter(taking.job);
         }
     }
 
     /// A job gives its nodes back.
-    pub(crate) fn give(&mut self, now: Time, id: JobId, job: &Job, nodes: &[NodeId]) {
-        if let Some((island, mode, ends)) = self.entered.remove(&id) {
-            for (at, _) in ends {
-                let class = &mut self.islands[island].classes[mode];
-                class.ends.remove(at, u64::from(id.0));
-            }
-        }
+    pub(crate) fn give(&mut self, now: Time, id: JobId, nodes: &[NodeId]) {
+        self.leave(id);
+        self.whole.remove(&id);
         for n in nodes {
-            // A whole-node job's nodes are in no list.
-            if job.cores > 0 {
-                self.unlist(*n);
-            }
+            self.unlist(*n);
             let node = self.node_mut(*n);
             let guest = node.guests.iter().position(|g| g.job == id);
             debug_assert!(guest.is_some(), "job {id} gives {n} back, which it has not");
@@ -376,43 +390,163 @@ impl PlannerNodes {
                 let share = node.guests.remove(guest).share;
                 node.free.give(share);
             }
+            node.serve_lacking();
             node.idle_since = now;
-            let single = !node.guests.is_empty();
-            self.list(*n, single);
+            self.list(*n);
+            self.enter_guests_again(*n, id);
         }
+    }
+
+    /// A job is expected to give its nodes back at other times.
+    pub(crate) fn set_ends(&mut self, id: JobId, nodes: &[NodeId], ends: NodeReleaseTimes) {
+        let until = ends.iter().map(|e| e.0).max().unwrap_or(0);
+        for n in nodes {
+            self.unlist(*n);
+            let guests = self.node_mut(*n).guests.iter_mut();
+            guests
+                .filter(|g| g.job == id)
+                .for_each(|g| g.until = until);
+            self.list(*n);
+        }
+        self.leave(id);
+        if let Some(whole) = self.whole.get_mut(&id) {
+            whole.ends = ends;
+        }
+        self.enter(id);
+    }
+
+    /// A node takes no new jobs until then, or takes some again.
+    pub(crate) fn set_closed(&mut self, id: NodeId, closed: Option<Time>) {
+        self.unlist(id);
+        self.node_mut(id).closed = closed;
+        self.list(id);
+        let guests = self.node(id).guests.iter().filter(|g| g.whole);
+        let guests: Vec<JobId> = guests.map(|g| g.job).collect();
+        for guest in guests {
+            self.leave(guest);
+            self.enter(guest);
+        }
+    }
+
+    /// Others came to a node that a job has as a whole, or went: whether the job counts it has changed.
+    fn enter_guests_again(&mut self, node: NodeId, but: JobId) {
+        let guests = self.node(node).guests.iter();
+        let guests = guests.filter(|g| g.whole && g.job != but).map(|g| g.job);
+        for guest in guests.collect::<Vec<_>>() {
+            self.leave(guest);
+            self.enter(guest);
+        }
+    }
+
+    /// Puts a job that has nodes as a whole into the timelines.
+    fn enter(&mut self, id: JobId) {
+        let Some(whole) = self.whole.get(&id) else {
+            return;
+        };
+        let entries = self.entries_of(whole);
+        for (island, mode, ends) in &entries {
+            let timeline = &mut self.islands[*island].classes[*mode].ends;
+            for (at, count) in ends {
+                timeline.insert(*at, u64::from(id.0), *count);
+            }
+        }
+        if let Some(whole) = self.whole.get_mut(&id) {
+            whole.entries = entries;
+        }
+        self.changes += 1;
+    }
+
+    fn leave(&mut self, id: JobId) {
+        let entries = self.whole.get_mut(&id).map(|w| std::mem::take(&mut w.entries));
+        for (island, mode, ends) in entries.unwrap_or_default() {
+            let timeline = &mut self.islands[island].classes[mode].ends;
+            for (at, _) in ends {
+                timeline.remove(at, u64::from(id.0));
+            }
+        }
+    }
+
+    /// The entries of a job in timelines: its nodes that come free with it.
+    fn entries_of(&self, whole: &WholeNodeJob) -> Vec<(usize, usize, NodeReleaseTimes)> {
+        let mut counts: Vec<((usize, usize), u32)> = Vec::new();
+        for n in whole.nodes.iter() {
+            let node = self.node(*n);
+            if !node.is_counted_by_job() {
+                continue;
+            }
+            let class = (usize::from(node.island), slot(node.mode));
+            match counts.iter_mut().find(|(of, _)| *of == class) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((class, 1)),
+            }
+        }
+        let last = whole.ends.last().map_or(0, |e| e.0);
+        let several = counts.len() > 1;
+        let entry = |((island, mode), count): ((usize, usize), u32)| {
+            let ends = match several {
+                true => vec![(last, count)],
+                false => last_of(&whole.ends, count),
+            };
+            (island, mode, ends)
+        };
+        counts.into_iter().map(entry).collect()
+    }
+
+    /// Whether a job has nodes as a whole.
+    pub(crate) fn is_whole(&self, id: JobId) -> bool {
+        self.whole.contains_key(&id)
+    }
+
+    /// The nodes of a class that come free with a job that has them as a whole.
+    pub(crate) fn counted_by(
+        &self,
+        id: JobId,
+        island: usize,
+        mode: Mode,
+    ) -> impl Iterator<Item = NodeId> {
+        let nodes = self.whole.get(&id).map(|w| w.nodes.iter().copied());
+        nodes.into_iter().flatten().filter(move |n| {
+            let node = self.node(*n);
+            node.is_counted_by_job() && usize::from(node.island) == island && node.mode == mode
+        })
     }
 
     /// Takes a node out of the lists of its class.
     fn unlist(&mut self, id: NodeId) {
         self.changes += 1;
         let node = self.node(id);
-        let (cores, until, idle) = (node.free.cores, last_end(node), node.guests.is_empty());
+        let (cores, listing) = (node.free.cores, node.listing());
         let class = self.class_mut(id);
-        if idle {
-            class.idle.remove(id);
-            class.open.idle.remove(id);
-        } else {
-            class.partly.remove(&(cores, id));
-            class.open.partly.remove(&(cores, id));
-            class.ends.remove(until, NODE | u64::from(id.0));
+        match listing {
+            NodeListing::Nowhere => {}
+            NodeListing::Idle => {
+                class.idle.remove(id);
+                class.open.idle.remove(id);
+            }
+            NodeListing::Ends { until, partly } => {
+                class.ends.remove(until, NODE | u64::from(id.0));
+                if partly {
+                    class.partly.remove(&(cores, id));
+                    class.open.partly.remove(&(cores, id));
+                }
+            }
         }
     }
 
-    /// Puts a node into the lists of its class. `shared`: by itself, not as one of a whole-node job's.
-    fn list(&mut self, id: NodeId, shared: bool) {
+    /// Puts a node into the lists of its class.
+    fn list(&mut self, id: NodeId) {
         self.changes += 1;
         let node = self.node(id);
-        if node.power != NodePowerState::Up {
-            return;
-        }
-        let (cores, until, idle) = (node.free.cores, last_end(node), node.guests.is_empty());
+        let (cores, listing) = (node.free.cores, node.listing());
         let class = self.class_mut(id);
-        if idle {
-            class.idle.insert(id);
-        } else if shared {
-            class.ends.insert(until, NODE | u64::from(id.0), 1);
-            if cores > 0 {
-                class.partly.insert((cores, id));
+        match listing {
+            NodeListing::Nowhere => return,
+            NodeListing::Idle => class.idle.insert(id),
+            NodeListing::Ends { until, partly } => {
+                class.ends.insert(until, NODE | u64::from(id.0), 1);
+                if partly {
+                    class.partly.insert((cores, id));
+                }
             }
         }
         self.open_or_not(id);
@@ -445,11 +579,11 @@ impl PlannerNodes {
         self.open_or_not(id);
     }
 
-    /// A node changes its power state; nobody is on it.
+    /// A node changes its power state.
     pub(crate) fn set_power(&mut self, id: NodeId, power: NodePowerState) {
         self.unlist(id);
         self.node_mut(id).power = power;
-        self.list(id, false);
+        self.list(id);
     }
 
     /// A node is in a mode now. Nobody runs on it; a script of which other nodes are left may still have it.
@@ -465,102 +599,45 @@ impl PlannerNodes {
             guest.share.memory = guest.share.memory.min(node.free.memory);
             sub(&mut node.free.memory, guest.share.memory, "free memory");
         }
-        self.list(id, false);
+        self.list(id);
     }
 
     pub(crate) fn class(&self, island: usize, mode: Mode) -> &Class {
         &self.islands[island].classes[slot(mode)]
-    }
-
-    /// The classes that a job could run in.
-    pub(crate) fn classes_for(&self, job: &Job) -> Vec<(usize, Mode)> {
-        let islands = 0..self.islands.len();
-        islands
-            .flat_map(|i| MODES.iter().map(move |m| (i, *m)))
-            .filter(|(i, m)| !self.class(*i, *m).is_empty() && self.suits(job, *i, *m))
-            .collect()
-    }
-
-    /// Whether all nodes are in one island and one mode.
-    pub(crate) fn one_class(&self) -> bool {
-        let classes = self.islands.iter().flat_map(|i| &i.classes);
-        classes.filter(|c| !c.is_empty()).count() <= 1
-    }
-
-    /// The most idle nodes of a class, and the most free cores of a node.
-    pub(crate) fn most_free(&self) -> (u32, u32) {
-        let (mut nodes, mut cores) = (0, 0);
-        for island in &self.islands {
-            for class in &island.classes {
-                nodes = nodes.max(class.idle.len() as u32);
-                if !class.idle.is_empty() {
-                    cores = cores.max(island.kind.cores);
-                }
-                cores = cores.max(class.partly.last().map_or(0, |(c, _)| *c));
-            }
-        }
-        (nodes, cores)
-    }
-
-    /// Up to so many nodes of a class that a one-node job could have now and on which nobody else is planned: nodes that
-    /// others use already first.
-    pub(crate) fn some_free(
-        &self,
-        job: &Job,
-        island: usize,
-        mode: Mode,
-        most: usize,
-    ) -> Vec<NodeId> {
-        let open = &self.class(island, mode).open;
-        let partly = open.partly.range((job.cores, NodeId(0))..);
-        let partly = partly.map(|(_, n)| *n).take(SOME_LOOKED_AT);
-        let free = |n: &NodeId| self.free_for(job, *n);
-        let mut found: Vec<NodeId> = partly.filter(free).take(most).collect();
-        found.extend(open.idle.iter().filter(free).take(most));
-        found
-    }
-
-    /// Nodes of a class that a job could have now, as many as it asks for: first those that are preferred, then those
-    /// that others use already (the fullest first, so that whole nodes stay free), then idle ones.
-    pub(crate) fn pick(
-        &self,
-        job: &Job,
-        island: usize,
-        mode: Mode,
-        prefer: &[NodeId],
-    ) -> Option<Vec<NodeId>> {
-        let class = self.class(island, mode);
-        let want = job.nodes as usize;
-        if job.cores == 0 && class.idle.len() < want {
-            return None;
-        }
-        let here = |n: &NodeId| {
-            let node = self.node(*n);
-            usize::from(node.island) == island && node.mode == mode && self.free_for(job, *n)
-        };
-        // `prefer` has each node once.
-        let mut chosen: Vec<NodeId> = Vec::with_capacity(want);
-        chosen.extend(prefer.iter().filter(|n| here(n)).take(want));
-        if chosen.len() == want {
-            return Some(chosen);
-        }
-        let preferred: BTreeSet<NodeId> = chosen.iter().copied().collect();
-        if job.cores > 0 {
-            let partly = class.partly.range((job.cores, NodeId(0))..);
-            let free = partly.map(|(_, n)| *n).filter(|n| self.free_for(job, *n));
-            let others = free.filter(|n| !preferred.contains(n));
-            chosen.extend(others.take(want - chosen.len()));
-        }
-        let idle = class
-            .idle
-            .iter()
-            .filter(|n| preferred.is_empty() || !preferred.contains(n));
-        chosen.extend(idle.take(want - chosen.len()));
-        (chosen.len() == want).then_some(chosen)
     }
 }
 
 /// When the last guest of a node is expected to have gone.
 pub(crate) fn last_end(node: &PlannerNode) -> Time {
     node.guests.iter().map(|g| g.until).max().unwrap_or(0)
+}
+
+/// The last so many nodes of those that come free at these times.
+fn last_of(ends: &[(Time, u32)], count: u32) -> NodeReleaseTimes {
+    let mut before: u32 = ends.iter().map(|e| e.1).sum::<u32>().saturating_sub(count);
+    let mut last = Vec::with_capacity(ends.len());
+    for (at, nodes) in ends {
+        let left = nodes.saturating_sub(before);
+        before = before.saturating_sub(*nodes);
+        if left > 0 {
+            last.push((*at, left));
+        }
+    }
+    last
+}
+
+impl PlannerNode {
+    /// Jobs to which the host gave more than was free take what is free now.
+    fn serve_lacking(&mut self) {
+        for guest in &mut self.guests {
+            let Some(lacks) = guest.lacks.take() else {
+                continue;
+            };
+            let more = self.free.most_of(*lacks);
+            self.free.take(more);
+            guest.share = guest.share.with(more);
+            let left = lacks.without(more);
+            guest.lacks = (!left.is_nothing()).then(|| Box::new(left));
+        }
+    }
 }

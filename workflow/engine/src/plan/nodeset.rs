@@ -1,6 +1,7 @@
 //! Sets of nodes as bits: a job of thousands of nodes takes them in microseconds.
 
 use tarn_types::id::NodeId;
+use tarn_types::site::NodeMask;
 
 /// A set of nodes.
 #[derive(Debug, Clone, Default)]
@@ -40,11 +41,23 @@ impl NodeSet {
         }
     }
 
+    /// How many of its nodes are in a mask.
+    pub(crate) fn count_in(&self, mask: &NodeMask) -> usize {
+        let words = self.words.iter().zip(mask.words());
+        words.map(|(a, b)| (a & b).count_ones() as usize).sum()
+    }
+
     /// Its nodes in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = NodeId> {
+        self.iter_in(None)
+    }
+
+    /// Its nodes that are in a mask, in order; all of them without one.
+    pub(crate) fn iter_in(&self, mask: Option<&NodeMask>) -> impl Iterator<Item = NodeId> {
         let words = self.words.iter().enumerate();
-        words.flat_map(|(at, word)| {
-            let mut left = *word;
+        words.flat_map(move |(at, word)| {
+            let among = mask.map_or(u64::MAX, |m| m.words().get(at).copied().unwrap_or(0));
+            let mut left = word & among;
             std::iter::from_fn(move || {
                 let bit = left.trailing_zeros();
                 (left != 0).then(|| {
@@ -77,6 +90,10 @@ mod tests {
                 prop_assert_eq!(set.len(), plain.len());
                 prop_assert_eq!(set.contains(NodeId(n)), add);
             }
+            let mask: NodeMask = (0..200).step_by(3).map(NodeId).collect();
+            let both = || plain.iter().copied().filter(|n| mask.contains(*n));
+            prop_assert_eq!(set.count_in(&mask), both().count());
+            prop_assert!(set.iter_in(Some(&mask)).eq(both()));
             prop_assert!(set.iter().eq(plain.into_iter()));
         }
     }

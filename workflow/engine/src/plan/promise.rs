@@ -60,8 +60,8 @@ impl PlannerState {
     /// Whether a workflow came after a job: where it goes first, it overtakes it.
     fn came_after(&self, w: JobId, first: JobId) -> bool {
         let flow = self.job(w).and_then(|s| self.flows.get(&s.job.flow?));
-        let submitted = self.job(first).map(|s| s.submitted);
-        flow.zip(submitted).is_some_and(|(f, at)| f.arrived > at)
+        let place = self.job(first).map(|s| s.place());
+        flow.zip(place).is_some_and(|(f, at)| f.arrived > at)
     }
 
     /// Whether a workflow came after the ordinary job that has waited longest.
@@ -138,7 +138,7 @@ impl PlannerState {
             return ends.min();
         }
         // A node that others keep for longer is no later free.
-        let longer = |n: &&NodeId| last_end(self.nodes.node(**n)) < until;
+        let longer = |n: &&NodeId| job.may_have(**n) && last_end(self.nodes.node(**n)) < until;
         let taken = nodes.iter().filter(longer).count() as u32;
         let first = nodes.first().filter(|_| taken > 0);
         let Some(class) = first.map(|n| self.class_of(*n)) else {

@@ -23,6 +23,8 @@ impl PlannerState {
         }
         self.check_space();
         self.check_compute();
+        self.nodes.check_lists();
+        self.check_guests();
         self.check_pins();
         self.check_under_way();
         self.check_waiting();
@@ -58,6 +60,23 @@ impl PlannerState {
         }
     }
 
+    /// Checks that the jobs that have nodes are those on the nodes. (A job of a script is on its first job's.)
+    fn check_guests(&self) {
+        let mut counted: BTreeSet<(NodeId, JobId)> = BTreeSet::new();
+        for (id, job) in (0..).map(JobId).zip(&self.jobs) {
+            let holds = |j: &&PlannerJob| has_nodes(j.stage) && !j.attached;
+            if let Some(job) = job.as_deref().filter(holds) {
+                counted.extend(job.nodes.iter().map(|n| (*n, id)));
+            }
+        }
+        let nodes = (0..).map(NodeId).zip(&self.nodes.all);
+        let guests = nodes.flat_map(|(id, n)| n.guests.iter().map(move |g| (id, g.job)));
+        let guests: Vec<_> = guests.collect();
+        let on_nodes: BTreeSet<_> = guests.iter().copied().collect();
+        assert_eq!(guests.len(), on_nodes.len(), "jobs twice on a node");
+        assert_eq!(on_nodes, counted, "jobs on nodes");
+    }
+
     fn check_pins(&self) {
         let mut counted: BTreeMap<(ItemId, u64), u32> = BTreeMap::new();
         let of_jobs = self.jobs.iter().flatten().flat_map(|j| &j.pinned);
@@ -75,15 +94,6 @@ impl PlannerState {
 
     fn check_under_way(&self) {
         self.outbox.check();
-        let has_nodes = |s: PlannerJobStage| {
-            matches!(
-                s,
-                PlannerJobStage::Staging
-                    | PlannerJobStage::Running
-                    | PlannerJobStage::Draining
-                    | PlannerJobStage::Handed
-            )
-        };
         let jobs = self.jobs.iter().flatten();
         let jobs = jobs.filter(|j| has_nodes(j.stage)).count();
         let changes =
@@ -117,13 +127,25 @@ impl PlannerState {
             let here = here.map(|(id, _)| id);
             assert!(node.planned.iter().copied().eq(here), "plans on {number}");
         }
+        let mut later = 0;
         for (id, job) in self.jobs_in(PlannerJobStage::Blocked) {
+            let waits = self.later.has(id, &job.job);
+            later += usize::from(waits);
             let inputs: BTreeSet<ItemId> = job.job.reads.iter().map(|i| i.item).collect();
             let missing = inputs.iter().filter_map(|i| self.item(*i));
             let missing = missing.filter(|i| !i.made).count();
-            let before = self.jobs.iter().flatten();
-            let before = before.filter(|j| j.followers.contains(&id)).count();
-            assert_eq!(job.lacks as usize, missing + before, "what {id} lacks");
+            let before = (0..).map(JobId).zip(&self.jobs);
+            let before = before.filter_map(|(b, j)| Some((b, &j.as_deref()?.followers)));
+            let before = before.chain(self.orphans.iter().map(|(b, f)| (*b, f)));
+            let before = before.filter(|(b, f)| f.contains(&id) && self.waits_for(id, *b));
+            let lacks = missing + before.count() + usize::from(waits);
+            assert_eq!(job.lacks as usize, lacks, "what {id} lacks");
+        }
+        assert_eq!(self.later.len(), later, "jobs that may not begin yet");
+        for (id, followers) in &self.orphans {
+            assert!(self.job(*id).is_none(), "job {id} was withdrawn");
+            let waits = |f: &JobId| self.job(*f).is_some();
+            assert!(!followers.is_empty() && followers.iter().all(waits), "waiting for {id}");
         }
     }
 
@@ -134,6 +156,16 @@ impl PlannerState {
             assert_eq!(flow.left as usize, left, "jobs left of workflow {id:?}");
         }
     }
+}
+
+fn has_nodes(stage: PlannerJobStage) -> bool {
+    matches!(
+        stage,
+        PlannerJobStage::Staging
+            | PlannerJobStage::Running
+            | PlannerJobStage::Draining
+            | PlannerJobStage::Handed
+    )
 }
 
 #[cfg(all(test, debug_assertions))]

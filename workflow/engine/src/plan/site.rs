@@ -3,7 +3,6 @@
 use super::forecast::{ALL_NODES, class_index};
 use super::items::ItemLayout;
 use super::life::HOLDS;
-use super::nodes::NodePowerState;
 use super::queue::{Fit, QueuedJob};
 use super::rates::duration;
 use super::routes::InputRoute;
@@ -218,7 +217,7 @@ impl SchedulerView for PlannerState {
         }
         let mut classes = self.classes_of(&job);
         if job.cores == 0 {
-            classes.retain(|(i, m)| self.nodes.class(*i, *m).idle.len() >= job.nodes as usize);
+            classes.retain(|(i, m)| self.nodes.idle_for(&job, *i, *m) >= job.nodes as usize);
         }
         if classes.is_empty() {
             return None;
@@ -241,7 +240,7 @@ impl SchedulerView for PlannerState {
             return nodes.first().map(|n| self.class_of(*n));
         }
         let enough =
-            |(i, m): &(usize, Mode)| self.nodes.class(*i, *m).idle.len() >= job.nodes as usize;
+            |(i, m): &(usize, Mode)| self.nodes.idle_for(&job, *i, *m) >= job.nodes as usize;
         let (island, mode) = self.classes_of(&job).into_iter().find(enough)?;
         Some(class_index(island, mode))
     }
@@ -279,11 +278,7 @@ impl SchedulerView for PlannerState {
             nodes.sort_unstable();
             nodes.dedup();
         }
-        nodes.retain(|n| {
-            let node = self.nodes.node(*n);
-            node.power == NodePowerState::Up
-                && self.nodes.suits(&job, usize::from(node.island), node.mode)
-        });
+        nodes.retain(|n| self.nodes.could_have(&job, *n));
         let free_in = |n: NodeId| (self.free_in(n, &job), n);
         let mut nodes: Vec<(Nanos, NodeId)> = nodes.into_iter().map(free_in).collect();
         nodes.sort_unstable();
@@ -347,12 +342,7 @@ impl SchedulerView for PlannerState {
         if own.len() < job.nodes as usize || own == nodes {
             return None;
         }
-        let up = |n: &NodeId| {
-            let node = self.nodes.node(*n);
-            node.power == NodePowerState::Up
-                && self.nodes.suits(&job, usize::from(node.island), node.mode)
-        };
-        if !own.iter().all(up) {
+        if !own.iter().all(|n| self.nodes.could_have(&job, *n)) {
             return None;
         }
         let until = |n: &NodeId| match self.nodes.free_for(&job, *n) {

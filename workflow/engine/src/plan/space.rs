@@ -2,7 +2,6 @@
 //! delivered.
 
 use super::items::{NewLayout, Pin, each};
-use super::nodes::NodePowerState;
 use super::outbox::{MovePurpose, MoveRequest};
 use super::state::PlannerState;
 use std::sync::Arc;
@@ -193,7 +192,7 @@ impl PlannerState {
         others
             .filter(|n| {
                 let other = self.nodes.node(*n);
-                other.island == island && other.power == NodePowerState::Up
+                other.island == island && other.is_usable()
             })
             .map(|n| (n, self.nodes.free_space(n)))
             .max_by_key(|(n, space)| (*space, std::cmp::Reverse(*n)))

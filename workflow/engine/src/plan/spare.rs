@@ -2,7 +2,7 @@
 //! node that comes free next, while links have nothing better to do (after WOW, CCGrid 2025).
 
 use super::items::ItemLayout;
-use super::nodes::{NodePowerState, node_of};
+use super::nodes::node_of;
 use super::outbox::{MovePurpose, MoveRequest};
 use super::queue::{Fit, QueuedJob};
 use super::state::PlannerState;
@@ -63,11 +63,11 @@ impl PlannerState {
         let classes = self.nodes.classes_for(job).into_iter();
         let ends = classes.filter_map(|(island, mode)| {
             let ends = self.nodes.class(island, mode).ends.iter();
-            ends.filter_map(|(at, who, _)| Some((at, node_of(who)?)))
-                .next()
+            let mut ends = ends.filter_map(|(at, who, _)| Some((at, node_of(who)?)));
+            ends.find(|(_, node)| job.may_have(*node))
         });
         let (_, node) = ends.min()?;
-        (self.nodes.node(node).power == NodePowerState::Up).then_some(node)
+        self.nodes.node(node).is_usable().then_some(node)
     }
 
     fn copy(&mut self, item: ItemId, from: ItemLayout, to: NodeId) {

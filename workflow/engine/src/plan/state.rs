@@ -1,6 +1,7 @@
 //! Everything that the planner of a site knows.
 
 use super::items::{ItemState, Pin, SiteItems};
+use super::later::LaterJobs;
 use super::leeway::Leeway;
 use super::nodes::PlannerNodes;
 use super::outbox::{MoveRequest, Outbox};
@@ -54,6 +55,8 @@ pub(crate) struct PlannerJob {
     pub(crate) successor: Option<JobId>,
     /// It is to continue in another job's allocation, or does.
     pub(crate) attached: bool,
+    /// The host gave it its nodes, and runs it (of one that has ended: ran it).
+    pub(crate) by_host: bool,
     /// Planned or allocated nodes.
     pub(crate) nodes: JobNodes,
     /// Layouts that it reads: they stay.
@@ -93,6 +96,14 @@ pub(crate) struct PlannerJob {
     pub(crate) rank: Nanos,
 }
 
+impl PlannerJob {
+    /// Of an ordinary job, as a time: its place among the others. (Half of the largest number is left for the order of
+    /// workflows and jobs at the same time.)
+    pub(crate) fn place(&self) -> Time {
+        self.job.place.unwrap_or(self.submitted).min(Time::MAX >> 1)
+    }
+}
+
 /// A workflow.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowState {
@@ -111,8 +122,10 @@ pub(crate) struct PlannerState {
     pub(crate) store: Store,
     pub(crate) nodes: PlannerNodes,
     pub(crate) jobs: Vec<Option<Box<PlannerJob>>>,
-    /// Jobs that were refused or given up.
-    pub(crate) gone: BTreeSet<JobId>,
+    /// Jobs that wait for the end of a job that was withdrawn, and may be submitted again.
+    pub(crate) orphans: BTreeMap<JobId, Vec<JobId>>,
+    /// Jobs that may not begin yet.
+    pub(crate) later: LaterJobs,
     pub(crate) items: SiteItems,
     pub(crate) flows: BTreeMap<FlowId, FlowState>,
     pub(crate) queue: PlannerJobQueue,
@@ -139,7 +152,8 @@ impl PlannerState {
             store: machine.store,
             nodes: PlannerNodes::new(machine),
             jobs: Vec::new(),
-            gone: BTreeSet::new(),
+            orphans: BTreeMap::new(),
+            later: LaterJobs::default(),
             items: SiteItems::default(),
             flows: BTreeMap::new(),
             queue: PlannerJobQueue::default(),

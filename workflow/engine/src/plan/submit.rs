@@ -13,7 +13,9 @@ use tarn_types::units::Nanos;
 impl PlannerState {
     pub(crate) fn submitted(&mut self, jobs: &[(JobId, Arc<Job>)], items: &[(ItemId, Item)]) {
         for (id, item) in items {
-            self.items.insert(*id, *item);
+            if self.item(*id).is_none() {
+                self.items.insert(*id, *item);
+            }
         }
         if self.arrivals.1 != Some(self.now) {
             self.arrivals = (self.arrivals.0 + 1, Some(self.now));
@@ -51,20 +53,23 @@ impl PlannerState {
                 left: 0,
             };
             let flow = self.flows.entry(flow).or_insert_with(first);
+            flow.arrived = job.submitted.map_or(flow.arrived, |at| at.min(flow.arrived));
             flow.jobs.push(id);
             flow.left += 1;
         }
+        let followers = self.orphans.remove(&id).unwrap_or_default();
         self.jobs[id.at()] = Some(Box::new(PlannerJob {
             job: job.clone(),
             seq,
-            submitted: self.now,
+            submitted: job.submitted.map_or(self.now, |at| at.min(self.now)),
             key: (0, 0),
             stage: PlannerJobStage::Blocked,
             lacks: 0,
-            followers: Vec::new(),
+            followers,
             successors: 0,
             successor: None,
             attached: false,
+            by_host: false,
             nodes: Arc::from([]),
             pinned: Vec::new(),
             moving: 0,
@@ -95,12 +100,14 @@ impl PlannerState {
     /// Records the needs of a job: items that are not made, jobs that have not ended.
     fn connect(&mut self, id: JobId, job: &Job) {
         let before: BTreeSet<JobId> = job.after.iter().chain(&job.continues).copied().collect();
-        let mut lacks = self.need_inputs(id, job);
+        let mut lacks = self.need_inputs(id, job) + self.note_later(id, job);
         for other in before {
             if let Some(before) = self.job_mut(other)
                 && before.stage != PlannerJobStage::Done
             {
-                before.followers.push(id);
+                if !before.followers.contains(&id) {
+                    before.followers.push(id);
+                }
                 lacks += 1;
             }
         }
@@ -215,7 +222,9 @@ impl PlannerState {
     pub(crate) fn key(&self, state: &PlannerJob) -> JobQueueKey {
         let flow = state.job.flow.and_then(|f| self.flows.get(&f));
         match self.policy.order {
-            Order::Fcfs | Order::Greedy | Order::Easy | Order::SameNodes => (state.seq, 0),
+            Order::Fcfs | Order::Greedy | Order::Easy | Order::SameNodes => {
+                (state.job.place.unwrap_or(state.seq), 0)
+            }
             Order::SjfEasy => (state.job.limit, state.seq),
             Order::Heft => (u64::MAX - state.rank, state.seq),
             // A workflow keeps the place of its first job: it was reserved as a whole.
@@ -224,7 +233,7 @@ impl PlannerState {
                     let place = flow.arrived.saturating_sub(self.policy.lead);
                     (place << 1, u64::MAX - state.rank)
                 }
-                None => (state.submitted << 1 | 1, state.seq),
+                None => (state.place() << 1 | 1, state.seq),
             },
         }
     }
@@ -296,12 +305,16 @@ impl PlannerState {
     }
 
     /// A job is out for good, and so is everything that waits for it.
-    pub(crate) fn take_out(&mut self, id: JobId) {
-        let mut out = vec![id];
+    pub(crate) fn take_out(&mut self, first: JobId) {
+        let mut out = vec![first];
         while let Some(id) = out.pop() {
             let Some(state) = self.job(id).filter(|s| s.stage != PlannerJobStage::Done) else {
                 continue;
             };
+            // It has what it needs, or the host began it without.
+            if id != first && self.has_nodes(id) {
+                continue;
+            }
             let job = state.job.clone();
             out.extend(state.followers.iter().copied());
             for item in &job.writes {
@@ -309,10 +322,10 @@ impl PlannerState {
                 out.extend(readers.unwrap_or_default());
             }
             self.withdraw(id);
+            self.leave_withdrawn(id, &job);
             for input in &job.reads {
                 self.read_by(input.item, id);
             }
-            self.gone.insert(id);
             self.done(id);
         }
     }
