@@ -192,7 +192,9 @@ pub enum SiteEventError {
     #[error("job {0} asks for no nodes: give at least 1")]
     AsksForNothing(JobId),
     /// Jobs continue in each other's allocation.
-    #[error("job {0} would continue in an allocation that waits for it: give each script a first job")]
+    #[error(
+        "job {0} would continue in an allocation that waits for it: give each script a first job"
+    )]
     ContinuesItself(JobId),
     /// No such item was submitted, or it is forgotten.
     #[error("item {0} is not known: submit it first")]

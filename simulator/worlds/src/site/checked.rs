@@ -4,6 +4,7 @@
 mod actions;
 mod data;
 mod events;
+mod host;
 mod promise;
 mod state;
 

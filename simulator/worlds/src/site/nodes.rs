@@ -60,6 +60,10 @@ impl NodeSlot {
     }
 
     /// Whether it is lost or boots.
+    pub(super) fn is_up(&self) -> bool {
+        self.state == SimulatedNodeState::Up
+    }
+
     pub(super) fn is_away(&self) -> bool {
         self.state.is_away()
     }

@@ -80,6 +80,17 @@ impl TierOccupancy {
         self.items[item.at()].0 = bytes;
     }
 
+    /// Where an item is.
+    pub(super) fn layouts(&self, item: ItemId) -> &[ItemDistribution] {
+        &self.items[item.at()].1
+    }
+
+    /// How often it is there in the same way.
+    pub(super) fn copies(&self, item: ItemId, nodes: &JobNodes, spread: Spread) -> usize {
+        let same = ItemDistribution::new(nodes, spread);
+        self.layouts(item).iter().filter(|l| **l == same).count()
+    }
+
     /// Space for an item is taken; it is not there yet.
     pub(super) fn take(&mut self, item: ItemId, layout: &ItemDistribution) {
         let each = layout.each(self.bytes(item));

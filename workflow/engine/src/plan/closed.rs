@@ -9,7 +9,11 @@ use tarn_types::units::Time;
 
 impl PlannerState {
     /// A node takes no new jobs. Its jobs stay, its data can be read; what is planned there is planned again.
-    pub(crate) fn close(&mut self, node: NodeId, until: Option<Time>) -> Result<(), SiteEventError> {
+    pub(crate) fn close(
+        &mut self,
+        node: NodeId,
+        until: Option<Time>,
+    ) -> Result<(), SiteEventError> {
         self.known_node(node)?;
         let until = until.unwrap_or(Time::MAX);
         if self.nodes.node(node).closed == Some(until) {

@@ -82,7 +82,8 @@ impl PlannerNodes {
                 Bytes(most(&|i| memory(i).unwrap_or(0)))
             )
         } else if job.on.is_some() {
-            "too few of the nodes that it may have are in one island and have all that it asks for".to_owned()
+            "too few of the nodes that it may have are in one island and have all that it asks for"
+                .to_owned()
         } else {
             "no single island has all that it asks for: nodes, cores, memory, GPUs and memory mode together".to_owned()
         })
@@ -96,9 +97,7 @@ impl PlannerNodes {
     /// Whether a job could have this node, now or later.
     pub(crate) fn could_have(&self, job: &Job, id: NodeId) -> bool {
         let node = self.node(id);
-        node.is_usable()
-            && job.may_have(id)
-            && self.suits(job, usize::from(node.island), node.mode)
+        node.is_usable() && job.may_have(id) && self.suits(job, usize::from(node.island), node.mode)
     }
 
     /// The classes that a job could run in.

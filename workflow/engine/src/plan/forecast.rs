@@ -222,8 +222,7 @@ impl PlannerState {
         let want = wide(self.nodes.share(job, id));
         let mut free = wide(node.free.as_demand());
         let guests = node.guests.iter();
-        let mut ends: Vec<(Time, [i128; 3])> =
-            guests.map(|g| (g.until, wide(g.share))).collect();
+        let mut ends: Vec<(Time, [i128; 3])> = guests.map(|g| (g.until, wide(g.share))).collect();
         if let Some((until, job)) = guest {
             let takes = wide(self.nodes.share(job, id));
             (0..3).for_each(|i| free[i] -= takes[i]);

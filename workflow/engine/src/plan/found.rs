@@ -31,7 +31,10 @@ impl PlannerState {
             self.lay_found(id, nodes, one_way(nodes, spread));
         }
         let producer = self.item(id).and_then(|i| i.producer);
-        let makes = |p: JobId| self.job(p).is_some_and(|s| s.stage != PlannerJobStage::Done);
+        let makes = |p: JobId| {
+            self.job(p)
+                .is_some_and(|s| s.stage != PlannerJobStage::Done)
+        };
         if !producer.is_some_and(makes) {
             self.made(id);
         }

@@ -3,6 +3,7 @@
 use super::items::{ItemLayout, one_way};
 use super::nodes::NodePowerState;
 use super::outbox::{MovePurpose, MoveRecord, MoveRequest};
+use super::routes::InputRoute;
 use super::state::{PlannerJob, PlannerJobStage, PlannerState};
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
@@ -133,16 +134,9 @@ impl PlannerState {
                 "items that a program has yet to read",
             );
         }
-        if self.next_in_turn(id) {
-            self.run_if_there(id);
-        } else if self.job(id).is_some_and(|s| s.by_host) {
-            // The host's program runs without it, or fails by itself.
-            self.stop_own_reads(id);
-            self.run_if_there(id);
-        } else {
-            // The next item that it was to read is nowhere any more.
-            self.abort(id);
-            self.queue_again(id);
+        match self.next_in_turn(id) {
+            true => self.run_if_there(id),
+            false => self.read_no_more(id),
         }
     }
 
@@ -231,22 +225,54 @@ impl PlannerState {
         self.refetch_readers(m.item);
     }
 
-    /// Repeats a move that a job does itself and that failed.
+    /// Repeats a move that a job does itself and that failed; from elsewhere, if its source is gone.
     fn again(&mut self, order: &MoveRecord) {
         let m = &order.what;
-        if m.job.is_some_and(|j| self.has_nodes(j)) {
-            self.order(MoveRequest {
-                item: m.item,
-                bytes: m.bytes,
-                from: m.from.clone(),
-                to: m.to.clone(),
-                spread: m.spread,
-                direct: m.direct,
-                job: m.job,
-                urgency: m.urgency,
-                purpose: order.purpose.clone(),
-            });
+        let Some(job) = m.job.filter(|j| self.has_nodes(*j)) else {
+            return;
+        };
+        let mut draft = MoveRequest {
+            item: m.item,
+            bytes: m.bytes,
+            from: m.from.clone(),
+            to: m.to.clone(),
+            spread: m.spread,
+            direct: m.direct,
+            job: m.job,
+            urgency: m.urgency,
+            purpose: order.purpose.clone(),
+        };
+        if let Where::Nodes(to) = &m.to
+            && !self.is_source(m.item, &m.from)
+        {
+            match self.way(m.item, to, m.spread).0 {
+                InputRoute::From(from, bytes) => (draft.from, draft.bytes) = (from, bytes),
+                InputRoute::There(nodes, _) => draft.from = Where::Nodes(nodes),
+                InputRoute::Coming(..) | InputRoute::Follow | InputRoute::Nowhere => {
+                    return self.read_no_more(job);
+                }
+            }
         }
+        self.order(draft);
+    }
+
+    /// Whether an item can be taken from there.
+    fn is_source(&self, id: ItemId, from: &Where) -> bool {
+        self.item(id).is_some_and(|i| match from {
+            Where::Outside => i.outside,
+            Where::Nodes(from) => i.layouts.iter().any(|l| l.present() && *l.nodes == **from),
+        })
+    }
+
+    /// An item that a job's program was to read by itself is nowhere any more.
+    fn read_no_more(&mut self, id: JobId) {
+        if self.job(id).is_some_and(|s| s.by_host) {
+            // The host's program runs without it, or fails by itself.
+            self.stop_own_reads(id);
+            return self.run_if_there(id);
+        }
+        self.abort(id);
+        self.queue_again(id);
     }
 
     fn mode_set(&mut self, node: NodeId, ok: bool) {

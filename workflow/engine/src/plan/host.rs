@@ -156,10 +156,7 @@ impl PlannerState {
     /// Whether the planner has allocated nodes to a job, and the host has not begun it.
     fn is_wish(&self, id: JobId) -> bool {
         self.job(id).is_some_and(|s| {
-            let allocated = matches!(
-                s.stage,
-                PlannerJobStage::Staging | PlannerJobStage::Running
-            );
+            let allocated = matches!(s.stage, PlannerJobStage::Staging | PlannerJobStage::Running);
             allocated && !s.by_host && !s.attached
         })
     }
@@ -246,14 +243,13 @@ impl PlannerState {
             (state.promised, state.moving, state.stage) = (0, 0, PlannerJobStage::Draining);
         }
         self.learn_sizes(sizes);
-        let is_outside = direct || self.policy.data_mode == DataMode::Cache;
         for item in &job.writes {
             let there = self.items.coming(*item, &nodes, Spread::Share).is_some();
             if !direct && !there {
                 self.lay(*item, &nodes, Spread::Share, None);
             }
             if let Some(item) = self.item_mut(*item) {
-                item.outside |= is_outside;
+                item.outside |= direct;
             }
         }
         self.finish(id);

@@ -441,13 +441,7 @@ impl PlannerState {
 
     /// When a job's nodes are expected to be free: at its limit, but those that the next steps of its workflow will go
     /// on to use later: a workflow's resources are reserved as a whole.
-    pub(crate) fn ends(
-        &self,
-        id: JobId,
-        since: Time,
-        nodes: u32,
-        whole: bool,
-    ) -> NodeReleaseTimes {
+    pub(crate) fn ends(&self, id: JobId, since: Time, nodes: u32, whole: bool) -> NodeReleaseTimes {
         /// Steps ahead that are looked at.
         const AHEAD: usize = 64;
         let Some(state) = self.job(id) else {

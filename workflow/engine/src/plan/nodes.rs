@@ -71,7 +71,10 @@ enum NodeListing {
     Nowhere,
     Idle,
     /// By itself in the timeline; `partly`: some of its cores are free.
-    Ends { until: Time, partly: bool },
+    Ends {
+        until: Time,
+        partly: bool,
+    },
 }
 
 /// One node.
@@ -403,9 +406,7 @@ impl PlannerNodes {
         for n in nodes {
             self.unlist(*n);
             let guests = self.node_mut(*n).guests.iter_mut();
-            guests
-                .filter(|g| g.job == id)
-                .for_each(|g| g.until = until);
+            guests.filter(|g| g.job == id).for_each(|g| g.until = until);
             self.list(*n);
         }
         self.leave(id);
@@ -457,7 +458,10 @@ impl PlannerNodes {
     }
 
     fn leave(&mut self, id: JobId) {
-        let entries = self.whole.get_mut(&id).map(|w| std::mem::take(&mut w.entries));
+        let entries = self
+            .whole
+            .get_mut(&id)
+            .map(|w| std::mem::take(&mut w.entries));
         for (island, mode, ends) in entries.unwrap_or_default() {
             let timeline = &mut self.islands[island].classes[mode].ends;
             for (at, _) in ends {

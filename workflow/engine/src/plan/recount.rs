@@ -145,7 +145,10 @@ impl PlannerState {
         for (id, followers) in &self.orphans {
             assert!(self.job(*id).is_none(), "job {id} was withdrawn");
             let waits = |f: &JobId| self.job(*f).is_some();
-            assert!(!followers.is_empty() && followers.iter().all(waits), "waiting for {id}");
+            assert!(
+                !followers.is_empty() && followers.iter().all(waits),
+                "waiting for {id}"
+            );
         }
     }
 

@@ -53,7 +53,9 @@ impl PlannerState {
                 left: 0,
             };
             let flow = self.flows.entry(flow).or_insert_with(first);
-            flow.arrived = job.submitted.map_or(flow.arrived, |at| at.min(flow.arrived));
+            flow.arrived = job
+                .submitted
+                .map_or(flow.arrived, |at| at.min(flow.arrived));
             flow.jobs.push(id);
             flow.left += 1;
         }

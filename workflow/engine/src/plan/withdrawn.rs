@@ -17,7 +17,11 @@ impl PlannerState {
         }
         self.withdraw(id);
         self.leave_predecessors(id, &job);
-        let items = job.reads.iter().map(|i| i.item).chain(job.writes.iter().copied());
+        let items = job
+            .reads
+            .iter()
+            .map(|i| i.item)
+            .chain(job.writes.iter().copied());
         for item in items.clone() {
             if let Some(item) = self.item_mut(item) {
                 item.readers.remove(&id);

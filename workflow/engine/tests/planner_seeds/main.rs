@@ -2,6 +2,7 @@
 //!
 //! A seed decides everything. One that fails prints the command that replays it alone; its log is then printed too.
 
+mod host;
 mod random;
 
 use random::Random;

@@ -158,6 +158,15 @@ impl Random {
         work
     }
 
+    /// Ordinary jobs without data, which a host starts by itself.
+    pub(crate) fn plain_jobs(&mut self, machine: &Machine, work: &mut Workload) {
+        for _ in 0..self.within(5, 25) {
+            let job = self.job(machine, None);
+            let at = self.within(0, ARRIVALS);
+            self.enter(work, job, Submit::At(at));
+        }
+    }
+
     fn item(&mut self, work: &mut Workload, outside: bool, keep: bool) -> ItemId {
         let most = self.pick(&[1, GB, 8 * GB, 20 * GB]);
         let bytes = self.within(0, most);

@@ -96,7 +96,17 @@ impl SiteAccount {
             ));
         }
         self.usable(&format!("the allocation of job {id}"), nodes)?;
+        if job.not_before > self.now {
+            let how = format!("job {id} gets nodes before {} ns", job.not_before);
+            return Err(("not before its time", how));
+        }
         for node in nodes.iter() {
+            if !goes_on && (self.nodes[node.at()].closed.is_some() || !job.may_have(*node)) {
+                return Err((
+                    "only nodes that are open for it",
+                    format!("job {id} gets node {node}, which is closed or not one of its own"),
+                ));
+            }
             let mode = self.nodes[node.at()].mode;
             if job.mode.is_some_and(|m| m != mode) {
                 return Err((
@@ -120,6 +130,7 @@ impl SiteAccount {
         row.stage = CheckedJobStage::Held;
         row.within = goes_on;
         row.since = now;
+        (row.by_host, row.may_leave, row.leaves) = (false, false, false);
         row.nodes = Some(nodes.clone());
         row.planned = None;
         row.brought.clear();
@@ -279,6 +290,15 @@ impl SiteAccount {
     }
 
     fn release(&mut self, id: JobId) -> Result<(), SiteRuleViolation> {
+        let row = self.job_mut(id)?;
+        if std::mem::take(&mut row.leaves) {
+            return Ok(());
+        }
+        let nodes = row.nodes.clone().filter(|_| row.may_leave);
+        let allocated = matches!(row.stage, CheckedJobStage::Held | CheckedJobStage::Running);
+        if let Some(nodes) = nodes.filter(|_| allocated) {
+            return self.leave(id, &nodes);
+        }
         let row = self.job(id)?;
         let ok = match row.stage {
             CheckedJobStage::Held => false,
@@ -345,7 +365,7 @@ impl SiteAccount {
                 .islands
                 .iter()
                 .find(|i| i.nodes >= row.job.nodes && could_run(&i.kind, &row.job));
-            if let Some(island) = runs {
+            if let Some(island) = runs.filter(|_| row.job.on.is_none()) {
                 return Err((
                     "refused for a reason",
                     format!(

@@ -44,16 +44,8 @@ impl SiteAccount {
                 (state.power, state.mode) = (CheckedNodeState::Up, mode);
                 Ok(())
             }
-            SiteEvent::Timer
-            | SiteEvent::Began { .. }
-            | SiteEvent::Withdrawn { .. }
-            | SiteEvent::Changed { .. }
-            | SiteEvent::Closed { .. }
-            | SiteEvent::Opened { .. }
-            | SiteEvent::Stored { .. }
-            | SiteEvent::Gone { .. }
-            | SiteEvent::NotBegun { .. }
-            | SiteEvent::Promised { .. } => Ok(()),
+            SiteEvent::Timer => Ok(()),
+            _ => self.host_did(event),
         }
     }
 
@@ -85,20 +77,11 @@ impl SiteAccount {
             for input in &job.reads {
                 self.item_mut(input.item)?.readers.push(*id);
             }
-            let row = JobRow {
-                job: job.clone(),
-                stage: CheckedJobStage::Waiting,
-                submitted: self.now,
-                since: 0,
-                attempts: 0,
-                broken: 0,
-                nodes: None,
-                planned: None,
-                within: false,
-                ended_once: false,
-                brought: Vec::new(),
-                writes_locally: false,
-            };
+            let withdrawn = |r: &JobRow| r.stage == CheckedJobStage::TakenOut;
+            if self.jobs.get(id).is_some_and(withdrawn) {
+                self.jobs.remove(id);
+            }
+            let row = self.row_of(job);
             if self.jobs.insert(*id, row).is_some() {
                 return Err(("submitted once", format!("job {id} was submitted twice")));
             }

@@ -13,6 +13,11 @@ use tarn_types::site::promise::{
 use tarn_types::site::{Job, JobId, Mode};
 use tarn_types::units::{Elapsed, Nanos, Time};
 
+/// The place of an ordinary job among the others.
+fn place(row: &JobRow) -> Time {
+    row.job.place.unwrap_or(row.submitted)
+}
+
 fn has_nodes(row: &JobRow) -> bool {
     matches!(
         row.stage,
@@ -40,15 +45,19 @@ impl PromiseAccount for SiteAccount {
                 item.is_some_and(|i| i.outside || !i.layouts.is_empty())
             };
             let first = r.job.flow.is_none() && r.stage == CheckedJobStage::Waiting;
+            let first = first && r.job.not_before <= self.now;
             first && r.job.after.iter().all(ended) && r.job.reads.iter().all(|i| there(&i.item))
         });
-        let (job, _) = ordinary.min_by_key(|(id, r)| (r.submitted, **id))?;
+        let (job, _) = ordinary.min_by_key(|(id, r)| (place(r), **id))?;
         Some(*job)
     }
 
     fn is_waiting(&self, job: JobId) -> bool {
         let row = self.jobs.get(&job);
-        row.is_some_and(|r| r.stage == CheckedJobStage::Waiting && r.job.flow.is_none())
+        row.is_some_and(|r| {
+            let may_begin = r.job.flow.is_none() && r.job.not_before <= self.now;
+            r.stage == CheckedJobStage::Waiting && may_begin
+        })
     }
 
     fn is_calm(&self, job: JobId) -> bool {
@@ -66,7 +75,7 @@ impl PromiseAccount for SiteAccount {
         let none = first.job.reads.is_empty() && first.job.writes.is_empty();
         let none = none && is_known(&first.job);
         let up = |n: &super::state::CheckedNode| n.power == CheckedNodeState::Up;
-        none && self.nodes.iter().all(up) && !self.jobs.values().filter(open).any(disturbs)
+        none && !self.has_host && self.nodes.iter().all(up) && !self.jobs.values().filter(open).any(disturbs)
     }
 
     fn is_begin_known(&self, job: JobId) -> bool {
@@ -88,7 +97,7 @@ impl PromiseAccount for SiteAccount {
         match row.job.flow {
             Some(_) if self.came_before(row, waits) => TakerKind::Before,
             Some(_) => TakerKind::LaterWorkflow,
-            None if (row.submitted, taker) < (waits.submitted, first) => TakerKind::Before,
+            None if (place(row), taker) < (place(waits), first) => TakerKind::Before,
             None => TakerKind::LaterOrdinary,
         }
     }
@@ -123,7 +132,7 @@ impl SiteAccount {
     /// Whether a job came before another, or with it: a workflow comes with its first job.
     fn came_before(&self, row: &JobRow, first: &JobRow) -> bool {
         let flow = row.job.flow.and_then(|f| self.flows.get(&f));
-        flow.copied().unwrap_or(row.submitted) <= first.submitted
+        flow.copied().unwrap_or_else(|| place(row)) <= place(first)
     }
 
     /// Whether a workflow that came before has nodes.
@@ -153,6 +162,8 @@ impl SiteAccount {
         let memory = super::actions::memory_in(kind, node.mode).filter(|m| job.memory <= *m)?;
         let all: NodeResources = [kind.cores.into(), memory, kind.gpus.into()];
         if node.power != CheckedNodeState::Up
+            || node.closed == Some(Time::MAX)
+            || !job.may_have(id)
             || !suits
             || job.cores > kind.cores
             || job.gpus > kind.gpus
@@ -167,7 +178,8 @@ impl SiteAccount {
         let guests: Vec<(Nanos, NodeResources)> = guests
             .map(|r| (r.since.saturating_add(r.job.limit), share(&r.job)))
             .collect();
-        Some(free_at(self.now, all, share(job), guests))
+        let opens = node.closed.unwrap_or(0);
+        Some(free_at(self.now, all, share(job), guests).max(opens))
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) enum CheckedNodeState {
 pub(super) struct CheckedNode {
     pub(super) mode: Mode,
     pub(super) power: CheckedNodeState,
+    /// It takes no new jobs until then, as far as is known; `Time::MAX` where it is not.
+    pub(super) closed: Option<Time>,
     /// Jobs that have it or a part of it. Jobs that continue in another one's allocation are not listed.
     pub(super) guests: Vec<JobId>,
     /// Bytes of its tiers that are taken.
@@ -62,6 +64,12 @@ pub(super) struct JobRow {
     pub(super) planned: Option<JobNodes>,
     /// It continues in its script's allocation.
     pub(super) within: bool,
+    /// The host began it.
+    pub(super) by_host: bool,
+    /// The host gave some of its nodes to another, and has not begun it: it may leave them.
+    pub(super) may_leave: bool,
+    /// The host took its nodes from it: its release follows.
+    pub(super) leaves: bool,
     /// It has ended well, though it may run again for data of a lost node.
     pub(super) ended_once: bool,
     /// Items that direct moves brought into its memory, with the nodes.
@@ -107,6 +115,8 @@ pub(crate) struct SiteAccount {
     pub(super) flows: BTreeMap<FlowId, Time>,
     /// Of the promise to ordinary jobs, if there is a bound.
     pub(super) judge: Option<PromiseJudge<JobId>>,
+    /// The host decides by itself: a job may wait although it could begin.
+    pub(super) has_host: bool,
 }
 
 impl SiteAccount {
@@ -115,6 +125,7 @@ impl SiteAccount {
         let node = |island: &u16| CheckedNode {
             mode: machine.islands[usize::from(*island)].kind.mode,
             power: CheckedNodeState::Up,
+            closed: None,
             guests: Vec::new(),
             taken: 0,
         };
@@ -129,6 +140,7 @@ impl SiteAccount {
             lost: BTreeSet::new(),
             flows: BTreeMap::new(),
             judge: None,
+            has_host: false,
         }
     }
 

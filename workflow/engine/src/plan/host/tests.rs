@@ -228,8 +228,10 @@ fn a_job_of_any_stage_begins() {
     assert_eq!(site.stage(1), PlannerJobStage::Blocked);
     assert_eq!(site.job(2).lacks, 2);
     let share = NodeShare { cores: 1, ..WHOLE };
-    site.began(1, &[4], share).expect("it begins without its data");
-    site.began(2, &[4], share).expect("it begins before its time");
+    site.began(1, &[4], share)
+        .expect("it begins without its data");
+    site.began(2, &[4], share)
+        .expect("it begins before its time");
     assert_eq!(site.stage(1), PlannerJobStage::Staging);
     assert_eq!(site.stage(2), PlannerJobStage::Running);
     assert_eq!(site.planner.deadline(), None);
@@ -273,7 +275,10 @@ fn a_job_that_was_not_begun_waits_in_its_place() {
     site.event(close(3));
     site.event(SiteEvent::NotBegun { job: JobId(0) });
     assert!(site.released(0));
-    assert_eq!((site.stage(0), site.job(0).attempt), (PlannerJobStage::Queued, 0));
+    assert_eq!(
+        (site.stage(0), site.job(0).attempt),
+        (PlannerJobStage::Queued, 0)
+    );
     assert_eq!(site.stage(1), PlannerJobStage::Queued);
     site.event(SiteEvent::Opened { node: NodeId(3) });
     assert_eq!(site.allocated(0), Some(vec![0, 1, 2, 3]));
@@ -365,13 +370,21 @@ fn a_changed_job_has_its_new_place() {
     let mut longer = big(5);
     longer.limit = 300 * SECOND;
     site.event(change(2, longer));
-    let now = site.planner.state.promises.promise().and_then(|p| p.now.clone());
+    let now = site
+        .planner
+        .state
+        .promises
+        .promise()
+        .and_then(|p| p.now.clone());
     assert_eq!(now.map(|s| s.at), Some(300 * SECOND));
     // It can never run, so it is out.
     let mut nowhere = big(10);
     nowhere.on = Some(Arc::new([NodeId(0)].into_iter().collect()));
     site.event(change(1, nowhere));
-    assert!(matches!(site.actions.as_slice(), [SiteAction::Refuse { job: JobId(1), .. }]));
+    assert!(matches!(
+        site.actions.as_slice(),
+        [SiteAction::Refuse { job: JobId(1), .. }]
+    ));
 }
 
 #[test]
@@ -473,9 +486,15 @@ fn data_that_the_host_found_is_used() {
     site.event(stored(&[], 600));
     site.event(stored(&[3], 600));
     site.event(gone(&[3]));
-    assert_eq!(site.try_event(gone(&[3])), Err(SiteEventError::NotStored(ItemId(0))));
+    assert_eq!(
+        site.try_event(gone(&[3])),
+        Err(SiteEventError::NotStored(ItemId(0)))
+    );
     site.submit(&[(1, reader)]);
-    let moves = site.actions.iter().any(|a| matches!(a, SiteAction::Move(_)));
+    let moves = site
+        .actions
+        .iter()
+        .any(|a| matches!(a, SiteAction::Move(_)));
     assert!(moves || site.stage(1) != PlannerJobStage::Blocked);
 }
 
@@ -489,11 +508,11 @@ fn a_lost_input_is_fetched_again() {
     });
     site.submit_with(&[(0, reader)], &[(0, 500, true)]);
     let brought = |s: &Site| {
-        let moves = s.actions.iter().filter_map(|a| match a {
+        let mut moves = s.actions.iter().filter_map(|a| match a {
             SiteAction::Move(m) => Some(m.clone()),
             _ => None,
         });
-        moves.last()
+        moves.next()
     };
     let order = brought(&site).expect("its data is brought");
     let node = match &order.to {
@@ -511,7 +530,10 @@ fn a_lost_input_is_fetched_again() {
         assert_eq!(site.stage(0), PlannerJobStage::Running);
         site.event(SiteEvent::Moved { id: order.id });
     }
-    assert_eq!(site.planner.state.outbox.orders().count(), usize::from(order.direct));
+    assert_eq!(
+        site.planner.state.outbox.orders().count(),
+        usize::from(order.direct)
+    );
 }
 
 #[test]
@@ -542,7 +564,10 @@ fn events_that_cannot_be_are_refused() {
     let unknown = SiteEventError::UnknownJob(JobId(9));
     assert_eq!(site.began(9, &[0], WHOLE), Err(unknown));
     site.submit(&[(0, job(1, 0))]);
-    assert_eq!(site.began(0, &[], WHOLE), Err(SiteEventError::NoNodes(JobId(0))));
+    assert_eq!(
+        site.began(0, &[], WHOLE),
+        Err(SiteEventError::NoNodes(JobId(0)))
+    );
     let twice = site.began(0, &[1, 1], WHOLE);
     assert_eq!(twice, Err(SiteEventError::NodeTwice(NodeId(1))));
     let far = site.began(0, &[6], WHOLE);
@@ -571,7 +596,10 @@ fn events_that_cannot_be_are_refused() {
         jobs: vec![(JobId(0), Arc::new(job(1, 0)))],
         items: Vec::new(),
     };
-    assert_eq!(site.try_event(known), Err(SiteEventError::KnownJob(JobId(0))));
+    assert_eq!(
+        site.try_event(known),
+        Err(SiteEventError::KnownJob(JobId(0)))
+    );
     let mut first = job(1, 0);
     first.continues = Some(JobId(2));
     let mut second = job(1, 0);
@@ -580,6 +608,9 @@ fn events_that_cannot_be_are_refused() {
         jobs: vec![(JobId(1), Arc::new(first)), (JobId(2), Arc::new(second))],
         items: Vec::new(),
     };
-    assert_eq!(site.try_event(circle), Err(SiteEventError::ContinuesItself(JobId(1))));
+    assert_eq!(
+        site.try_event(circle),
+        Err(SiteEventError::ContinuesItself(JobId(1)))
+    );
     assert_eq!(site.free_cores(1), 0);
 }

@@ -40,7 +40,10 @@ impl PlannerNodes {
                 NodeListing::Idle => {
                     idle.insert(id);
                 }
-                NodeListing::Ends { until, partly: some } => {
+                NodeListing::Ends {
+                    until,
+                    partly: some,
+                } => {
                     ends.insert((until, NODE | u64::from(id.0), 1));
                     if some {
                         partly.insert((node.free.cores, id));

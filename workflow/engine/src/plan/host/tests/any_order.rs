@@ -43,7 +43,13 @@ fn some_job() -> impl Strategy<Value = Job> {
         prop::collection::vec(0..JOBS, 0..2),
         prop::option::weighted(0.1, 0..JOBS),
     );
-    let shape = (0u32..4, 0u32..6, 0u32..2, 1u64..200, prop::option::of(0u32..2));
+    let shape = (
+        0u32..4,
+        0u32..6,
+        0u32..2,
+        1u64..200,
+        prop::option::of(0u32..2),
+    );
     let times = (
         prop::option::weighted(0.3, any::<u64>()),
         prop::option::weighted(0.3, 0u64..1000),
