@@ -9,6 +9,9 @@ use tarn_site::{PlanningJob, PlanningKey, PlanningVersion, PlanningView};
 use tarn_types::id::NodeId;
 use tarn_types::site::{FlowId, Input, Item, ItemId, Job, JobNodes, SiteEvent, Spread};
 
+/// Bytes of an item, as many as the planner counts: 1 PiB.
+const MAX_BYTES: u64 = 1 << 50;
+
 /// Items and workflows by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct DataTable {
@@ -18,8 +21,15 @@ pub(crate) struct DataTable {
     next_flow: u32,
 }
 
+/// An item that the planner does not know yet, and where it is.
+pub(crate) struct NewItem {
+    pub(crate) id: ItemId,
+    pub(crate) item: Item,
+    pub(crate) there: Vec<ItemNodes>,
+}
+
 /// A layout: the nodes that have an item, and how it is spread over them.
-type ItemNodes = (Vec<NodeId>, Spread);
+pub(crate) type ItemNodes = (Vec<NodeId>, Spread);
 
 impl DataTable {
     /// How many numbers were given away.
@@ -34,7 +44,8 @@ impl DataTable {
         job: &PlanningJob,
         view: &PlanningView,
         planner: &Planner,
-    ) -> Vec<(ItemId, Item)> {
+        topology: &Topology,
+    ) -> Vec<NewItem> {
         let (items, flows) = (&mut self.items, &mut self.flows);
         let next_flow = &mut self.next_flow;
         let flow = flows.entry(job.workflow.clone()).or_insert_with(|| {
@@ -49,13 +60,17 @@ impl DataTable {
             let id = known.unwrap_or_else(|| {
                 let version = view.versions.get(key);
                 let item = Item {
-                    bytes: version.map_or(0, |v| v.bytes),
+                    bytes: version.map_or(0, |v| v.bytes.min(MAX_BYTES)),
                     outside: version.is_some_and(|v| v.is_outside),
                     keep: false,
                 };
                 let id = ItemId(self.next_item);
                 self.next_item += 1;
-                new.push((id, item));
+                new.push(NewItem {
+                    id,
+                    item,
+                    there: version.map_or_else(Vec::new, |v| layouts(v, topology)),
+                });
                 id
             });
             items.insert(key.clone(), id);
@@ -83,16 +98,16 @@ impl DataTable {
         self.flows.retain(|flow, _| live.contains(flow));
     }
 
-    /// The events that bring the planner's layouts to those of the site, and forget the items that no job uses.
+    /// The events that bring the planner's layouts to those of the site, and forget the items that none of its jobs uses.
     pub(crate) fn reconcile(
         &mut self,
-        view: &PlanningView,
+        (view, used): (&PlanningView, &BTreeSet<&PlanningKey>),
         planner: &Planner,
         topology: &Topology,
         events: &mut Vec<SiteEvent>,
     ) {
         self.items.retain(|key, item| {
-            let version = view.versions.get(key);
+            let version = view.versions.get(key).filter(|_| used.contains(key));
             let there = version.map_or_else(Vec::new, |v| layouts(v, topology));
             difference(
                 *item,

@@ -1,19 +1,18 @@
 //! The events between what the planner knows and what a snapshot says: ends before begins.
 
 use crate::SNAPSHOTS_TO_BEGIN;
-use crate::data::DataTable;
+use crate::data::{DataTable, NewItem};
 use crate::hosted::Wish;
 use crate::jobs::{JobTable, KnownJob, KnownStage};
-use crate::runtimes::RunTimes;
 use crate::topology::Topology;
 use crate::wanted::{WantedJob, WantedStage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_engine::plan::Planner;
-use tarn_site::PlanningView;
+use tarn_site::{PlanningJob, PlanningView};
 use tarn_slurm::SlurmSnapshot;
 use tarn_types::id::NodeId;
-use tarn_types::site::{Item, ItemId, Job, JobId, SiteEvent};
+use tarn_types::site::{Job, JobId, SiteEvent};
 use tarn_types::units::{SECOND, Time};
 
 /// A job that began or ended.
@@ -35,22 +34,24 @@ pub(crate) struct Difference<'a> {
     pub(crate) data: &'a mut DataTable,
     pub(crate) closed: &'a mut BTreeSet<NodeId>,
     pub(crate) wishes: &'a mut BTreeMap<u32, Wish>,
-    pub(crate) runs: &'a mut RunTimes,
     pub(crate) view: &'a PlanningView,
     /// Seconds since 1970.
     pub(crate) read_at: u64,
     pub(crate) events: &'a mut Vec<SiteEvent>,
     pub(crate) transitions: &'a mut Vec<JobTransition>,
+    /// Jobs that run on, and that the planner gets again, as they have changed.
+    pub(crate) again: BTreeSet<u32>,
 }
 
 impl Difference<'_> {
     pub(crate) fn of(&mut self, snapshot: &SlurmSnapshot, jobs: &BTreeMap<u32, WantedJob<'_>>) {
+        // What follows may take wishes back: they are settled first.
+        self.not_begun(jobs);
+        self.change(jobs);
         self.leave(jobs);
         self.nodes(snapshot);
         self.submit(jobs);
         self.begin(jobs);
-        self.change(jobs);
-        self.not_begun(jobs);
         let live = jobs.values().filter_map(|job| Some(&job.data?.workflow));
         self.data.forget_flows(&live.collect());
     }
@@ -87,6 +88,7 @@ impl Difference<'_> {
                 ) => nodes == now && share == share_now && since == since_now,
                 _ => false,
             };
+            let is_kept = is_kept && has_same_data(known, wanted);
             if !is_kept && let Some(known) = self.jobs.remove(number) {
                 self.wishes.remove(&number);
                 self.end(number, &known, wanted);
@@ -96,34 +98,26 @@ impl Difference<'_> {
 
     fn end(&mut self, number: u32, known: &KnownJob, wanted: Option<&WantedJob<'_>>) {
         let KnownStage::Has { since, .. } = &known.stage else {
-            let is_out = matches!(known.stage, KnownStage::Refused(_));
-            if !is_out {
+            if known.stage == KnownStage::Waits {
                 let ids = known.ids.iter();
                 self.events
                     .extend(ids.map(|job| SiteEvent::Withdrawn { job: *job }));
             }
             return;
         };
-        let ended = self.read_at.saturating_mul(SECOND);
-        let runs_still = matches!(
-            wanted.map(|w| &w.stage),
-            Some(WantedStage::Has { .. } | WantedStage::Waits | WantedStage::Excluded(_))
-        );
-        if !runs_still {
+        let has_ended = has_ended(wanted.map(|w| &w.stage));
+        if has_ended {
             self.transitions.push(JobTransition {
                 job: number,
                 began: *since,
-                ended: Some(ended),
+                ended: Some(self.read_at.saturating_mul(SECOND)),
             });
-            self.runs
-                .note(known.kind.clone(), ended.saturating_sub(*since) / SECOND);
+        } else {
+            self.again.insert(number);
         }
         // An ordinary job has nothing that others wait for.
-        let is_well = !runs_still
-            && match self.view.jobs.get(&number) {
-                Some(data) => data.is_well,
-                None => true,
-            };
+        let data = self.view.jobs.get(&number);
+        let is_well = has_ended && data.is_none_or(|data| data.is_well);
         for job in &known.ids {
             self.events.push(SiteEvent::Ended {
                 job: *job,
@@ -153,7 +147,7 @@ impl Difference<'_> {
     /// Jobs that the planner does not know.
     fn submit(&mut self, jobs: &BTreeMap<u32, WantedJob<'_>>) {
         let mut submitted: Vec<(JobId, Arc<Job>)> = Vec::new();
-        let mut items: Vec<(ItemId, Item)> = Vec::new();
+        let mut items: Vec<NewItem> = Vec::new();
         for (number, job) in jobs {
             if self.jobs.jobs.contains_key(number) {
                 continue;
@@ -165,7 +159,11 @@ impl Difference<'_> {
             };
             let mut spec = job.spec.clone();
             if let Some(data) = job.data {
-                items.extend(self.data.connect(&mut spec, data, self.view, self.planner));
+                let (view, planner) = (self.view, self.planner);
+                let new = self
+                    .data
+                    .connect(&mut spec, data, view, planner, self.topology);
+                items.extend(new);
             }
             let mut ids = Vec::new();
             for (at, nodes) in pieces.iter().enumerate() {
@@ -177,15 +175,39 @@ impl Difference<'_> {
                 ids,
                 spec: Arc::new(spec),
                 kind: job.kind.clone(),
+                data: job.data.cloned(),
                 stage: KnownStage::Waits,
             };
             self.jobs.jobs.insert(*number, known);
         }
+        self.submit_items(items);
         if !submitted.is_empty() {
             self.events.push(SiteEvent::Submitted {
                 jobs: submitted,
-                items,
+                items: Vec::new(),
             });
+        }
+    }
+
+    /// Data comes before the jobs that read it: one whose input is nowhere is refused.
+    fn submit_items(&mut self, items: Vec<NewItem>) {
+        if items.is_empty() {
+            return;
+        }
+        let new = items.iter().map(|new| (new.id, new.item));
+        self.events.push(SiteEvent::Submitted {
+            jobs: Vec::new(),
+            items: new.collect(),
+        });
+        for new in items {
+            for (nodes, spread) in new.there {
+                self.events.push(SiteEvent::Stored {
+                    item: new.id,
+                    nodes: Arc::from(nodes),
+                    spread,
+                    bytes: new.item.bytes,
+                });
+            }
         }
     }
 
@@ -249,11 +271,13 @@ impl Difference<'_> {
                 since: *since,
             };
             self.wishes.remove(&number);
-            self.transitions.push(JobTransition {
-                job: number,
-                began: *since,
-                ended: None,
-            });
+            if !self.again.contains(&number) {
+                self.transitions.push(JobTransition {
+                    job: number,
+                    began: *since,
+                    ended: None,
+                });
+            }
         }
     }
 
@@ -275,7 +299,12 @@ impl Difference<'_> {
                 continue;
             }
             known.spec = Arc::new(spec);
+            let was_allocated = |wish: &Wish| wish.allocated_for.is_some();
+            let is_taken_back = self.wishes.remove(number).as_ref().is_some_and(was_allocated);
             for job in &known.ids {
+                if is_taken_back {
+                    self.events.push(SiteEvent::NotBegun { job: *job });
+                }
                 self.events.push(SiteEvent::Changed {
                     job: *job,
                     spec: known.spec.clone(),
@@ -308,8 +337,23 @@ impl Difference<'_> {
     }
 }
 
-/// Whether jobs ask for the same: a refusal stands.
+/// Whether a job that had nodes has ended: it neither has others nor waits again.
+pub(crate) fn has_ended(wanted: Option<&WantedStage>) -> bool {
+    matches!(wanted, None | Some(WantedStage::Left))
+}
+
+/// Whether a job reads and makes what it did: the site may have learned of its data lines later.
+fn has_same_data(known: &KnownJob, wanted: Option<&WantedJob<'_>>) -> bool {
+    let lines = |job: &PlanningJob| (job.workflow.clone(), job.reads.clone(), job.makes.clone());
+    let now = wanted.and_then(|w| w.data).map(lines);
+    known.data.as_ref().map(lines) == now
+}
+
+/// Whether jobs ask for the same: a refusal stands. What data there is may differ.
 fn is_alike(known: &Job, wanted: &Job) -> bool {
+    if !known.reads.is_empty() {
+        return false;
+    }
     let asks = |job: &Job| (job.nodes, job.cores, job.memory, job.gpus, job.limit);
     asks(known) == asks(wanted) && known.on == wanted.on
 }

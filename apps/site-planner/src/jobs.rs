@@ -3,6 +3,7 @@
 use crate::runtimes::JobKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tarn_site::PlanningJob;
 use tarn_types::id::NodeId;
 use tarn_types::site::{Job, JobId, NodeShare};
 use tarn_types::units::Time;
@@ -14,6 +15,8 @@ pub(crate) struct KnownJob {
     pub(crate) ids: Vec<JobId>,
     pub(crate) spec: Arc<Job>,
     pub(crate) kind: JobKind,
+    /// Its data lines.
+    pub(crate) data: Option<PlanningJob>,
     pub(crate) stage: KnownStage,
 }
 

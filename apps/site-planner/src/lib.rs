@@ -41,11 +41,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_engine::plan::Planner;
 use tarn_site::PlanningView;
-use tarn_slurm::SlurmSnapshot;
+use tarn_slurm::{SlurmJobState, SlurmSnapshot};
 use tarn_types::id::NodeId;
 use tarn_types::policy::Policy;
 use tarn_types::site::{JobId, SiteAction, SiteEvent};
-use tarn_types::units::Time;
+use tarn_types::units::{SECOND, Time};
 use topology::Topology;
 use wanted::{WantedJob, WantedStage, wanted};
 
@@ -139,6 +139,7 @@ impl SitePlanner {
             self.begin_again(Arc::new(topology));
         }
         self.boot = Some(snapshot.settings.boot_time);
+        self.note_runs(snapshot);
         let topology = Arc::clone(&self.topology);
         let jobs = wanted(snapshot, view, &topology, &self.runs);
         self.note_jobs(&jobs);
@@ -179,6 +180,22 @@ impl SitePlanner {
         self.wishes.clear();
     }
 
+    /// Notes how long jobs ran that have ended, before others of their kind are looked at.
+    fn note_runs(&mut self, snapshot: &SlurmSnapshot) {
+        let ended = |number: &u32| match snapshot.jobs.get(number) {
+            None => true,
+            Some(job) => job.state == SlurmJobState::StageOut || job.state.has_ended(),
+        };
+        for (number, known) in &self.jobs.jobs {
+            if let KnownStage::Has { since, .. } = &known.stage
+                && ended(number)
+            {
+                let seconds = snapshot.read_at.saturating_sub(since / SECOND);
+                self.runs.note(known.kind.clone(), seconds);
+            }
+        }
+    }
+
     fn note_jobs(&mut self, jobs: &BTreeMap<u32, WantedJob<'_>>) {
         self.excluded.clear();
         self.owners.clear();
@@ -207,11 +224,11 @@ impl SitePlanner {
             data: &mut self.data,
             closed: &mut self.closed,
             wishes: &mut self.wishes,
-            runs: &mut self.runs,
             view,
             read_at: snapshot.read_at,
             events: &mut events,
             transitions: &mut seen.transitions,
+            again: BTreeSet::new(),
         };
         difference.of(snapshot, jobs);
         let mut refused = Vec::new();
@@ -219,7 +236,14 @@ impl SitePlanner {
         // The planner's layouts are known only now, with the jobs that were submitted.
         let mut events = Vec::new();
         let (planner, topology) = (&self.planner, &self.topology);
-        self.data.reconcile(view, planner, topology, &mut events);
+        let known = jobs.iter().filter(|(n, _)| self.jobs.jobs.contains_key(n));
+        let used = known.filter_map(|(_, job)| job.data).flat_map(|data| {
+            let reads = data.reads.iter().map(|(key, _)| key);
+            reads.chain(&data.makes)
+        });
+        let used = used.collect();
+        self.data
+            .reconcile((view, &used), planner, topology, &mut events);
         if !events.is_empty() {
             self.step(&events, &mut seen.actions, &mut refused);
         }

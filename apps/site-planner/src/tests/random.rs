@@ -161,6 +161,8 @@ proptest! {
             let now = snapshot.read_at * SECOND;
             let seen = stepped.see(&snapshot, &view, now);
             prop_assert_eq!(seen.refused, Vec::<String>::new());
+            let first = (at == 0).then_some(crate::RebuildReason::First);
+            prop_assert_eq!(seen.rebuilt, first, "moment {}", at);
             let mut built = planner();
             let seen = built.see(&snapshot, &view, now);
             prop_assert_eq!(seen.refused, Vec::<String>::new());
