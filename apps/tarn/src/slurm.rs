@@ -1,5 +1,6 @@
 //! `tarn slurm`: the commands that Slurm's scripts call (`plugins/slurm`), and the state of jobs' data. docs/admin/site.md.
 
+mod audit;
 mod chain;
 mod command;
 mod controller;
@@ -114,6 +115,8 @@ pub(crate) enum SlurmCommand {
     Export(twin::ExportArgs),
     /// Say in three sentences what a planner that drives Slurm would have changed in the last days
     Advise(twin::AdviseArgs),
+    /// Whether workflows delayed ordinary jobs, by Slurm's own accounting; as root
+    Audit(audit::AuditArgs),
     /// The nodes, as the controller knows them
     Status,
     /// Which jobs are expected on which nodes, and when: your own whole, others' as numbers
@@ -212,6 +215,7 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
         }
         SlurmCommand::Export(args) => twin::export(globals, args),
         SlurmCommand::Advise(args) => twin::advise(globals, args),
+        SlurmCommand::Audit(args) => audit::audit_site(globals, args),
         SlurmCommand::Status => status(&controller()),
         SlurmCommand::Plan(args) => plan::plan(globals, &controller(), args),
         SlurmCommand::Why { job } => why(globals, &controller(), *job),

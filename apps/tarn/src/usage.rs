@@ -1,5 +1,7 @@
 //! `tarn usage`: the use of a site by users and projects. docs/guide/on-a-site.md, "Usage".
 
+mod workflows;
+
 use crate::argument::ArgumentError;
 use crate::clock::now;
 use crate::date::days;
@@ -25,6 +27,9 @@ pub(crate) struct UsageArgs {
     /// that the controller knows]
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
+    /// Workflows in place of users and projects: time to solution, waits, run times, node-hours
+    #[arg(long, conflicts_with = "by")]
+    workflows: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -40,6 +45,9 @@ pub(crate) fn usage(globals: &Globals, args: &UsageArgs) -> CliResult {
         Some(text) => when(text, now()).map_err(|why| CliError::new(Exit::Usage, why))?,
         None => 0,
     };
+    if args.workflows {
+        return workflows::workflows(globals, since);
+    }
     let mut used = match ControllerClient::of_environment()
         .ask_once(&ControllerRequest::Usage(since), TIMEOUT)?
     {

@@ -114,6 +114,11 @@ impl<J: Copy + PartialEq> PromiseJudge<J> {
         self.promise.as_ref()
     }
 
+    /// A job asks for something else now: its promise does not stand any more.
+    pub fn forget(&mut self, job: J) {
+        self.promise.take_if(|promise| promise.job == job);
+    }
+
     /// After something happened: updates the promise, or gives one to the next job.
     ///
     /// # Errors

@@ -97,8 +97,11 @@ impl SiteAccount {
         let waits = row.stage == CheckedJobStage::Waiting;
         row.job = spec.clone();
         // Such a job is promised a begin again, if it is the first then.
-        if other && waits && self.promise.is_some_and(|p| p.job == id) {
-            self.promise = None;
+        if other
+            && waits
+            && let Some(judge) = &mut self.judge
+        {
+            judge.forget(id);
         }
         Ok(())
     }
