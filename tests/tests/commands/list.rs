@@ -464,6 +464,17 @@ pub(crate) const PAGES: &[Page] = &[
                     "three_jobs_hand_on_their_data_on_the_nodes",
                 ),
             ),
+            (
+                "tarn slurm audit",
+                Way::Test(
+                    "tests/tests/site/accounts.rs",
+                    "workflows_have_sums_and_metrics_and_ordinary_jobs_an_audit",
+                ),
+            ),
+            (
+                "SLURM_TIME_FORMAT=%s sacct",
+                Way::Not("it needs slurmdbd, which the test cluster lacks"),
+            ),
         ],
     ),
     (

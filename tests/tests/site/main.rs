@@ -1,5 +1,6 @@
 //! A site: ordinary jobs with `#TARN` lines on a real Slurm, with the controller on the login node and a root tarnd on each node.
 
+mod accounts;
 mod attacks;
 mod bad_days;
 mod chain;
