@@ -12,6 +12,7 @@ mod objects;
 mod plan;
 mod power;
 mod reader;
+mod restart;
 mod scatter;
 mod sealed;
 mod setup;

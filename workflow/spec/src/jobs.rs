@@ -53,6 +53,11 @@ pub struct StepJob {
 pub fn step_jobs(workflow: &Workflow) -> Result<Vec<StepJob>, Vec<String>> {
     let steps = (0..).map(StepId).zip(&workflow.steps);
     let mut unsuited: Vec<String> = steps.flat_map(|s| unsuited_in(workflow, s)).collect();
+    if workflow.erase {
+        unsuited.push(
+            "`erase`: a site's nodes serve other workflows beside this one; use `encrypt` for data that must not be found again".into(),
+        );
+    }
     let order = order(workflow).unwrap_or_else(|| {
         unsuited.push(
             "a step reads a version that is changed before the step can be submitted; jobs read what was asked for last: write the steps in another order".into(),

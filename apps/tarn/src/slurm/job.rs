@@ -16,7 +16,7 @@ const MAX_SCRIPT: u64 = 8 << 20;
 pub(super) struct SlurmJobInfo {
     /// The folder of its submission.
     pub(super) folder: PathBuf,
-    /// It has ended with code 0.
+    /// It has ended with code 0, and is not put back into the queue.
     is_well: bool,
     list: String,
     /// As `scontrol update` takes it.
@@ -66,7 +66,7 @@ pub(super) fn about(job: SlurmJobId) -> CliResult<SlurmJobInfo> {
         } else {
             folder.into()
         },
-        is_well: matches!(&code[..], "0" | "0:0"),
+        is_well: facts.has_ended && matches!(&code[..], "0" | "0:0"),
         // A job's preference is advice; not every Slurm reports it.
         prefer: text("prefer").unwrap_or_default(),
         others: chain::JobChainOptions::of(&text("admin_comment")?).others,
@@ -111,12 +111,13 @@ struct SlurmJobFields {
     required: String,
     partition: String,
     array: Option<SlurmJobId>,
+    has_ended: bool,
     /// As Slurm's commands take it, and as nothing but this job.
     alone: String,
 }
 
 impl SlurmJobFields {
-    const FORMAT: &str = "%A|%N|%E|%x|%n|%P|%F|%K";
+    const FORMAT: &str = "%A|%N|%E|%x|%n|%P|%F|%K|%T|%e";
 
     /// Of the line of `squeue` that is of this job: of an array there are others.
     fn of(output: &str, job: SlurmJobId) -> Option<Self> {
@@ -125,7 +126,18 @@ impl SlurmJobFields {
             (number.trim().parse() == Ok(job)).then_some(rest)
         })?;
         let fields: Vec<&str> = line.split('|').collect();
-        let [list, dependency, excluded, required, partition, array, task] = fields[..] else {
+        let [
+            list,
+            dependency,
+            excluded,
+            required,
+            partition,
+            array,
+            task,
+            state,
+            end,
+        ] = fields[..]
+        else {
             return None;
         };
         Some(Self {
@@ -135,9 +147,16 @@ impl SlurmJobFields {
             required: field_or_empty(required),
             partition: field_or_empty(partition),
             array: array.trim().parse().ok(),
+            has_ended: has_ended(state, end),
             alone: name_of(job, array, task),
         })
     }
+}
+
+/// Whether a job whose nodes are taken back has ended. One that Slurm puts back into the queue is pending again, at first with its
+/// nodes, and has the code 0 and no end.
+fn has_ended(state: &str, end: &str) -> bool {
+    state.trim() != "PENDING" && !matches!(end.trim(), "" | "NONE" | "N/A" | "Unknown")
 }
 
 /// The text of a field; empty if Slurm prints that there is none.
@@ -149,7 +168,9 @@ fn field_or_empty(output: &str) -> String {
 }
 
 /// The fields of `scontrol` that tarn reads.
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 12] = [
+    "JobState",
+    "EndTime",
     "WorkDir",
     "ExitCode",
     "NodeList",
@@ -206,7 +227,8 @@ fn shown(output: &str) -> CliResult<SlurmJobInfo> {
     let text_of = |name: &str| field(name).unwrap_or_default();
     Ok(SlurmJobInfo {
         folder: field("WorkDir").map_or_else(|| "/".into(), PathBuf::from),
-        is_well: field("ExitCode").is_some_and(|code| code == "0:0"),
+        is_well: field("ExitCode").is_some_and(|code| code == "0:0")
+            && has_ended(&text_of("JobState"), &text_of("EndTime")),
         list: text_of("NodeList"),
         dependency: without_states(&text_of("Dependency")),
         excluded: text_of("ExcNodeList"),
@@ -478,7 +500,7 @@ mod tests {
         let name = "a NodeList=n2 ExitCode=0:0 Dependency=(null),singleton ExcNodeList=n1 AdminComment=[tarn start jobs=7] b";
         let of = |name: &str, comment: &str| {
             shown(&format!(
-                "JobId=1 JobName={name} UserId=u(1) Dependency=(null) ExitCode=1:0 RunTime=00:00:00 Partition=p ReqNodeList=(null) \
+                "JobId=1 JobName={name} UserId=u(1) JobState=FAILED Dependency=(null) ExitCode=1:0 EndTime=2026-11-30T16:29:06 RunTime=00:00:00 Partition=p ReqNodeList=(null) \
                  ExcNodeList=(null) NodeList=n1 BatchHost=n1 WorkDir=/tmp AdminComment= Comment={comment} StdErr=/x Power= \n"
             ))
         };
@@ -496,15 +518,36 @@ mod tests {
             let why = of(name, comment).unwrap_err();
             assert!(why.to_string().contains("twice"), "{why}");
         }
-        let lines = "3|n3|(null)|||p|3|N/A\n1|n[1-2]|afterok:5(unfulfilled)||n1|p|7|4\n";
+        let lines = "3|n3|(null)|||p|3|N/A|PENDING|NONE\n1|n[1-2]|afterok:5(unfulfilled)||n1|p|7|4|COMPLETING|NONE\n";
         let facts = SlurmJobFields::of(lines, 1).unwrap();
         assert_eq!(
             (&facts.list[..], &facts.dependency[..]),
             ("n[1-2]", "afterok:5")
         );
         assert_eq!((&facts.required[..], facts.array), ("n1", Some(7)));
-        assert_eq!(facts.alone, "7_4");
+        assert_eq!((&facts.alone[..], facts.has_ended), ("7_4", false));
         assert_eq!(SlurmJobFields::of("", 1), None);
+    }
+
+    /// As squeue and scontrol of 22.05 print it at post_run.
+    #[test]
+    fn a_job_that_is_put_back_has_not_ended_well() {
+        let ended = ["COMPLETING", "STAGE_OUT", "COMPLETED"];
+        assert!(ended.iter().all(|s| has_ended(s, "2026-11-30T16:29:06")));
+        for (state, end) in [
+            ("COMPLETING", "NONE"),
+            ("PENDING", "NONE"),
+            ("PENDING", "2026-11-30T16:29:06"),
+            ("COMPLETING", "Unknown"),
+        ] {
+            assert!(!has_ended(state, end), "{state} {end}");
+        }
+        let output = "JobId=1 JobName=x JobState=PENDING ExitCode=0:0 EndTime=Unknown NodeList= WorkDir=/tmp \n";
+        assert!(!shown(output).unwrap().is_well);
+        let output = output
+            .replace("PENDING", "STAGE_OUT")
+            .replace("Unknown", "2026-11-30T16:29:06");
+        assert!(shown(&output).unwrap().is_well);
     }
 
     #[test]

@@ -5,13 +5,18 @@ use crate::work::{ConfinedPath, to_request_error};
 use rustix::fs::Mode;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use tarn_checkpoint::destage::{DestageOutcome, Destager};
+use std::time::{Duration, Instant};
+use tarn_checkpoint::destage::{DestageOutcome, DestagedArena, Destager};
 use tarn_ports::Mover;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{CheckpointFolder, WorkResult};
 
 /// Where libtarn stages, if nothing else is set: each user has a folder below it.
 const MEMORY: &str = "/dev/shm";
+
+/// How long processes of a job that is over may take to be gone, and from one look to the next.
+const ENDING: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// The name that works with these checkpoints claim.
 pub(super) fn claim_name(folder: &CheckpointFolder) -> String {
@@ -60,19 +65,25 @@ impl UserStore {
             self.clear_memory(folder)?;
             return Ok(WorkResult::Done);
         }
-        let mut running = None;
-        let mut note = |arena: tarn_checkpoint::destage::DestagedArena| match arena.what {
-            DestageOutcome::Running(who) => running = Some(who),
-            DestageOutcome::Busy => running = Some("another process".into()),
-            DestageOutcome::Failed(why) => tracing::warn!("{}: {why}", arena.path.display()),
-            DestageOutcome::Brought(_) | DestageOutcome::Lacking(_) => {}
-        };
         let mut destager = Destager::new(&tier, Path::new(MEMORY));
-        let done = destager.run(OsStr::new(&name), &mut note);
-        if let Some(who) = running {
-            let text = format!("the program with the checkpoints has not ended yet: {who}");
-            return Err(RequestError::new(Code::Busy, text));
-        }
+        let began = Instant::now();
+        let done = loop {
+            let mut is_running = false;
+            let mut note = |arena: DestagedArena| match arena.what {
+                DestageOutcome::Running(_) | DestageOutcome::Busy => is_running = true,
+                DestageOutcome::Failed(why) => tracing::warn!("{}: {why}", arena.path.display()),
+                DestageOutcome::Brought(_) | DestageOutcome::Lacking(_) => {}
+            };
+            let done = destager.run(OsStr::new(&name), &mut note);
+            if !is_running {
+                break done;
+            }
+            if began.elapsed() >= ENDING {
+                let text = "the program with the checkpoints has not ended yet";
+                return Err(RequestError::new(Code::Busy, text));
+            }
+            std::thread::sleep(PAUSE);
+        };
         // What cannot be brought there is not waited for: the next start begins with an older version.
         if let Err(why) = done {
             tracing::warn!("checkpoints of {name}: {why}");
