@@ -34,9 +34,9 @@ struct job_mount {
     bool writable;
     bool checkpoints; /* it is the folder of the job's checkpoints, and `name` the program's for libtarn */
     bool phx;         /* they are libtarn's */
-    bool partition; /* it is the folder of a partition of this name, of the job's own */
-    bool clear;     /* it is below the job's memory, not below a store */
-    uint32_t block; /* of a partition that is spread over the job's nodes: bytes of a block; else 0 */
+    bool partition;   /* it is the folder of a partition of this name, of the job's own */
+    bool clear;       /* it is below the job's memory, not below a store */
+    uint32_t block;   /* of a partition that is spread over the job's nodes: bytes of a block; else 0 */
     const char
         *nodes; /* of such a one: the nodes with its pieces, in their order, with commas between them */
 };

@@ -181,7 +181,7 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
             reason::shown(*job, done)
         }
         SlurmCommand::PostRun { job } => {
-            let ok = job::about(*job)?.ended_well()?;
+            let ok = job::completed(*job)?.ended_well()?;
             let ask = ControllerRequest::Stage(Staging {
                 job: *job,
                 stage: Stage::PostRun { ok },
@@ -197,7 +197,10 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
             reason::shown(*job, done(Ok(reply)))
         }
         SlurmCommand::DataOut { job } => reason::shown(*job, stage(*job, Stage::DataOut)),
-        SlurmCommand::Teardown { job, hurry } => stage(*job, Stage::Teardown { hurry: *hurry }),
+        SlurmCommand::Teardown { job, hurry } => match job::is_put_back(*job) {
+            true => stage(*job, Stage::PutBack),
+            false => stage(*job, Stage::Teardown { hurry: *hurry }),
+        },
         SlurmCommand::Whole { prior, user } => {
             chain::whole(*prior, *user)?;
             Ok(Exit::Success)

@@ -40,9 +40,9 @@ static size_t written(const struct job *job, char *to, size_t room) {
                                mount->clear ? "clear-" : store,
                                mount->phx           ? "phx"
                                : mount->checkpoints ? "files"
-                               : mount->partition  ? "part"
-                               : mount->writable ? "rw"
-                                                 : "ro",
+                               : mount->partition   ? "part"
+                               : mount->writable    ? "rw"
+                                                    : "ro",
                                mount->name, mount->project ? 'p' : 'u', mount->owner, mount->path);
         if (mount->nodes)
             at +=

@@ -71,7 +71,7 @@ impl Site {
             self.arrive(id, *submitted);
             return;
         }
-        if matches!(stage, Stage::Teardown { .. }) {
+        if matches!(stage, Stage::Teardown { .. } | Stage::PutBack) {
             self.arriving.remove(&id);
         }
         if !self.jobs.contains_key(&id) {
@@ -85,7 +85,14 @@ impl Site {
             Stage::PreRun(nodes) => self.begin_staging(id, nodes),
             Stage::PostRun { ok } => self.begin_publishing(id, ok),
             Stage::DataOut => self.begin_sending(id),
-            Stage::Teardown { hurry } => self.begin_leaving(id, hurry),
+            Stage::PutBack => {
+                self.put_back(id);
+                self.begin_leaving(id, false)
+            }
+            Stage::Teardown { hurry } => {
+                self.stays_away(id);
+                self.begin_leaving(id, hurry)
+            }
         };
         if is_over {
             self.answer_stage(id, Ok(ControllerReply::Done));
@@ -94,7 +101,7 @@ impl Site {
     }
 
     fn answer_unknown(&mut self, id: SlurmJobId, stage: &Stage) {
-        let done = if matches!(stage, Stage::Teardown { .. }) {
+        let done = if matches!(stage, Stage::Teardown { .. } | Stage::PutBack) {
             // Nothing was done for it, so nothing is left.
             self.never_comes(id);
             Ok(ControllerReply::Done)
@@ -179,6 +186,29 @@ impl Site {
             job.phase = SiteJobPhase::Sending;
         }
         !matches!(job.phase, SiteJobPhase::Publishing | SiteJobPhase::Sending)
+    }
+
+    /// Slurm has put a job back into its queue: what it reads stays until it is there again.
+    fn put_back(&mut self, id: SlurmJobId) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let key = (job.owner, job.workflow.clone());
+        let workflow = self.catalog.workflows.get(&key);
+        let has_ended = workflow.is_some_and(|w| w.has_ended);
+        let now = self.now;
+        if let Some(job) = self.jobs.get_mut(&id).filter(|job| job.put_back.is_none()) {
+            job.put_back = Some(has_ended);
+            job.note(now, "Slurm has put it back into its queue");
+        }
+    }
+
+    /// A job that was put back is over without another start.
+    fn stays_away(&mut self, id: SlurmJobId) {
+        let job = self.jobs.get_mut(&id);
+        if job.is_some_and(|job| job.put_back.take().is_some()) {
+            self.settle();
+        }
     }
 
     /// A job is over. Returns whether its stage is: if Slurm is in a hurry, rescues and removals continue beside it.

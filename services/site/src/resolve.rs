@@ -64,6 +64,7 @@ impl Resolution<'_> {
             restart: None,
             has_wish: submitted.has_wish,
             is_again: false,
+            put_back: None,
             exported: BTreeMap::new(),
             moves: 0,
             nodes: Vec::new(),

@@ -97,6 +97,14 @@ impl Site {
         self.placement().check_size(&state)?;
         self.placement().check_tiers(&state)?;
         self.claim(job, &state, submitted);
+        let known = self.jobs.get(&job).filter(|known| known.user == state.user);
+        if known.is_some_and(|known| known.put_back == Some(true)) {
+            // No more jobs come for that.
+            let key = (state.owner, state.workflow.clone());
+            if let Some(workflow) = self.catalog.workflows.get_mut(&key) {
+                workflow.has_ended = true;
+            }
+        }
         if let Some(known) = self.jobs.remove(&job)
             && known.user == state.user
         {

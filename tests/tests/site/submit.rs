@@ -145,11 +145,11 @@ fn a_workflow_file_becomes_jobs_that_hand_on_their_data() {
     assert!(why.contains("nothing was submitted"), "{why}");
     assert!(site.alice(&["squeue", "-h"]).is_empty());
     // Settings that jobs cannot have are reported before any job is submitted.
-    let tried = WORKFLOW.replace("time = \"10m\"", "retries = 1");
+    let tried = WORKFLOW.replace("time = \"10m\"", "restart = \"image\"");
     fs::write(folder.join("tried.toml"), tried).expect("a workflow");
     let refused = site
         .cluster
         .exec("alice", &["tarn", "submit", "work/tried.toml"]);
-    let why = format!("{:#}", refused.expect_err("retries"));
-    assert!(why.contains("step `decompose`: `retries`"), "{why}");
+    let why = format!("{:#}", refused.expect_err("images"));
+    assert!(why.contains("step `decompose`: `restart"), "{why}");
 }

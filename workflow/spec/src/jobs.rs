@@ -138,12 +138,6 @@ fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> 
     let mut reject = |what: &str, instead: &str| {
         all.push(format!("step `{}`: {what}; {instead}", step.name));
     };
-    if step.retries > 0 && step.restart.is_none() {
-        reject(
-            "`retries`: a job that has failed is not run again by itself, unless it continues from checkpoints",
-            "leave it out, and submit the workflow again; or add `restart`",
-        );
-    }
     if step
         .restart
         .is_some_and(|r| r.from == CheckpointMethod::Image)
@@ -205,8 +199,8 @@ fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> 
 /// a minute earlier (sbatch(1)).
 const LIMIT_SIGNAL: u64 = 60;
 
-/// Whether a job is put back into the queue when its command fails, or its time is over.
-fn is_put_back(step: &Step) -> bool {
+/// Whether a job is put back into the queue when its time is nearly over.
+fn is_put_back_at_its_limit(step: &Step) -> bool {
     step.restart.is_some() && step.retries > 0
 }
 
@@ -259,7 +253,7 @@ fn script(workflow: &Workflow, (id, step): (StepId, &Step)) -> String {
     if step.restart.is_some() {
         slurm("open-mode", "append".into());
     }
-    if let (true, Some(time)) = (is_put_back(step), step.time) {
+    if let (true, Some(time)) = (is_put_back_at_its_limit(step), step.time) {
         let ahead = (time / SECOND / 4).clamp(1, LIMIT_SIGNAL);
         slurm("signal", format!("B:USR1@{ahead}"));
     }
@@ -432,15 +426,13 @@ fn body(workflow: &Workflow, step: &Step) -> String {
         .iter()
         .map(|(name, value)| (name.clone(), shell(value)))
         .collect();
+    let mut commands = String::new();
     match &step.foreach {
         None => {
             for (name, value) in env {
-                let _ = writeln!(text, "export {name}={value}");
+                let _ = writeln!(commands, "export {name}={value}");
             }
-            text += &match is_put_back(step) {
-                true => put_back(step, &command_line),
-                false => command_line + "\n",
-            };
+            let _ = writeln!(commands, "{command_line}");
         }
         Some(foreach) => {
             let mut instance = String::new();
@@ -452,7 +444,7 @@ fn body(workflow: &Workflow, step: &Step) -> String {
             let _ = writeln!(instance, "{command_line} || exit 255");
             let each = format!("export TARN_ITEM=$1\n{instance}");
             let _ = writeln!(
-                text,
+                commands,
                 "{} |\n    xargs -0 -r -n 1 -P \"$((${{SLURM_CPUS_ON_NODE:-1}} / {} > 0 ? ${{SLURM_CPUS_ON_NODE:-1}} / {} : 1))\" /bin/bash -c {} tarn",
                 elements(workflow, foreach),
                 step.cores,
@@ -461,17 +453,27 @@ fn body(workflow: &Workflow, step: &Step) -> String {
             );
         }
     }
+    text += &match step.retries {
+        0 => commands,
+        _ => put_back(step, &commands),
+    };
     text
 }
 
-/// A command; when it fails, or the job's time is over, Slurm has the job run again, as often as the step may.
-fn put_back(step: &Step, command_line: &str) -> String {
+/// Commands; when they fail, or the job's time is nearly over and it continues from checkpoints, Slurm has the job run again, as
+/// often as the step may.
+fn put_back(step: &Step, commands: &str) -> String {
+    let trap = match is_put_back_at_its_limit(step) {
+        true => "trap tarn_again USR1\n",
+        false => "",
+    };
     // The shell runs no trap before its command in the foreground has ended.
     format!(
         "tarn_again() {{\n    \
          [ \"${{SLURM_RESTART_COUNT:-0}}\" -lt {} ] && scontrol requeue \"$SLURM_JOB_ID\"\n}}\n\
-         trap tarn_again USR1\n\
-         {command_line} &\n\
+         tarn_step() {{\n{commands}}}\n\
+         {trap}\
+         tarn_step &\n\
          while :; do wait \"$!\"; code=$?; kill -0 \"$!\" 2> /dev/null || break; done\n\
          [ \"$code\" -eq 0 ] || tarn_again\n\
          exit \"$code\"\n",

@@ -160,7 +160,6 @@ fn the_stores_that_a_step_and_its_datasets_wish_go_with_the_job() {
 fn what_jobs_cannot_do_is_refused_with_what_to_do_instead() {
     let step = "name = \"w\"\n[data.a]\nDATA\n[[step]]\nname = \"s\"\nrun = \"true\"\nout = [\"a\"]\nSTEP\n";
     for (data, more, expected) in [
-        ("", "retries = 2", "`retries`"),
         ("", "restart = \"image\"", "Slurm's children"),
         ("encrypt = true", "", "`encrypt`"),
     ] {
@@ -191,6 +190,10 @@ fn a_step_that_continues_from_checkpoints_is_put_back_as_often_as_it_may_be_trie
         tried.contains("SLURM_RESTART_COUNT:-0}\" -lt 3 ]"),
         "{tried}"
     );
+    // A step without checkpoints begins again, and only when it fails.
+    let plain = text.replace("restart = \"phx\"\ncheckpoints = \"40 GiB\"\n", "");
+    let job = &jobs(&plain.replace("MORE", "retries = 2")).unwrap()[0];
+    assert!(job.script.contains("scontrol requeue") && !job.script.contains("USR1"));
     // Its elements are one job.
     let each = text.replace("MORE", "foreach = [1, 2]");
     assert!(jobs(&each).unwrap_err()[0].contains("one folder of checkpoints"));
@@ -228,7 +231,7 @@ fn what_puts_a_job_back_does_so_on_failures_and_before_its_limit() {
     // It was tried often enough.
     assert_eq!(run("exit 3", 2), (Some(3), String::new()));
     // The signal comes to the shell of the script; the command continues until Slurm ends it.
-    let limit = "kill -USR1 $PPID; sleep 0.3; exit 0";
+    let limit = "kill -USR1 $(ps -o ppid= -p $PPID); sleep 0.3; exit 0";
     assert_eq!(run(limit, 0), (Some(0), "requeue 7\n".into()));
 }
 

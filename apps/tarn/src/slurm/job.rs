@@ -4,6 +4,7 @@ use super::chain;
 use super::command::run_command;
 use crate::error::{CliError, CliResult};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tarn_proto::site::{Chain, Excluded, MAX_BEFORE, PlacementAdvice, SlurmJobId};
 use tarn_spec::{JobScript, SbatchScript, SpecError, check_site, parse_job};
 use tarn_types::codes::Exit;
@@ -18,6 +19,8 @@ pub(super) struct SlurmJobInfo {
     pub(super) folder: PathBuf,
     /// It has ended with code 0, and is not put back into the queue.
     is_well: bool,
+    /// Its nodes are being taken back: its code may not be known yet.
+    is_completing: bool,
     list: String,
     /// As `scontrol update` takes it.
     dependency: String,
@@ -61,6 +64,7 @@ pub(super) fn about(job: SlurmJobId) -> CliResult<SlurmJobInfo> {
     let folder = text("WorkDir")?;
     let code = text("exit_code")?;
     Ok(SlurmJobInfo {
+        is_completing: facts.is_completing,
         folder: if folder.is_empty() {
             "/".into()
         } else {
@@ -112,6 +116,7 @@ struct SlurmJobFields {
     partition: String,
     array: Option<SlurmJobId>,
     has_ended: bool,
+    is_completing: bool,
     /// As Slurm's commands take it, and as nothing but this job.
     alone: String,
 }
@@ -148,15 +153,49 @@ impl SlurmJobFields {
             partition: field_or_empty(partition),
             array: array.trim().parse().ok(),
             has_ended: has_ended(state, end),
+            is_completing: state.trim() == COMPLETING,
             alone: name_of(job, array, task),
         })
     }
 }
 
-/// Whether a job whose nodes are taken back has ended. One that Slurm puts back into the queue is pending again, at first with its
-/// nodes, and has the code 0 and no end.
+/// The state of a job whose nodes are being taken back.
+const COMPLETING: &str = "COMPLETING";
+/// How long that may take: epilogs end in it. From one look to the next.
+const COMPLETES: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The job, once its nodes are taken back. Before that, the code is 0 of a job whose time is over, or that Slurm puts back into the
+/// queue.
+pub(super) fn completed(job: SlurmJobId) -> CliResult<SlurmJobInfo> {
+    let began = Instant::now();
+    loop {
+        let about = about(job)?;
+        let is_open = about.is_well && about.is_completing;
+        if !is_open || began.elapsed() >= COMPLETES {
+            return Ok(about);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Whether Slurm has put a job back into its queue: it waits there. If Slurm does not answer, it has not.
+pub(super) fn is_put_back(job: SlurmJobId) -> bool {
+    let words = ["-h", "-t", "PENDING", "-j", &job.to_string(), "-o", "%A"];
+    let output = run_command("squeue", &words).unwrap_or_default();
+    output.lines().any(|line| line.trim().parse() == Ok(job))
+}
+
+/// Seconds by which the end of a job may be ahead of this host's clock.
+const CLOCKS: u64 = 20;
+
+/// Whether a job whose nodes are taken back has ended. One that Slurm puts back into the queue is pending again, with the code 0. While
+/// it is completing, its end is that of its next start, or none.
 fn has_ended(state: &str, end: &str) -> bool {
-    state.trim() != "PENDING" && !matches!(end.trim(), "" | "NONE" | "N/A" | "Unknown")
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_secs());
+    let is_over = |end: u64| end <= now.saturating_add(CLOCKS);
+    state.trim() != "PENDING" && end.trim().parse().is_ok_and(is_over)
 }
 
 /// The text of a field; empty if Slurm prints that there is none.
@@ -226,6 +265,7 @@ fn shown(output: &str) -> CliResult<SlurmJobInfo> {
     };
     let text_of = |name: &str| field(name).unwrap_or_default();
     Ok(SlurmJobInfo {
+        is_completing: text_of("JobState") == COMPLETING,
         folder: field("WorkDir").map_or_else(|| "/".into(), PathBuf::from),
         is_well: field("ExitCode").is_some_and(|code| code == "0:0")
             && has_ended(&text_of("JobState"), &text_of("EndTime")),
@@ -500,7 +540,7 @@ mod tests {
         let name = "a NodeList=n2 ExitCode=0:0 Dependency=(null),singleton ExcNodeList=n1 AdminComment=[tarn start jobs=7] b";
         let of = |name: &str, comment: &str| {
             shown(&format!(
-                "JobId=1 JobName={name} UserId=u(1) JobState=FAILED Dependency=(null) ExitCode=1:0 EndTime=2026-11-30T16:29:06 RunTime=00:00:00 Partition=p ReqNodeList=(null) \
+                "JobId=1 JobName={name} UserId=u(1) JobState=FAILED Dependency=(null) ExitCode=1:0 EndTime=1796056674 RunTime=00:00:00 Partition=p ReqNodeList=(null) \
                  ExcNodeList=(null) NodeList=n1 BatchHost=n1 WorkDir=/tmp AdminComment= Comment={comment} StdErr=/x Power= \n"
             ))
         };
@@ -533,21 +573,24 @@ mod tests {
     #[test]
     fn a_job_that_is_put_back_has_not_ended_well() {
         let ended = ["COMPLETING", "STAGE_OUT", "COMPLETED"];
-        assert!(ended.iter().all(|s| has_ended(s, "2026-11-30T16:29:06")));
+        assert!(ended.iter().all(|state| has_ended(state, "1796056674")));
+        // Far ahead: the limit of its next start.
         for (state, end) in [
+            ("COMPLETING", "99996056674"),
             ("COMPLETING", "NONE"),
             ("PENDING", "NONE"),
-            ("PENDING", "2026-11-30T16:29:06"),
+            ("PENDING", "1796056674"),
             ("COMPLETING", "Unknown"),
         ] {
             assert!(!has_ended(state, end), "{state} {end}");
         }
-        let output = "JobId=1 JobName=x JobState=PENDING ExitCode=0:0 EndTime=Unknown NodeList= WorkDir=/tmp \n";
-        assert!(!shown(output).unwrap().is_well);
-        let output = output
-            .replace("PENDING", "STAGE_OUT")
-            .replace("Unknown", "2026-11-30T16:29:06");
-        assert!(shown(&output).unwrap().is_well);
+        let put_back = "JobId=1 JobName=x JobState=PENDING ExitCode=0:0 EndTime=1796056674 NodeList= WorkDir=/tmp \n";
+        assert!(!shown(put_back).unwrap().is_well);
+        assert!(
+            shown(&put_back.replace("PENDING", "STAGE_OUT"))
+                .unwrap()
+                .is_well
+        );
     }
 
     #[test]

@@ -75,6 +75,8 @@ pub enum Stage {
     },
     /// Its results are to go where they belong.
     DataOut,
+    /// It has left its nodes, and Slurm has put it back into its queue: its inputs stay.
+    PutBack,
     /// It is over.
     Teardown {
         /// `scancel --hurry`: nothing is to be waited for.

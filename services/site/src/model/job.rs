@@ -118,6 +118,9 @@ pub(crate) struct SiteJob {
     /// It was put back into the queue.
     #[serde(default)]
     pub(crate) is_again: bool,
+    /// It has left its nodes for that; whether its workflow had ended then.
+    #[serde(default)]
+    pub(crate) put_back: Option<bool>,
     /// The ports that its nodes reported last for the pieces of partitions that span them, and how often one has
     /// reported another port.
     #[serde(default, rename = "shared")]
@@ -296,7 +299,7 @@ impl SiteJob {
         let may = move |r: &&Reads| has_begun || self.check_grant(catalog, r).is_ok();
         let reads = self.reads.iter().filter(may).map(|r| &r.version);
         let all = reads.chain(self.makes.iter().map(|m| &m.version));
-        all.filter(|_| self.phase != SiteJobPhase::Ended)
+        all.filter(|_| self.phase != SiteJobPhase::Ended || self.put_back.is_some())
     }
 
     pub(crate) fn needs(&self, catalog: &Catalog, id: &VersionKey) -> bool {

@@ -8,7 +8,8 @@ use tarn_proto::site::{
 };
 use tarn_site::Config;
 use tarn_types::units::SECOND;
-use tarn_types::workflow::{CheckpointMethod, Restart};
+use tarn_types::workflow::Distribution::Single;
+use tarn_types::workflow::{CheckpointMethod, Restart, Role};
 
 const OVER: Stage = Stage::Teardown { hurry: false };
 
@@ -214,4 +215,44 @@ fn images_are_refused_and_a_script_without_a_name_continues_by_its_number() {
     assert_eq!(world.advices[&2].prefer, ["n2"]);
     setup(&mut world, 3, alone());
     assert!(world.advices[&3].prefer.is_empty());
+}
+
+/// What a job reads that Slurm puts back stays until it is there again, even if its workflow has ended; its readers wait on.
+#[test]
+fn what_a_job_reads_stays_while_slurm_puts_it_back() {
+    let mut world = World::new(2, Config::default());
+    let makes = |name: &str| script("foam", 1, vec![(Role::Out, Single, dataset(name))]);
+    let middle = || {
+        let data = vec![
+            (Role::In, Single, dataset("a")),
+            (Role::Out, Single, dataset("b")),
+        ];
+        script("foam", 1, data)
+    };
+    world.whole(1, makes("a"), &["n1"]);
+    setup(&mut world, 2, middle());
+    let last = script("foam", 1, vec![(Role::In, Single, dataset("b"))]);
+    setup(&mut world, 3, last);
+    crate::end(&mut world, "foam");
+    assert_eq!(world.pre_run(2, &["n1"]), ControllerReply::Done);
+    world.staged(2, Stage::PostRun { ok: false });
+    assert_eq!(world.staged(2, Stage::PutBack), ControllerReply::Done);
+    world.pass(60);
+    assert_eq!(world.parts_on("n1"), ["a/1.0"]);
+    world.whole(2, middle(), &["n1"]);
+    assert_eq!(world.pre_run(3, &["n1"]), ControllerReply::Done);
+    // It had ended before, and nothing more is read.
+    world.staged(3, Stage::PostRun { ok: true });
+    world.staged(3, OVER);
+    assert!(world.parts_on("n1").is_empty());
+    // A job that is cancelled while it is put back lets go of it.
+    world.whole(4, makes("a"), &["n1"]);
+    setup(&mut world, 5, middle());
+    crate::end(&mut world, "foam");
+    assert_eq!(world.pre_run(5, &["n1"]), ControllerReply::Done);
+    world.staged(5, Stage::PutBack);
+    assert_eq!(world.parts_on("n1").len(), 1);
+    world.staged(5, OVER);
+    assert!(world.parts_on("n1").is_empty());
+    world.check_replay(Config::default());
 }
