@@ -193,7 +193,7 @@ c_sources() {
 # The tests that differ most between the versions of Slurm and MPI: 12 minutes of them (docs/internals/stacks.md); `make
 # soak` has all.
 on_others=(mpi allocation:a_step_spans allocation:a_workflow_runs slurm_nodes site:jobs::three_jobs site:bad_days::an_array site:bad_days::features
-    site:submit:: slurm_modes slurm_spank)
+    site:submit:: slurm_experiments:the_workflow slurm_modes slurm_spank)
 started=$SECONDS
 check "format" cargo fmt --all --check
 check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings

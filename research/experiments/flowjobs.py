@@ -87,8 +87,11 @@ def fill(place, specs):
     place.fill([(f"of_{spec.name}", 0, 0) for spec in specs if spec.write])
 
 
-def workload(way, specs):
-    """The same as a workload of the simulator, in TOML. With the planner the workflows' own data are items; all other reading and writing is part of a job's computing there."""
+def workload(way, specs, limit_of):
+    """The same as a workload of the simulator, in TOML; `limit_of` gives a job's limit in seconds.
+
+    With the planner the workflows' own data are items; all other reading and writing is part of a job's computing there.
+    """
     data, jobs = [], []
     for spec in specs:
         reader = reader_of(spec, specs)
@@ -106,7 +109,7 @@ def workload(way, specs):
             data.append(f'[data.in-{spec.name}]\nsize = "{size(read) * spec.nodes} B"\noutside = true\n')
         if outs:
             data.append(f'[data.of-{spec.name}]\nsize = "{size(write) * spec.nodes} B"\n' + ("" if reader else "keep = true\n"))
-        keys = [f'name = "{spec.name}"', f"nodes = {spec.nodes}", f'compute = "{compute:.6f}s"', f'limit = "{minutes(spec)}m"', f"in = {text_of(ins)}", f"out = {text_of(outs)}"]
+        keys = [f'name = "{spec.name}"', f"nodes = {spec.nodes}", f'compute = "{compute:.6f}s"', f'limit = "{limit_of(spec):.6f}s"', f"in = {text_of(ins)}", f"out = {text_of(outs)}"]
         if spec.flow:
             keys.append(f'workflow = "{spec.flow}"')
         if spec.at:
@@ -125,8 +128,8 @@ def minutes(spec):
     return math.ceil((spec.limit + GRACE) / 60)
 
 
-def predicted(bench, specs, nodes):
-    """Of each way, the simulator's figures and Gantt boxes (job, first node, one past the last, from, to)."""
+def predicted(bench, specs, nodes, limit_of=lambda spec: 60 * minutes(spec)):
+    """Of each way, the simulator's figures and Gantt boxes (job, first node, one past the last, from, to); with Slurm's limits, or others."""
     machine = os.path.join(bench.folder, "cluster.toml")
     with open(machine, "w", encoding="ascii") as file:
         file.write(f'[external]\nclient-read = "{RATE:.0f} B/s"\nclient-write = "{RATE:.0f} B/s"\n[[island]]\nnodes = {nodes}\ncores = 8\n[[island.tier]]\nname = "scm"\ncapacity = "1 GB"\n')
@@ -134,6 +137,6 @@ def predicted(bench, specs, nodes):
     for way, policy in POLICIES.items():
         path = os.path.join(bench.folder, f"{way}.toml")
         with open(path, "w", encoding="ascii") as file:
-            file.write(workload(way, specs))
+            file.write(workload(way, specs, limit_of))
         [found[way]] = simulate(bench, machine, path, [policy])
     return found

@@ -207,7 +207,7 @@ def measure(bench):
             f"{options_of.jobs} jobs that follow each other in the log of KTH's SP2 (Parallel Workloads Archive; {ALL_NODES} nodes, here {options_of.nodes}, so each job has {NODES / ALL_NODES:g} of its nodes, one at least), run times cut at {LONGEST / 3600:g} h and limits at {LONGEST_LIMIT / 3600:g} h of the trace. They move no data. Each day is another one of the log.",
             f"{options_of.workflows} workflows are made up: the three of Table 4 of Weiland 2018 on 1, 2 or 4 nodes, {STRETCH[0]} to {STRETCH[1]} times as long, at random times; nearly half of their time on Slurm alone is reading and writing. Their users ask for twice the time.",
             f"Bounded slow-downs count run times as {SHORT} s at least, of the time here. Waits have Slurm's own latency, which is long beside scaled times. Slurm's limits are whole minutes.",
-            f"In the simulator no job takes longer than in the trace, and neither Slurm nor tarn takes any time. A job waits there for its nodes alone.",
+            "In the simulator no job takes longer than in the trace, and neither Slurm nor tarn takes any time. A job waits there for its nodes alone.",
         ],
         "rounds": len(days),
         "tables": tables(runs, prediction, days),

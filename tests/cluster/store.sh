@@ -49,12 +49,12 @@ store_at() {
 # mount_store PLACE HOST: a client of the server at HOST, in that place's namespaces.
 mount_store() {
     client_graph "$2" "$store_port" > "$base/store/$1.vol"
-    local command=(glusterfs --direct-io-mode=enable -f "$base/store/$1.vol" -l "/var/log/slurm/store-$1.log" /store)
+    local client=(glusterfs --direct-io-mode=enable -f "$base/store/$1.vol" -l "/var/log/slurm/store-$1.log" /store)
     if [ "$1" = login ]; then
-        "${command[@]}"
+        "${client[@]}"
         wait_for 20 [ -e /store/.store ] || fail "the store cannot be mounted; see store*.log in the cluster's log folder"
     else
-        "$base/lib/inside.sh" enter "$1" root "${command[@]}"
+        "$base/lib/inside.sh" enter "$1" root "${client[@]}"
         wait_for 20 "$base/lib/inside.sh" enter "$1" root stat /store/.store
     fi
 }
