@@ -157,13 +157,13 @@ def tables(runs, prediction, days):
     ]
 
 
-def claims(runs, prediction, reasons):
+def claims(runs, prediction, reasons, version):
     """What is aimed at, of each mode."""
     made = []
     for mode in runs:
         if mode == BACKFILL:
             continue
-        words = f"on a mixed day of a real Slurm, {name_of(mode)}: "
+        words = f"a mixed day of a real Slurm {version}, {name_of(mode)}: "
         texts = (
             ("flows", f"workflows' mean time to solution is at most {AIM_FLOWS} of that of Slurm alone", AIM_FLOWS),
             ("ordinary", f"ordinary jobs' mean bounded slow-down is at most {AIM_ORDINARY} of that of Slurm alone", AIM_ORDINARY),
@@ -212,7 +212,7 @@ def measure(bench):
         "rounds": len(days),
         "tables": tables(runs, prediction, days),
         "plots": [],
-        "claims": claims(runs, prediction, reasons),
+        "claims": claims(runs, prediction, reasons, version),
     }
 
 

@@ -126,7 +126,7 @@ def tables(runs, prediction, specs):
     return made
 
 
-def claims(runs, prediction, specs):
+def claims(runs, prediction, specs, version):
     """What the paper and the issue of the planner claim of each mode."""
     base, gain = runs[BACKFILL], PAPER["unaware"] / PAPER["aware"]
     ratios = [f"{easy['flow'] / data['flow']:.2f} times" for easy, data in zip(*[iter(prediction.values())] * 2)]
@@ -135,7 +135,7 @@ def claims(runs, prediction, specs):
     for mode, of in runs.items():
         if mode == BACKFILL:
             continue
-        words = f"jobs of a real Slurm, {name_of(mode)}: "
+        words = f"jobs of a real Slurm {version}, {name_of(mode)}: "
         if not of.runs:
             made.append(claim(f"{words}the workflow is {FACTOR} times as fast as with Slurm alone", f"{gain:.2f} times", f"not measured: {of.reason}", UNCLEAR))
             continue
@@ -182,7 +182,7 @@ def measure(bench):
         "tables": tables(runs, prediction, specs),
         "plots": [gantt(f"{name_of(mode)}, the last run", of.boxes(), FLOW_NAMES, EMULATED) for mode, of in runs.items() if of.runs]
         + [gantt(words, of["boxes"], FLOW_NAMES, SIMULATED) for words, of in prediction.items()],
-        "claims": claims(runs, prediction, specs),
+        "claims": claims(runs, prediction, specs, version),
     }
 
 
