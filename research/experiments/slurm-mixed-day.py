@@ -34,6 +34,8 @@ SHORT = 10
 # What is aimed at: workflows' mean time, and ordinary jobs' mean bounded slow-down, of that of Slurm alone; and how near the simulator is to be.
 AIM_FLOWS, AIM_ORDINARY, NEAR = 0.8, 1.02, 0.1
 FIGURES = {"flows": "workflows: mean time to solution, s", "ordinary": "ordinary jobs: mean bounded slow-down", "use": "share of the nodes in use"}
+# What a workflow's time consists of, its three jobs together; when it got nodes is Slurm's, in whole seconds.
+PARTS = {"queue": "until Slurm gives them nodes", "gate": "from then to their first commands", "commands": "their commands"}
 
 
 def trace(day, count, scale, nodes):
@@ -76,14 +78,19 @@ def slow_down(wait, ran):
 
 
 def figures(specs, times_of, nodes):
-    """What is compared, of one run: from when each job came, began and ended, in seconds."""
-    solved = {}
+    """What is compared, of one run: from when each job came, `started` (has nodes), `began` (its first command) and `left`, in seconds."""
+    solved, parts = {}, {key: [] for key in PARTS}
     for spec in specs:
         if spec.flow:
-            solved[spec.flow] = max(solved.get(spec.flow, 0), times_of[spec.name][1] - spec.at)
-    slow = [slow_down(times_of[spec.name][0] - spec.at, times_of[spec.name][1] - times_of[spec.name][0]) for spec in specs if not spec.flow]
-    held = sum(spec.nodes * (times_of[spec.name][1] - times_of[spec.name][0]) for spec in specs)
-    return {"flows": statistics.mean(solved.values()), "ordinary": statistics.mean(slow), "use": held / nodes / max(end for _, end in times_of.values())}
+            mine = times_of[spec.name]
+            solved[spec.flow] = max(solved.get(spec.flow, 0), mine["left"] - spec.at)
+            ready = times_of[spec.before]["left"] if spec.before else spec.at
+            for key, seconds in (("queue", mine["started"] - ready), ("gate", mine["began"] - mine["started"]), ("commands", mine["left"] - mine["began"])):
+                parts[key].append(seconds)
+    slow = [slow_down(times_of[spec.name]["began"] - spec.at, times_of[spec.name]["left"] - times_of[spec.name]["began"]) for spec in specs if not spec.flow]
+    held = sum(spec.nodes * (times_of[spec.name]["left"] - times_of[spec.name]["began"]) for spec in specs)
+    whole = {"flows": statistics.mean(solved.values()), "ordinary": statistics.mean(slow), "use": held / nodes / max(of["left"] for of in times_of.values())}
+    return whole | {key: sum(seconds) / len(solved) for key, seconds in parts.items()}
 
 
 def once(bench, mode, specs, span):
@@ -95,8 +102,7 @@ def once(bench, mode, specs, span):
         # When a job came is when it was submitted, which is a little after it should have been.
         found = place.run(jobs_of(mode, specs), 3 * span + 600, together=True)
         moved = [spec._replace(at=found[spec.name]["submitted"]) for spec in specs]
-        times_of = {name: (job["began"], job["left"]) for name, job in found.items()}
-        return figures(moved, times_of, nodes), rates, place.version()
+        return figures(moved, found, nodes), rates, place.version()
 
 
 def simulated(bench, specs, nodes):
@@ -105,8 +111,9 @@ def simulated(bench, specs, nodes):
     for way, (_, boxes) in predicted(bench, specs, nodes).items():
         times_of = {}
         for name, _, _, begin, end in boxes:
-            before = times_of.get(name, (begin, end))
-            times_of[name] = (min(before[0], begin), max(before[1], end))
+            of = times_of.setdefault(name, {"began": begin, "left": end})
+            of.update(began=min(of["began"], begin), left=max(of["left"], end))
+            of["started"] = of["began"]
         found[way] = figures(specs, times_of, nodes)
     return found
 
@@ -144,7 +151,13 @@ def tables(runs, prediction, days):
     modes = [mode for mode in runs if runs[mode]]
     columns = ["", *[name_of(mode) for mode in modes], "simulated, easy", "simulated, data"]
     ways = (BACKFILL, "planner")
-    whole = [[words, *[spread([run[key] for run in runs[mode]]) for mode in modes], *[spread([of[way][key] for of in prediction]) for way in ways]] for key, words in FIGURES.items()]
+
+    def whole_of(key):
+        """A figure of all days, of each mode and of the simulator."""
+        return [*[spread([run[key] for run in runs[mode]]) for mode in modes], *[spread([of[way][key] for of in prediction]) for way in ways]]
+
+    whole = [[words, *whole_of(key)] for key, words in FIGURES.items()]
+    where = [[f"workflows, mean: {words}", *whole_of(key)] for key, words in PARTS.items()]
     others = [mode for mode in modes if mode != BACKFILL]
     each = [
         [f"day {day + 1}: {words}", *[ratios(runs, mode, key)[at] for mode in others], prediction[at]["planner"][key] / prediction[at][BACKFILL][key]]
@@ -153,6 +166,7 @@ def tables(runs, prediction, days):
     ]
     return [
         {"title": "A day: medians of all days, with the least and the greatest", "columns": columns, "rows": whole},
+        {"title": "Where the workflows' time goes, in seconds, the three jobs of one together", "columns": columns, "rows": where},
         {"title": "Day by day, of that of Slurm alone", "columns": ["", *[name_of(mode) for mode in others], "simulated, data of easy"], "rows": each},
     ]
 

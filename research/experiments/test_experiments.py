@@ -332,8 +332,9 @@ class OnSlurm(unittest.TestCase):
     def test_figures_of_a_day(self):
         mixed = module("slurm-mixed-day")
         specs = [flowjobs.Spec("a", 2, 0, 20, 0, 30), flowjobs.Spec("w_1", 1, 0, 5, 0, 9, at=10, flow="w"), flowjobs.Spec("w_2", 1, 0, 5, 0, 9, before="w_1", at=10, flow="w")]
-        found = mixed.figures(specs, {"a": (20, 40), "w_1": (10, 15), "w_2": (15, 50)}, 2)
-        self.assertEqual(found, {"flows": 40, "ordinary": 2.0, "use": (40 + 5 + 35) / 100})
+        times_of = {name: dict(zip(("started", "began", "left"), of)) for name, of in {"a": (19, 20, 40), "w_1": (11, 12, 17), "w_2": (18, 21, 50)}.items()}
+        found = mixed.figures(specs, times_of, 2)
+        self.assertEqual(found, {"flows": 40, "ordinary": 2.0, "use": (40 + 5 + 29) / 100, "queue": 2, "gate": 4, "commands": 34})
 
 
 class Pages(unittest.TestCase):
