@@ -16,7 +16,7 @@ ABOUT = {
     "title": "A day of 200 jobs and 20 workflows on a real Slurm",
     "source": "Weiland 2018, sections 2.1 and 3.1 (a scheduler that knows workflows and data, beside other jobs)",
     "needs": [*NEEDS, "10 GiB of memory"],
-    "minutes": {"quick": 15, "full": 105},
+    "minutes": {"quick": 18, "full": 140},
     "on_request": True,
 }
 TRACE = os.path.join(TOP, "research", "experiments", "kth-sp2-days.swf")

@@ -1,5 +1,5 @@
-//! The table of research/results.md with the papers' claims is the output of `tarn reproduce --render --markdown` for
-//! research/evidence/results.json.
+//! The tables of research/results.md with the claims of experiments are the output of `tarn reproduce --render --markdown` for
+//! the results that are kept in research/evidence.
 
 use std::process::Command;
 use tarn_tests::{programs, tree};
@@ -14,29 +14,38 @@ fn table<'a>(text: &'a str, begins: &str) -> Vec<&'a str> {
 
 const BEGINS: &str = "| experiment | claim |";
 
+/// The section of each table, the kept results, and how many lines it has at least.
+const TABLES: [(&str, &str, usize); 2] = [
+    ("\n## The papers' experiments\n", "results.json", 20),
+    (
+        "\n## On a site: Table 4 and a mixed day on a real Slurm\n",
+        "slurm.json",
+        10,
+    ),
+];
+
 #[test]
-fn the_table_is_what_was_measured() {
+fn the_tables_are_what_was_measured() {
     let root = tree::root();
     let document = std::fs::read_to_string(root.join("research/results.md")).expect("the results");
-    let there = table(&document, BEGINS);
-    assert!(
-        there.len() > 20,
-        "research/results.md has no table of claims"
-    );
-    let kept = root.join("research/evidence/results.json");
-    let printed = Command::new(programs::built("tarn").expect("tarn"))
-        .args(["reproduce", "--markdown", "--render"])
-        .arg(&kept)
-        .output()
-        .expect("tarn starts");
-    let stderr = String::from_utf8_lossy(&printed.stderr);
-    assert!(printed.status.success(), "{stderr}");
-    let printed = String::from_utf8(printed.stdout).expect("UTF-8");
-    assert_eq!(
-        there,
-        printed.lines().collect::<Vec<_>>(),
-        "put what `tarn reproduce --render research/evidence/results.json --markdown` prints into research/results.md"
-    );
+    for (heading, file, least) in TABLES {
+        let (_, section) = document.split_once(heading).expect(heading);
+        let there = table(section, BEGINS);
+        assert!(there.len() > least, "{heading} has no table of claims");
+        let printed = Command::new(programs::built("tarn").expect("tarn"))
+            .args(["reproduce", "--markdown", "--render"])
+            .arg(root.join("research/evidence").join(file))
+            .output()
+            .expect("tarn starts");
+        let stderr = String::from_utf8_lossy(&printed.stderr);
+        assert!(printed.status.success(), "{stderr}");
+        let printed = String::from_utf8(printed.stdout).expect("UTF-8");
+        assert_eq!(
+            there,
+            printed.lines().collect::<Vec<_>>(),
+            "put what `tarn reproduce --render research/evidence/{file} --markdown` prints into research/results.md"
+        );
+    }
 }
 
 #[test]
