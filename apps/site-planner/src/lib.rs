@@ -17,6 +17,7 @@ mod forecast;
 mod gres;
 mod hosted;
 mod jobs;
+mod marks;
 mod planned;
 mod rates;
 mod runtimes;
@@ -28,6 +29,10 @@ mod tests;
 
 pub use accuracy::PlanAccuracy;
 pub use difference::JobTransition;
+pub use marks::{
+    JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS, MarkOrder, MarkStep, Marks,
+    ReservationWish, WorkflowKey,
+};
 pub use planned::{PlannedJob, SitePlan, UnplannedJob};
 pub use rates::SiteRates;
 

@@ -3,6 +3,7 @@
 //! lines in Slurm's configuration files ([`conf`]).
 
 mod accounting;
+mod act;
 mod allocation;
 mod command;
 pub mod conf;
@@ -16,6 +17,7 @@ mod snapshot;
 pub use accounting::{
     AccountingAnswer, AccountingQuery, AccountingSource, MAX_ACCOUNTED, node_processors,
 };
+pub use act::{RESERVATION_SECONDS, SlurmAction};
 pub use allocation::{SlurmAllocation, is_of_step};
 pub use excluded::{exclude, exclusion, set_exclusion};
 pub use nodes::{SrunLaunch, SrunNodes};

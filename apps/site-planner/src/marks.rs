@@ -1,0 +1,500 @@
+//! Drive's marks in Slurm: which reservations there are, and which calls make them as they are wished for.
+//!
+//! Every mark lapses by itself: a reservation lasts for a minute unless it is renewed. Nothing of it is durable: the
+//! epoch of the controller is in each name, and a controller deletes those of earlier ones. The rules come from trials on
+//! a real Slurm: docs/internals/driving-slurm.md, "The actions, and how each lapses".
+
+mod budget;
+mod check;
+#[cfg(test)]
+mod tests;
+
+use budget::IdleBudgets;
+use check::{Refusal, SnapshotCheck};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_slurm::{RESERVATION_SECONDS, SlurmAction, SlurmJobState, SlurmSnapshot};
+use tarn_types::units::{Nanos, SECOND, Time};
+
+/// Nothing is done on a snapshot that is older.
+pub const MAX_AGE: Nanos = 10 * SECOND;
+/// Reservations at a time, of all users.
+pub const MAX_RESERVATIONS: usize = 64;
+/// And of one user.
+pub const MAX_USER_RESERVATIONS: usize = 4;
+/// Calls that one step orders: they take some 10 ms each.
+const MAX_ORDERS: usize = 20;
+/// Between two renewals.
+const RENEW: Nanos = 20 * SECOND;
+/// Within which Slurm starts a job that joined: `batch_sched_delay` (3 s) and two passes.
+const JOIN_TIMEOUT: Nanos = 10 * SECOND;
+/// For which a workflow whose reservation somebody deleted is left alone.
+const AFTER_DELETION: Nanos = 600 * SECOND;
+/// For which one is that Slurm refused something, or that did not start.
+const AFTER_REFUSAL: Nanos = 300 * SECOND;
+/// The beginning of the names of tarn's reservations.
+const PREFIX: &str = "tarn_";
+
+/// A workflow: the number of its user, and its name.
+pub type WorkflowKey = (u32, String);
+
+/// Nodes that are to be kept for the next jobs of a workflow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReservationWish {
+    /// The workflow.
+    pub workflow: WorkflowKey,
+    /// The name of its user.
+    pub user: String,
+    /// The nodes.
+    pub nodes: BTreeSet<String>,
+    /// The jobs that are to run there.
+    pub jobs: Vec<JoinWish>,
+    /// Why, for the log.
+    pub reason: String,
+}
+
+/// A job that is to run on reserved nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinWish {
+    /// Its number.
+    pub job: u32,
+    /// As many of the reserved nodes as it asks for.
+    pub nodes: BTreeSet<String>,
+    /// Whether its data is there: Slurm has staged it in.
+    pub is_staged: bool,
+}
+
+/// A call that is to be made, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkOrder {
+    /// The call.
+    pub action: SlurmAction,
+    /// The workflow that it is for; `None` for a reservation of an earlier controller.
+    pub workflow: Option<WorkflowKey>,
+    /// Why.
+    pub reason: String,
+}
+
+/// The result of a step.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MarkStep {
+    /// The calls, in their order.
+    pub orders: Vec<MarkOrder>,
+    /// Texts for the log: wishes that are not followed, and marks that are gone.
+    pub notes: Vec<String>,
+}
+
+/// A reservation of this controller.
+#[derive(Debug, Clone)]
+struct Mark {
+    workflow: WorkflowKey,
+    nodes: BTreeSet<String>,
+    /// When its nodes last changed: jobs join on a snapshot that was begun later.
+    changed: Time,
+    renewed: Time,
+    /// Jobs that joined, and when.
+    joined: BTreeMap<u32, Time>,
+    /// It is being given up; Slurm refused to delete it if `is_in_use`.
+    is_cancelled: bool,
+    is_in_use: bool,
+}
+
+/// The reservations that this controller made.
+#[derive(Debug, Clone)]
+pub struct Marks {
+    epoch: u64,
+    next: u64,
+    boot: Option<u64>,
+    marks: BTreeMap<String, Mark>,
+    /// Workflows that are only advised, until when.
+    left_alone: BTreeMap<WorkflowKey, Time>,
+    budgets: IdleBudgets,
+    is_superseded: bool,
+}
+
+impl Marks {
+    /// The marks of a controller of this epoch: none.
+    #[must_use]
+    pub fn new(epoch: u64) -> Self {
+        Self {
+            epoch,
+            next: 1,
+            boot: None,
+            marks: BTreeMap::new(),
+            left_alone: BTreeMap::new(),
+            budgets: IdleBudgets::default(),
+            is_superseded: false,
+        }
+    }
+
+    /// The calls that turn Slurm's marks into the wished ones. `begun` is when the reading of the snapshot began; both
+    /// times are of one clock that does not jump. No wish means that all marks go.
+    ///
+    /// The caller makes each call and reports it by [`Marks::done`] before the next step.
+    pub fn step(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        begun: Time,
+        wishes: &[ReservationWish],
+        now: Time,
+    ) -> MarkStep {
+        let mut step = MarkStep::default();
+        if now.saturating_sub(begun) > MAX_AGE || self.is_superseded {
+            return step;
+        }
+        if let Some(newer) = self.newer_epoch(snapshot) {
+            self.is_superseded = true;
+            let note =
+                format!("the controller of epoch {newer} drives now; this one no longer does");
+            step.notes.push(note);
+            return step;
+        }
+        self.left_alone.retain(|_, until| *until > now);
+        self.forget_missing(snapshot, begun, now, &mut step.notes);
+        self.budgets.add_idle(now, self.idle_nodes(snapshot));
+        let wanted = self.followed(snapshot, wishes, &mut step.notes);
+        self.cancel_unwanted(snapshot, &wanted, &mut step.orders);
+        self.leave_late(snapshot, now, &mut step);
+        for (key, wish) in &wanted {
+            self.follow(snapshot, key, wish, (begun, now), &mut step.orders);
+        }
+        step.orders.truncate(MAX_ORDERS);
+        step
+    }
+
+    /// A call was made: the reason of a failure is Slurm's.
+    pub fn done(&mut self, order: &MarkOrder, result: Result<(), String>, now: Time) {
+        match (&order.action, &result) {
+            (
+                SlurmAction::Reserve {
+                    reservation, nodes, ..
+                },
+                Ok(()),
+            ) => {
+                if let Some(workflow) = order.workflow.clone() {
+                    let mark = Mark {
+                        workflow,
+                        nodes: nodes.iter().cloned().collect(),
+                        changed: now,
+                        renewed: now,
+                        joined: BTreeMap::new(),
+                        is_cancelled: false,
+                        is_in_use: false,
+                    };
+                    let other = self.marks.insert(reservation.clone(), mark);
+                    assert!(other.is_none(), "{reservation} was made twice");
+                }
+            }
+            (SlurmAction::Resize { reservation, nodes }, Ok(())) => {
+                if let Some(mark) = self.marks.get_mut(reservation) {
+                    mark.nodes = nodes.iter().cloned().collect();
+                    mark.changed = now;
+                }
+            }
+            (SlurmAction::Renew { reservation }, Ok(())) => {
+                if let Some(mark) = self.marks.get_mut(reservation) {
+                    mark.renewed = now;
+                }
+            }
+            (
+                SlurmAction::Join {
+                    job, reservation, ..
+                },
+                Ok(()),
+            ) => {
+                if let Some(mark) = self.marks.get_mut(reservation) {
+                    mark.joined.insert(*job, now);
+                }
+            }
+            (SlurmAction::Delete { reservation } | SlurmAction::Expire { reservation }, Ok(())) => {
+                self.marks.remove(reservation);
+            }
+            (SlurmAction::Delete { reservation }, Err(_)) => {
+                if let Some(mark) = self.marks.get_mut(reservation) {
+                    mark.is_in_use = true;
+                }
+            }
+            (SlurmAction::Leave { .. } | SlurmAction::NameFeature { .. }, _)
+            | (SlurmAction::Expire { .. }, Err(_)) => {}
+            // A refused renewal is not tried again: an administrator's reservation may be in its way.
+            (_, Err(_)) => {
+                if let Some(workflow) = order.workflow.clone() {
+                    self.left_alone
+                        .insert(workflow, now.saturating_add(AFTER_REFUSAL));
+                }
+            }
+        }
+    }
+
+    /// Why a workflow is not given nodes now.
+    #[must_use]
+    pub fn is_left_alone(&self, workflow: &WorkflowKey, now: Time) -> bool {
+        self.left_alone
+            .get(workflow)
+            .is_some_and(|until| *until > now)
+    }
+
+    /// How many reservations there are.
+    #[must_use]
+    pub fn reservations(&self) -> usize {
+        self.marks.len()
+    }
+
+    fn has(&self, workflow: &WorkflowKey) -> bool {
+        self.marks.values().any(|mark| mark.workflow == *workflow)
+    }
+
+    fn newer_epoch(&self, snapshot: &SlurmSnapshot) -> Option<u64> {
+        let epochs = snapshot
+            .reservations
+            .keys()
+            .filter_map(|name| epoch_of(name));
+        epochs.filter(|epoch| *epoch > self.epoch).max()
+    }
+
+    /// Forgets the marks that Slurm lacks. Where nobody but an administrator can have deleted one, its workflow is left alone.
+    fn forget_missing(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        begun: Time,
+        now: Time,
+        notes: &mut Vec<String>,
+    ) {
+        let was_restarted = self.boot.is_some() && self.boot != snapshot.settings.boot_time;
+        self.boot = snapshot.settings.boot_time;
+        let lasts = Nanos::from(RESERVATION_SECONDS) * SECOND;
+        let left_alone = &mut self.left_alone;
+        self.marks.retain(|name, mark| {
+            if snapshot.reservations.contains_key(name) || mark.renewed >= begun {
+                return true;
+            }
+            let lapsed = mark.renewed.saturating_add(lasts) <= now;
+            if !(was_restarted || lapsed || mark.is_cancelled) {
+                notes.push(format!(
+                    "somebody deleted reservation {name}: its workflow is left alone for 10 minutes"
+                ));
+                let until = now.saturating_add(AFTER_DELETION);
+                left_alone.insert(mark.workflow.clone(), until);
+            }
+            false
+        });
+    }
+
+    /// Of each user the reserved nodes that no job uses.
+    fn idle_nodes(&self, snapshot: &SlurmSnapshot) -> BTreeMap<u32, u64> {
+        let mut idle = BTreeMap::new();
+        for mark in self.marks.values() {
+            let of_mark = mark
+                .nodes
+                .iter()
+                .filter(|name| check::is_idle(snapshot, name));
+            *idle.entry(mark.workflow.0).or_default() += of_mark.count() as u64;
+        }
+        idle
+    }
+
+    /// The wishes that are followed, by workflow.
+    fn followed<'w>(
+        &self,
+        snapshot: &SlurmSnapshot,
+        wishes: &'w [ReservationWish],
+        notes: &mut Vec<String>,
+    ) -> BTreeMap<WorkflowKey, &'w ReservationWish> {
+        let check = SnapshotCheck::new(snapshot, self.marks.keys());
+        let mut followed: BTreeMap<WorkflowKey, &ReservationWish> = BTreeMap::new();
+        let mut taken: BTreeSet<&str> = BTreeSet::new();
+        for wish in wishes {
+            let key = &wish.workflow;
+            let is_new = !self.has(key);
+            // Those that are being given up count until they are gone.
+            let marks = self.marks.values().map(|mark| &mark.workflow);
+            let new = followed.keys().filter(|key| !self.has(key));
+            let users: Vec<u32> = marks.chain(new).map(|(user, _)| *user).collect();
+            let of_user = users.iter().filter(|user| **user == key.0).count();
+            let refusal = if self.left_alone.contains_key(key) {
+                Err(Refusal::LeftAlone)
+            } else if followed.contains_key(key) {
+                Err(Refusal::Twice)
+            } else if is_new && users.len() >= MAX_RESERVATIONS {
+                Err(Refusal::TooMany(MAX_RESERVATIONS))
+            } else if is_new && of_user >= MAX_USER_RESERVATIONS {
+                Err(Refusal::TooManyOfUser(MAX_USER_RESERVATIONS))
+            } else if !self.budgets.is_within(key.0, snapshot.nodes.len() as u64) {
+                Err(Refusal::IdleTooLong)
+            } else if let Some(node) = wish.nodes.iter().find(|n| taken.contains(n.as_str())) {
+                Err(Refusal::Reserved(node.clone()))
+            } else {
+                check.of(wish)
+            };
+            match refusal {
+                Ok(()) => {
+                    taken.extend(wish.nodes.iter().map(String::as_str));
+                    followed.insert(key.clone(), wish);
+                }
+                Err(why) => notes.push(format!(
+                    "no nodes are reserved for workflow {} of {}: {why}",
+                    key.1, wish.user
+                )),
+            }
+        }
+        followed
+    }
+
+    /// Gives up the reservations that nobody wishes for, and those of earlier controllers.
+    fn cancel_unwanted(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        wanted: &BTreeMap<WorkflowKey, &ReservationWish>,
+        orders: &mut Vec<MarkOrder>,
+    ) {
+        for mark in self.marks.values_mut() {
+            mark.is_cancelled = !wanted.contains_key(&mark.workflow);
+        }
+        for name in snapshot
+            .reservations
+            .keys()
+            .filter(|n| epoch_of(n).is_some())
+        {
+            let mark = self.marks.get(name);
+            if mark.is_some_and(|mark| !mark.is_cancelled) {
+                continue;
+            }
+            let workflow = mark.map(|mark| mark.workflow.clone());
+            let reason = match mark {
+                Some(_) => "no job of its workflow needs these nodes now",
+                None => "it is of an earlier controller",
+            };
+            let mut order = |action| {
+                orders.push(MarkOrder {
+                    action,
+                    workflow: workflow.clone(),
+                    reason: reason.to_owned(),
+                });
+            };
+            // Slurm deletes no reservation that a job refers to.
+            for job in snapshot
+                .jobs
+                .values()
+                .filter(|job| job.reservation == *name)
+            {
+                order(SlurmAction::Leave { job: job.number });
+            }
+            let reservation = name.clone();
+            order(match mark.is_some_and(|mark| mark.is_in_use) {
+                true => SlurmAction::Expire { reservation },
+                false => SlurmAction::Delete { reservation },
+            });
+        }
+        // After a restart Slurm may know the job's reservation no more, and keeps the job waiting for it.
+        let lost = snapshot.jobs.values().filter(|job| {
+            epoch_of(&job.reservation).is_some()
+                && !snapshot.reservations.contains_key(&job.reservation)
+        });
+        orders.extend(lost.map(|job| MarkOrder {
+            action: SlurmAction::Leave { job: job.number },
+            workflow: None,
+            reason: "its reservation is gone".to_owned(),
+        }));
+    }
+
+    /// Takes out jobs that joined and that Slurm did not start: while one waits there, others may not start.
+    fn leave_late(&mut self, snapshot: &SlurmSnapshot, now: Time, step: &mut MarkStep) {
+        for (name, mark) in &mut self.marks {
+            let waits = |job: &u32| {
+                let job = snapshot.jobs.get(job);
+                job.is_some_and(|job| {
+                    job.state == SlurmJobState::Pending && job.reservation == *name
+                })
+            };
+            let late: Vec<u32> = mark
+                .joined
+                .iter()
+                .filter(|(job, since)| now.saturating_sub(**since) > JOIN_TIMEOUT && waits(job))
+                .map(|(job, _)| *job)
+                .collect();
+            for job in late {
+                mark.joined.remove(&job);
+                let until = now.saturating_add(AFTER_REFUSAL);
+                self.left_alone.insert(mark.workflow.clone(), until);
+                let reason = "Slurm did not start it on the nodes that were free for it";
+                step.notes
+                    .push(format!("job {job} leaves its reservation: {reason}"));
+                step.orders.push(MarkOrder {
+                    action: SlurmAction::Leave { job },
+                    workflow: Some(mark.workflow.clone()),
+                    reason: reason.to_owned(),
+                });
+            }
+        }
+    }
+
+    /// The calls for one workflow that is wished for.
+    fn follow(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        key: &WorkflowKey,
+        wish: &ReservationWish,
+        (begun, now): (Time, Time),
+        orders: &mut Vec<MarkOrder>,
+    ) {
+        let mut order = |action, reason: &str| {
+            orders.push(MarkOrder {
+                action,
+                workflow: Some(key.clone()),
+                reason: reason.to_owned(),
+            });
+        };
+        let Some((name, mark)) = self.marks.iter().find(|(_, m)| m.workflow == *key) else {
+            let reservation = format!("{PREFIX}{}_workflow_{}", self.epoch, self.next);
+            self.next += 1;
+            let nodes = wish.nodes.iter().cloned().collect();
+            let user = wish.user.clone();
+            let action = SlurmAction::Reserve {
+                reservation,
+                nodes,
+                user,
+            };
+            return order(action, &wish.reason);
+        };
+        if self.left_alone.contains_key(key) {
+            return;
+        }
+        let reservation = name.clone();
+        if now.saturating_sub(mark.renewed) >= RENEW {
+            let reservation = reservation.clone();
+            order(SlurmAction::Renew { reservation }, "its workflow goes on");
+        }
+        if mark.nodes != wish.nodes {
+            let nodes = wish.nodes.iter().cloned().collect();
+            let action = SlurmAction::Resize { reservation, nodes };
+            return order(action, &wish.reason);
+        }
+        if mark.changed >= begun {
+            return;
+        }
+        for join in &wish.jobs {
+            if mark.joined.contains_key(&join.job) || !check::can_join(snapshot, name, join) {
+                continue;
+            }
+            for node in &join.nodes {
+                if let Some(features) = check::features_without_name(snapshot, node) {
+                    let node = node.clone();
+                    let action = SlurmAction::NameFeature { node, features };
+                    order(action, "jobs prefer it by its name");
+                }
+            }
+            let action = SlurmAction::Join {
+                job: join.job,
+                reservation: reservation.clone(),
+                nodes: join.nodes.iter().cloned().collect(),
+            };
+            order(action, "its nodes are free, and its data is there");
+            // One at a time: of two that wait in reservations, 24.11 starts no ordinary job of any partition.
+            return;
+        }
+    }
+}
+
+/// The epoch in the name of a reservation of tarn's.
+fn epoch_of(name: &str) -> Option<u64> {
+    name.strip_prefix(PREFIX)?.split('_').next()?.parse().ok()
+}

@@ -1,0 +1,186 @@
+//! Which wishes Slurm's rules allow: what it would refuse, or carry out otherwise, is not called for.
+
+use super::{JoinWish, ReservationWish};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_slurm::{
+    NodeBase, NodeFlag, PartitionState, PendingReason, SlurmJob, SlurmJobState, SlurmSnapshot,
+};
+
+/// Seconds within which another reservation is in the way.
+const AHEAD: u64 = 60;
+
+/// Why a wish is not followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error(
+        "somebody deleted its reservation, or Slurm refused it; it is only advised for some minutes"
+    )]
+    LeftAlone,
+    #[error("it has a reservation already")]
+    Twice,
+    #[error("there are {0} reservations")]
+    TooMany(usize),
+    #[error("its user has {0} reservations")]
+    TooManyOfUser(usize),
+    #[error("its user's reservations have kept nodes idle for too long today")]
+    IdleTooLong,
+    #[error("it names no node")]
+    NoNode,
+    #[error("there is no node {0}")]
+    UnknownNode(String),
+    #[error("node {0} takes no jobs")]
+    UnusableNode(String),
+    #[error("node {0} is in another reservation")]
+    Reserved(String),
+    #[error("job {0} is not known, or has ended")]
+    UnknownJob(u32),
+    #[error("job {0} is of another user")]
+    OtherUser(u32),
+    #[error("job {0} has nodes, a reservation or a kind that tarn does not touch")]
+    Untouchable(u32),
+    #[error("job {0} asks for more nodes, or nodes of another partition")]
+    OtherNodes(u32),
+}
+
+/// What a snapshot allows.
+pub(super) struct SnapshotCheck<'a> {
+    snapshot: &'a SlurmSnapshot,
+    /// Nodes of others' reservations that have begun or begin soon.
+    reserved: BTreeSet<&'a str>,
+    /// The names of own reservations.
+    own: BTreeSet<&'a str>,
+}
+
+impl<'a> SnapshotCheck<'a> {
+    pub(super) fn new(snapshot: &'a SlurmSnapshot, own: impl Iterator<Item = &'a String>) -> Self {
+        let own: BTreeSet<&str> = own.map(String::as_str).collect();
+        let soon = snapshot.read_at.saturating_add(AHEAD);
+        let others = snapshot.reservations.values().filter(|reservation| {
+            let begins = reservation.start.is_none_or(|start| start <= soon);
+            let has_ended = reservation.end.is_some_and(|end| end <= snapshot.read_at);
+            !own.contains(reservation.name.as_str()) && begins && !has_ended
+        });
+        let reserved = others
+            .flat_map(|r| r.nodes.iter().map(String::as_str))
+            .collect();
+        Self {
+            snapshot,
+            reserved,
+            own,
+        }
+    }
+
+    /// Whether a wish can be followed.
+    pub(super) fn of(&self, wish: &ReservationWish) -> Result<(), Refusal> {
+        if wish.nodes.is_empty() || wish.jobs.is_empty() {
+            return Err(Refusal::NoNode);
+        }
+        for name in &wish.nodes {
+            let Some(node) = self.snapshot.nodes.get(name) else {
+                return Err(Refusal::UnknownNode(name.clone()));
+            };
+            if !node.state.is_usable() {
+                return Err(Refusal::UnusableNode(name.clone()));
+            }
+            if self.reserved.contains(name.as_str()) {
+                return Err(Refusal::Reserved(name.clone()));
+            }
+        }
+        let mut partitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for join in &wish.jobs {
+            let job = self.snapshot.jobs.get(&join.job);
+            let job = job.ok_or(Refusal::UnknownJob(join.job))?;
+            if job.user != wish.workflow.0 || job.user_name != wish.user {
+                return Err(Refusal::OtherUser(join.job));
+            }
+            if !self.is_touchable(job) {
+                return Err(Refusal::Untouchable(join.job));
+            }
+            let fits = join.nodes.len() >= job.min_nodes as usize
+                && join.nodes.is_subset(&wish.nodes)
+                && job.partitions.iter().any(|name| {
+                    let of_partition = partitions.entry(name).or_insert_with(|| {
+                        let partition = self.snapshot.partitions.get(name);
+                        let partition = partition.filter(|p| p.state == PartitionState::Up);
+                        let nodes = partition.into_iter().flat_map(|p| p.nodes.iter());
+                        nodes.map(String::as_str).collect()
+                    });
+                    wish.nodes
+                        .iter()
+                        .all(|node| of_partition.contains(node.as_str()))
+                });
+            if !fits {
+                return Err(Refusal::OtherNodes(join.job));
+            }
+        }
+        Ok(())
+    }
+
+    /// Only jobs with data lines, without nodes or a reservation of their user's choice, and no part of anything larger.
+    fn is_touchable(&self, job: &SlurmJob) -> bool {
+        let is_own = job.reservation.is_empty() || self.own.contains(job.reservation.as_str());
+        job.has_burst_buffer
+            && is_own
+            && job.required.is_empty()
+            && job.array.is_none()
+            && job.het.is_none()
+            && !job.is_incomplete
+            && !matches!(job.state, SlurmJobState::Ended(_))
+    }
+}
+
+/// Whether Slurm starts a job at its next pass once it has joined this reservation.
+pub(super) fn can_join(snapshot: &SlurmSnapshot, reservation: &str, join: &JoinWish) -> bool {
+    let Some(job) = snapshot.jobs.get(&join.job) else {
+        return false;
+    };
+    let reserved = snapshot
+        .reservations
+        .get(reservation)
+        .filter(|r| r.is_active);
+    let holds = |node: &String| reserved.is_some_and(|r| r.nodes.contains(node));
+    let is_ready = matches!(
+        job.reason,
+        PendingReason::None
+            | PendingReason::Priority
+            | PendingReason::Resources
+            | PendingReason::RequiredNodeNotAvailable
+    );
+    let another = snapshot.jobs.values().any(|other| {
+        other.state == SlurmJobState::Pending
+            && super::epoch_of(&other.reservation).is_some()
+            && other.partitions.iter().any(|p| job.partitions.contains(p))
+    });
+    job.state == SlurmJobState::Pending
+        && job.priority > 0
+        && job.reservation.is_empty()
+        && join.is_staged
+        && is_ready
+        && !another
+        && join.nodes.len() >= job.min_nodes as usize
+        && join
+            .nodes
+            .iter()
+            .all(|node| holds(node) && is_idle(snapshot, node))
+}
+
+/// Whether a node has no job and can get one now: it is `idle`, reserved, and nothing else.
+pub(super) fn is_idle(snapshot: &SlurmSnapshot, node: &str) -> bool {
+    let harmless = [
+        NodeFlag::Reserved,
+        NodeFlag::Planned,
+        NodeFlag::Cloud,
+        NodeFlag::Dynamic,
+    ];
+    snapshot.nodes.get(node).is_some_and(|node| {
+        let mut flags = node.state.flags.iter();
+        node.state.base == NodeBase::Idle && flags.all(|flag| harmless.contains(flag))
+    })
+}
+
+/// The features of a node that has none of its own name.
+pub(super) fn features_without_name(snapshot: &SlurmSnapshot, name: &str) -> Option<Vec<String>> {
+    let node = snapshot.nodes.get(name)?;
+    let has = node.features.iter().any(|feature| feature == name);
+    (!has).then(|| node.features.clone())
+}

@@ -1,0 +1,727 @@
+//! Marks against a small model of Slurm's reservations that follows the trials on real ones: a reservation ends to the
+//! second, is not deleted while a job refers to it, does not overlap another, and jobs in it start on its idle nodes.
+
+use super::*;
+use proptest::prelude::*;
+use tarn_slurm::{
+    NodeBase, NodeFlag, PartitionState, PendingReason, SlurmJob, SlurmNode, SlurmNodeState,
+    SlurmPartition, SlurmReservation,
+};
+
+const NODES: usize = 8;
+
+fn node(at: usize) -> String {
+    format!("n{at}")
+}
+
+fn nodes(of: impl IntoIterator<Item = usize>) -> BTreeSet<String> {
+    of.into_iter().map(node).collect()
+}
+
+/// A Slurm whose clock is moved by hand.
+struct Model {
+    snapshot: SlurmSnapshot,
+    now: u64,
+}
+
+impl Model {
+    fn new() -> Self {
+        let answers = tarn_slurm::Answers {
+            config: b"SLURM_VERSION = 24.11.5\n".to_vec(),
+            ..tarn_slurm::Answers::default()
+        };
+        let mut snapshot = SlurmSnapshot::from_fields(&answers).unwrap();
+        for at in 1..=NODES {
+            let state = SlurmNodeState::parse("idle");
+            let node = SlurmNode {
+                name: node(at),
+                state,
+                cpus: 8,
+                cpus_allocated: 0,
+                memory: 1 << 30,
+                memory_allocated: 0,
+                gres: String::new(),
+                features: vec![node(at)],
+                active_features: Vec::new(),
+                partitions: ["p".to_owned()].into(),
+                reason: String::new(),
+                extra: String::new(),
+                is_incomplete: false,
+            };
+            snapshot.nodes.insert(node.name.clone(), node);
+        }
+        let partition = SlurmPartition {
+            name: "p".into(),
+            nodes: (1..=NODES).map(node).collect(),
+            max_time: None,
+            tier: 1,
+            state: PartitionState::Up,
+            is_default: true,
+            oversubscribe: "NO".into(),
+        };
+        snapshot.partitions.insert("p".into(), partition);
+        let now = 1_000_000;
+        snapshot.read_at = now;
+        Self { snapshot, now }
+    }
+
+    /// A waiting job of user 1000 + `user` on so many nodes.
+    fn submit(&mut self, number: u32, user: u32, wants: u32) {
+        let job = SlurmJob {
+            number,
+            array: None,
+            het: None,
+            user: 1000 + user,
+            user_name: format!("u{user}"),
+            partitions: vec!["p".into()],
+            qos: String::new(),
+            account: String::new(),
+            state: SlurmJobState::Pending,
+            reason: PendingReason::Priority,
+            description: String::new(),
+            priority: 1,
+            nice: 0,
+            submitted: Some(self.now),
+            eligible: Some(self.now),
+            start: None,
+            end: None,
+            limit: Some(600),
+            min_nodes: wants,
+            max_nodes: wants,
+            cpus: wants,
+            memory: None,
+            tres_per_node: String::new(),
+            is_exclusive: true,
+            features: String::new(),
+            preferred: String::new(),
+            excluded: Vec::new().into(),
+            required: Vec::new().into(),
+            nodes: Vec::new().into(),
+            planned: Vec::new().into(),
+            reservation: String::new(),
+            licences: String::new(),
+            dependency: String::new(),
+            has_burst_buffer: true,
+            admin_comment: String::new(),
+            is_incomplete: false,
+        };
+        self.snapshot.jobs.insert(number, job);
+    }
+
+    fn reserve(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+        user: &str,
+        end: u64,
+    ) -> Result<(), String> {
+        let busy = self.snapshot.reservations.values();
+        if busy.clone().any(|r| r.name == name) {
+            return Err("duplicate name".into());
+        }
+        if busy
+            .clone()
+            .any(|r| nodes.iter().any(|n| r.nodes.contains(n)))
+        {
+            return Err("overlaps with another reservation".into());
+        }
+        let reservation = SlurmReservation {
+            name: name.into(),
+            nodes: nodes.to_vec().into(),
+            start: Some(self.now),
+            end: Some(end),
+            users: vec![user.into()],
+            accounts: Vec::new(),
+            flags: Vec::new(),
+            licences: String::new(),
+            is_active: true,
+        };
+        self.snapshot.reservations.insert(name.into(), reservation);
+        Ok(())
+    }
+
+    fn perform(&mut self, action: &SlurmAction) -> Result<(), String> {
+        let until = self.now + u64::from(RESERVATION_SECONDS);
+        match action {
+            SlurmAction::Reserve {
+                reservation,
+                nodes,
+                user,
+            } => return self.reserve(reservation, nodes, user, until),
+            SlurmAction::Renew { reservation } => self.of(reservation)?.end = Some(until),
+            SlurmAction::Resize { reservation, nodes } => {
+                let mut others = self.snapshot.reservations.values();
+                if others
+                    .any(|r| r.name != *reservation && nodes.iter().any(|n| r.nodes.contains(n)))
+                {
+                    return Err("overlaps with another reservation".into());
+                }
+                self.of(reservation)?.nodes = nodes.clone().into();
+            }
+            SlurmAction::NameFeature { node, .. } => {
+                let node_of = self.snapshot.nodes.get_mut(node).ok_or("no node")?;
+                node_of.features.push(node.clone());
+            }
+            SlurmAction::Join {
+                job, reservation, ..
+            } => {
+                let users = self.of(reservation)?.users.clone();
+                let job = self.snapshot.jobs.get_mut(job).ok_or("no job")?;
+                if !users.contains(&job.user_name) {
+                    return Err("access denied".into());
+                }
+                job.reservation.clone_from(reservation);
+            }
+            SlurmAction::Leave { job } => {
+                let job = self.snapshot.jobs.get_mut(job).ok_or("no job")?;
+                job.reservation.clear();
+            }
+            SlurmAction::Delete { reservation } => {
+                self.of(reservation)?;
+                if self
+                    .snapshot
+                    .jobs
+                    .values()
+                    .any(|j| j.reservation == *reservation)
+                {
+                    return Err("requested reservation is in use".into());
+                }
+                self.snapshot.reservations.remove(reservation);
+            }
+            SlurmAction::Expire { reservation } => self.of(reservation)?.end = Some(self.now + 1),
+        }
+        Ok(())
+    }
+
+    fn of(&mut self, name: &str) -> Result<&mut SlurmReservation, String> {
+        let found = self.snapshot.reservations.get_mut(name);
+        found.ok_or_else(|| "no such reservation".to_owned())
+    }
+
+    /// Time passes: reservations end, and jobs in one start on its idle nodes.
+    fn pass(&mut self, seconds: u64) {
+        self.now += seconds;
+        self.snapshot.read_at = self.now;
+        let now = self.now;
+        self.snapshot
+            .reservations
+            .retain(|_, r| r.end.is_none_or(|end| end > now));
+        let known = &self.snapshot.reservations;
+        let mut starts = Vec::new();
+        for job in self.snapshot.jobs.values_mut() {
+            if !known.contains_key(&job.reservation) {
+                job.reservation.clear();
+            }
+            if job.state == SlurmJobState::Pending && !job.reservation.is_empty() {
+                starts.push((job.number, known[&job.reservation].nodes.clone()));
+            }
+        }
+        for (number, reserved) in starts {
+            let idle: Vec<String> = reserved
+                .iter()
+                .filter(|n| check::is_idle(&self.snapshot, n))
+                .cloned()
+                .collect();
+            let job = self.snapshot.jobs.get_mut(&number).unwrap();
+            let wants = job.min_nodes as usize;
+            if idle.len() >= wants && job.priority > 0 {
+                job.state = SlurmJobState::Running;
+                job.nodes = idle[..wants].to_vec().into();
+                for name in &idle[..wants] {
+                    self.snapshot.nodes.get_mut(name).unwrap().state.base = NodeBase::Allocated;
+                }
+            }
+        }
+        let reserved: BTreeSet<String> = self
+            .snapshot
+            .reservations
+            .values()
+            .flat_map(|r| r.nodes.iter().cloned())
+            .collect();
+        for node in self.snapshot.nodes.values_mut() {
+            match reserved.contains(&node.name) {
+                true => node.state.flags.insert(NodeFlag::Reserved),
+                false => node.state.flags.remove(&NodeFlag::Reserved),
+            };
+        }
+    }
+
+    fn end(&mut self, number: u32) {
+        if let Some(job) = self.snapshot.jobs.remove(&number) {
+            for name in job.nodes.iter() {
+                self.snapshot.nodes.get_mut(name).unwrap().state.base = NodeBase::Idle;
+            }
+        }
+    }
+
+    fn time(&self) -> Time {
+        self.now * SECOND
+    }
+
+    fn tarns(&self) -> Vec<&str> {
+        let names = self.snapshot.reservations.keys();
+        names
+            .map(String::as_str)
+            .filter(|n| epoch_of(n).is_some())
+            .collect()
+    }
+
+    /// One step of the controller on a fresh snapshot. Returns its calls, and its notes.
+    fn drive(&mut self, marks: &mut Marks, wishes: &[ReservationWish]) -> MarkStep {
+        let step = marks.step(&self.snapshot.clone(), self.time(), wishes, self.time());
+        for order in &step.orders {
+            let result = self.perform(&order.action);
+            marks.done(order, result, self.time());
+        }
+        step
+    }
+}
+
+fn wish(
+    user: u32,
+    workflow: &str,
+    of: impl IntoIterator<Item = usize>,
+    job: u32,
+) -> ReservationWish {
+    let nodes = nodes(of);
+    ReservationWish {
+        workflow: (1000 + user, workflow.into()),
+        user: format!("u{user}"),
+        jobs: vec![JoinWish {
+            job,
+            nodes: nodes.clone(),
+            is_staged: true,
+        }],
+        nodes,
+        reason: "its data is there".into(),
+    }
+}
+
+#[test]
+fn a_reservation_is_made_joined_renewed_and_given_up() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(3));
+    slurm.submit(7, 0, 2);
+    let wishes = [wish(0, "wing", [1, 2], 7)];
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(slurm.tarns(), ["tarn_3_workflow_1"]);
+    // Joined on a snapshot that is newer than the reservation, not before.
+    assert!(slurm.snapshot.jobs[&7].reservation.is_empty());
+    slurm.pass(1);
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(slurm.snapshot.jobs[&7].reservation, "tarn_3_workflow_1");
+    slurm.pass(1);
+    assert_eq!(slurm.snapshot.jobs[&7].state, SlurmJobState::Running);
+    assert_eq!(slurm.snapshot.jobs[&7].nodes[..], [node(1), node(2)]);
+    // It lasts as long as it is wished for, which is longer than a minute.
+    for _ in 0..100 {
+        slurm.pass(2);
+        slurm.drive(&mut marks, &wishes);
+    }
+    assert_eq!(slurm.tarns().len(), 1);
+    let last = slurm.drive(&mut marks, &[]);
+    let texts: Vec<String> = last.orders.iter().map(|o| o.action.to_string()).collect();
+    assert_eq!(
+        texts,
+        [
+            "scontrol update jobid=7 reservationname=",
+            "scontrol delete reservationname=tarn_3_workflow_1"
+        ]
+    );
+    assert!(slurm.tarns().is_empty() && marks.reservations() == 0);
+    assert_eq!(slurm.snapshot.jobs[&7].state, SlurmJobState::Running);
+}
+
+#[test]
+fn nothing_is_done_on_an_old_snapshot_and_all_lapses_without_a_controller() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    slurm.submit(7, 0, 2);
+    let wishes = [wish(0, "wing", [1, 2], 7)];
+    let late = slurm.time() + MAX_AGE + 1;
+    let old = marks.step(&slurm.snapshot, slurm.time(), &wishes, late);
+    assert_eq!(old, MarkStep::default());
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(slurm.tarns().len(), 1);
+    slurm.pass(u64::from(RESERVATION_SECONDS));
+    assert!(slurm.tarns().is_empty());
+    // The controller was only slow: nobody deleted it, and it is made again.
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(1);
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(slurm.tarns().len(), 1);
+}
+
+#[test]
+fn an_administrator_who_deletes_a_reservation_is_obeyed_for_ten_minutes() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    slurm.submit(7, 0, 2);
+    slurm.snapshot.jobs.get_mut(&7).unwrap().priority = 0;
+    let wishes = [wish(0, "wing", [1, 2], 7)];
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(1);
+    slurm.snapshot.reservations.clear();
+    let step = slurm.drive(&mut marks, &wishes);
+    assert!(step.notes[0].contains("deleted reservation"), "{step:?}");
+    for _ in 0..59 {
+        slurm.pass(10);
+        slurm.drive(&mut marks, &wishes);
+        assert!(slurm.tarns().is_empty());
+    }
+    slurm.pass(11);
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(slurm.tarns().len(), 1);
+}
+
+#[test]
+fn a_reservation_that_slurm_lost_when_it_was_started_again_is_made_again() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    slurm.submit(7, 0, 2);
+    slurm.snapshot.settings.boot_time = Some(1);
+    let wishes = [wish(0, "wing", [1, 2], 7)];
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(1);
+    slurm.snapshot.settings.boot_time = Some(2);
+    slurm.snapshot.reservations.clear();
+    // The job may still name it.
+    slurm.snapshot.jobs.get_mut(&7).unwrap().reservation = "tarn_1_workflow_1".into();
+    slurm.drive(&mut marks, &wishes);
+    assert!(slurm.snapshot.jobs[&7].reservation.is_empty());
+    slurm.pass(1);
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(slurm.tarns(), ["tarn_1_workflow_2"]);
+}
+
+#[test]
+fn the_newer_of_two_controllers_deletes_the_marks_of_the_older_which_stops() {
+    let (mut slurm, mut old, mut new) = (Model::new(), Marks::new(1), Marks::new(2));
+    slurm.submit(7, 0, 2);
+    slurm.submit(8, 1, 2);
+    slurm.drive(&mut old, &[wish(0, "wing", [1, 2], 7)]);
+    slurm.pass(1);
+    slurm.drive(&mut new, &[wish(1, "sea", [3, 4], 8)]);
+    assert_eq!(slurm.tarns(), ["tarn_2_workflow_1"]);
+    slurm.pass(1);
+    let step = slurm.drive(&mut old, &[wish(0, "wing", [1, 2], 7)]);
+    assert!(
+        step.orders.is_empty() && step.notes[0].contains("epoch 2"),
+        "{step:?}"
+    );
+}
+
+#[test]
+fn what_slurm_or_its_administrator_would_refuse_is_not_called_for() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    for job in 1..=9 {
+        slurm.submit(job, 0, 2);
+    }
+    slurm
+        .reserve("maintenance", &[node(1)], "root", u64::MAX)
+        .unwrap();
+    slurm.snapshot.nodes.get_mut("n2").unwrap().state = SlurmNodeState::parse("idle+drain");
+    slurm.snapshot.jobs.get_mut(&3).unwrap().required = vec![node(3)].into();
+    slurm.snapshot.jobs.get_mut(&4).unwrap().has_burst_buffer = false;
+    slurm.snapshot.jobs.get_mut(&5).unwrap().user = 9;
+    slurm.snapshot.jobs.get_mut(&6).unwrap().min_nodes = 3;
+    slurm.snapshot.jobs.get_mut(&7).unwrap().partitions = vec!["q".into()];
+    let cases = [
+        (wish(0, "a", [1, 3], 1), "another reservation"),
+        (wish(0, "b", [2, 3], 1), "takes no jobs"),
+        (wish(0, "c", [3, 4], 3), "does not touch"),
+        (wish(0, "d", [3, 4], 4), "does not touch"),
+        (wish(0, "e", [3, 4], 5), "another user"),
+        (wish(0, "f", [3, 4], 6), "more nodes"),
+        (wish(0, "g", [3, 4], 7), "another partition"),
+        (wish(0, "h", [3, 99], 1), "no node n99"),
+        (wish(0, "i", [3, 4], 99), "not known"),
+        (wish(0, "j", [], 1), "names no node"),
+    ];
+    for (wish, why) in cases {
+        let step = slurm.drive(&mut marks, &[wish]);
+        assert!(step.orders.is_empty(), "{why}: {:?}", step.orders);
+        assert!(step.notes[0].contains(why), "{why}: {:?}", step.notes);
+    }
+}
+
+#[test]
+fn a_job_joins_only_when_slurm_can_start_it_inside_and_leaves_if_it_does_not() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    slurm.submit(7, 0, 2);
+    slurm.snapshot.nodes.get_mut("n1").unwrap().state = SlurmNodeState::parse("allocated");
+    let mut wishes = [wish(0, "wing", [1, 2], 7)];
+    wishes[0].jobs[0].is_staged = false;
+    let joined = |slurm: &Model| !slurm.snapshot.jobs[&7].reservation.is_empty();
+    for _ in 0..3 {
+        slurm.drive(&mut marks, &wishes);
+        slurm.pass(1);
+    }
+    assert!(!joined(&slurm));
+    wishes[0].jobs[0].is_staged = true;
+    slurm.drive(&mut marks, &wishes);
+    assert!(!joined(&slurm));
+    slurm.snapshot.nodes.get_mut("n1").unwrap().state = SlurmNodeState::parse("idle+completing");
+    slurm.drive(&mut marks, &wishes);
+    assert!(!joined(&slurm));
+    slurm.snapshot.nodes.get_mut("n1").unwrap().state = SlurmNodeState::parse("idle+reserved");
+    slurm.snapshot.nodes.get_mut("n1").unwrap().features.clear();
+    let step = slurm.drive(&mut marks, &wishes);
+    assert!(joined(&slurm));
+    assert!(matches!(
+        step.orders[0].action,
+        SlurmAction::NameFeature { .. }
+    ));
+    // A node dies in that moment: Slurm does not start the job.
+    slurm.snapshot.nodes.get_mut("n2").unwrap().state = SlurmNodeState::parse("down");
+    slurm.pass(9);
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(2);
+    slurm.drive(&mut marks, &wishes);
+    assert!(!joined(&slurm) && slurm.tarns().is_empty());
+}
+
+#[test]
+fn a_reservation_that_is_in_use_is_made_to_end() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    slurm.submit(7, 0, 2);
+    slurm.submit(8, 0, 2);
+    let wishes = [wish(0, "wing", [1, 2], 7)];
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(1);
+    // The user puts in another job between the snapshot and the call.
+    let before = slurm.snapshot.clone();
+    slurm.snapshot.jobs.get_mut(&8).unwrap().reservation = "tarn_1_workflow_1".into();
+    let step = marks.step(&before, slurm.time(), &[], slurm.time());
+    for order in &step.orders {
+        let result = slurm.perform(&order.action);
+        marks.done(order, result, slurm.time());
+    }
+    assert_eq!(slurm.tarns().len(), 1);
+    slurm.snapshot.jobs.get_mut(&8).unwrap().state = SlurmJobState::Running;
+    let step = slurm.drive(&mut marks, &[]);
+    assert!(
+        step.orders
+            .iter()
+            .any(|o| matches!(o.action, SlurmAction::Expire { .. }))
+    );
+    slurm.pass(1);
+    assert!(slurm.tarns().is_empty());
+}
+
+#[test]
+fn one_user_gets_four_reservations_however_many_workflows_there_are() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    let mut wishes = Vec::new();
+    for at in 1..=NODES {
+        slurm.submit(at as u32, 0, 1);
+        wishes.push(wish(0, &format!("w{at}"), [at], at as u32));
+    }
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(slurm.tarns().len(), MAX_USER_RESERVATIONS);
+    slurm.pass(1);
+    let step = slurm.drive(&mut marks, &wishes);
+    assert!(
+        step.notes.iter().any(|n| n.contains("4 reservations")),
+        "{step:?}"
+    );
+}
+
+/// Something that happens at a site.
+#[derive(Debug, Clone)]
+enum Happening {
+    Pass(u64),
+    Step,
+    Wish {
+        user: u32,
+        workflow: u8,
+        from: usize,
+        count: usize,
+        job: u32,
+        is_staged: bool,
+    },
+    NoWish {
+        user: u32,
+        workflow: u8,
+    },
+    AdministratorReserves {
+        from: usize,
+        count: usize,
+        seconds: u64,
+    },
+    AdministratorDeletes(usize),
+    Drain(usize),
+    Resume(usize),
+    Hold(u32),
+    End(u32),
+    Submit {
+        job: u32,
+        user: u32,
+        wants: u32,
+    },
+    UserJoins {
+        job: u32,
+        at: usize,
+    },
+    ControllerRestarts,
+    SlurmRestarts,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let (user, job) = (0..3_u32, 1..9_u32);
+    prop_oneof![
+        4 => (1..30_u64).prop_map(Happening::Pass),
+        8 => Just(Happening::Step),
+        6 => (user.clone(), 0..3_u8, 1..=NODES, 0..4_usize, job.clone(), any::<bool>()).prop_map(
+            |(user, workflow, from, count, job, is_staged)| Happening::Wish {
+                user, workflow, from, count, job, is_staged,
+            }
+        ),
+        1 => (user.clone(), 0..3_u8).prop_map(|(user, workflow)| Happening::NoWish { user, workflow }),
+        1 => (1..=NODES, 1..3_usize, 1..300_u64)
+            .prop_map(|(from, count, seconds)| Happening::AdministratorReserves { from, count, seconds }),
+        1 => (0..4_usize).prop_map(Happening::AdministratorDeletes),
+        1 => (1..=NODES).prop_map(Happening::Drain),
+        1 => (1..=NODES).prop_map(Happening::Resume),
+        1 => job.clone().prop_map(Happening::Hold),
+        2 => job.clone().prop_map(Happening::End),
+        4 => (job.clone(), user, 1..4_u32).prop_map(|(job, user, wants)| Happening::Submit { job, user, wants }),
+        1 => (job, 0..4_usize).prop_map(|(job, at)| Happening::UserJoins { job, at }),
+        1 => Just(Happening::ControllerRestarts),
+        1 => Just(Happening::SlurmRestarts),
+    ]
+}
+
+/// A model, its controller and its wishes.
+struct Site {
+    slurm: Model,
+    marks: Marks,
+    epoch: u64,
+    wishes: BTreeMap<WorkflowKey, ReservationWish>,
+}
+
+impl Site {
+    fn happen(&mut self, what: Happening) {
+        let slurm = &mut self.slurm;
+        match what {
+            Happening::Pass(seconds) => slurm.pass(seconds),
+            Happening::Step => {
+                let wishes: Vec<ReservationWish> = self.wishes.values().cloned().collect();
+                slurm.drive(&mut self.marks, &wishes);
+                slurm.pass(0);
+            }
+            Happening::Wish {
+                user,
+                workflow,
+                from,
+                count,
+                job,
+                is_staged,
+            } => {
+                let mut wish = wish(user, &format!("w{workflow}"), from..from + count, job);
+                wish.jobs[0].is_staged = is_staged;
+                self.wishes.insert(wish.workflow.clone(), wish);
+            }
+            Happening::NoWish { user, workflow } => {
+                self.wishes.remove(&(1000 + user, format!("w{workflow}")));
+            }
+            Happening::AdministratorReserves {
+                from,
+                count,
+                seconds,
+            } => {
+                let nodes: Vec<String> = (from..from + count).map(node).collect();
+                let (name, end) = (format!("admin{}", slurm.now), slurm.now + seconds);
+                let _ = slurm.reserve(&name, &nodes, "root", end);
+            }
+            Happening::AdministratorDeletes(at) => {
+                let name = slurm.snapshot.reservations.keys().nth(at).cloned();
+                name.map(|name| slurm.snapshot.reservations.remove(&name));
+                slurm.pass(0);
+            }
+            Happening::Drain(at) => {
+                let node = slurm.snapshot.nodes.get_mut(&node(at)).unwrap();
+                node.state.flags.insert(NodeFlag::Drain);
+            }
+            Happening::Resume(at) => {
+                let node = slurm.snapshot.nodes.get_mut(&node(at)).unwrap();
+                node.state.flags.remove(&NodeFlag::Drain);
+            }
+            Happening::Hold(job) => {
+                if let Some(job) = slurm.snapshot.jobs.get_mut(&job) {
+                    job.priority = 0;
+                }
+            }
+            Happening::End(job) => slurm.end(job),
+            Happening::Submit { job, user, wants } => {
+                if !slurm.snapshot.jobs.contains_key(&job) {
+                    slurm.submit(job, user, wants);
+                }
+            }
+            Happening::UserJoins { job, at } => {
+                let name = slurm.snapshot.reservations.keys().nth(at).cloned();
+                if let (Some(name), Some(job)) = (name, slurm.snapshot.jobs.get_mut(&job)) {
+                    if slurm.snapshot.reservations[&name]
+                        .users
+                        .contains(&job.user_name)
+                    {
+                        job.reservation = name;
+                    }
+                }
+            }
+            Happening::ControllerRestarts => {
+                self.epoch += 1;
+                self.marks = Marks::new(self.epoch);
+            }
+            Happening::SlurmRestarts => {
+                slurm.snapshot.settings.boot_time = Some(slurm.now);
+                slurm.snapshot.reservations.pop_last();
+            }
+        }
+    }
+
+    fn check(&self) {
+        let now = self.slurm.now;
+        let mut of_users: BTreeMap<&str, usize> = BTreeMap::new();
+        for name in self.slurm.tarns() {
+            let reservation = &self.slurm.snapshot.reservations[name];
+            let last = now + u64::from(RESERVATION_SECONDS);
+            assert!(
+                reservation.end.is_some_and(|end| end <= last),
+                "{name} stays"
+            );
+            if epoch_of(name) == Some(self.epoch) {
+                *of_users.entry(&reservation.users[0]).or_default() += 1;
+            }
+        }
+        assert!(
+            of_users.values().all(|n| *n <= MAX_USER_RESERVATIONS),
+            "{of_users:?}"
+        );
+        assert!(self.marks.reservations() <= MAX_RESERVATIONS);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever happens: no mark outlives its minute, wishes that end leave nothing, and a dead controller leaves nothing.
+    #[test]
+    fn whatever_happens_marks_lapse_and_stay_within_their_bounds(
+        happenings in proptest::collection::vec(happening(), 1..80)
+    ) {
+        let mut site = Site { slurm: Model::new(), marks: Marks::new(1), epoch: 1, wishes: BTreeMap::new() };
+        for happening in happenings {
+            site.happen(happening);
+            site.check();
+        }
+        let mut dead = site.slurm.snapshot.clone();
+        let end = site.slurm.now + u64::from(RESERVATION_SECONDS);
+        dead.reservations.retain(|_, r| r.end.is_none_or(|at| at > end));
+        prop_assert!(dead.reservations.keys().all(|name| epoch_of(name).is_none()));
+        // Switching off: no wishes. The second step ends what was in use, which takes a second.
+        for _ in 0..6 {
+            site.slurm.drive(&mut site.marks, &[]);
+            site.slurm.pass(1);
+        }
+        prop_assert!(site.slurm.tarns().is_empty(), "{:?}", site.slurm.tarns());
+        let jobs = site.slurm.snapshot.jobs.values();
+        prop_assert!(jobs.into_iter().all(|job| epoch_of(&job.reservation).is_none()));
+    }
+}

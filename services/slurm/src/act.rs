@@ -1,0 +1,159 @@
+//! Calls by which tarn marks what it plans in Slurm, beyond preferences and exclusions. Each can be made twice, and is
+//! recognisable as tarn's. docs/internals/driving-slurm.md, "The actions, and how each lapses".
+
+use crate::SlurmError;
+use crate::command::{SOON, answer};
+
+/// Seconds for which a reservation lasts if nobody renews it.
+pub const RESERVATION_SECONDS: u32 = 60;
+
+/// A change in Slurm that `scontrol` makes with Slurm's own rights.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SlurmAction {
+    /// Keeps nodes for the jobs of a user for [`RESERVATION_SECONDS`]; jobs that run there run on.
+    Reserve {
+        /// The name of the reservation.
+        reservation: String,
+        /// Its nodes.
+        nodes: Vec<String>,
+        /// The name of the user.
+        user: String,
+    },
+    /// Has a reservation end [`RESERVATION_SECONDS`] from now.
+    Renew {
+        /// Its name.
+        reservation: String,
+    },
+    /// Gives a reservation other nodes: all of them are named.
+    Resize {
+        /// Its name.
+        reservation: String,
+        /// Its nodes from now on.
+        nodes: Vec<String>,
+    },
+    /// Has a node have its own name as a feature, which jobs then may prefer.
+    NameFeature {
+        /// The node.
+        node: String,
+        /// Its other features.
+        features: Vec<String>,
+    },
+    /// Puts a waiting job into a reservation, in which Slurm starts it at its next pass.
+    Join {
+        /// The job.
+        job: u32,
+        /// The name of the reservation.
+        reservation: String,
+        /// The nodes in it that the job should get.
+        nodes: Vec<String>,
+    },
+    /// Takes a job out of its reservation, whether it waits or runs.
+    Leave {
+        /// The job.
+        job: u32,
+    },
+    /// Removes a reservation that no job refers to any more.
+    Delete {
+        /// Its name.
+        reservation: String,
+    },
+    /// Has a reservation end now, where jobs still refer to it.
+    Expire {
+        /// Its name.
+        reservation: String,
+    },
+}
+
+impl SlurmAction {
+    /// The words of the call of `scontrol`.
+    ///
+    /// ```
+    /// use tarn_slurm::SlurmAction;
+    ///
+    /// let action = SlurmAction::Join {
+    ///     job: 7,
+    ///     reservation: "tarn_3_workflow_1".into(),
+    ///     nodes: vec!["n1".into(), "n2".into()],
+    /// };
+    /// assert_eq!(
+    ///     action.words().join(" "),
+    ///     "update jobid=7 reservationname=tarn_3_workflow_1 prefer=n1|n2 starttime=now"
+    /// );
+    /// ```
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let word = |text: &str| text.to_owned();
+        let end = || format!("EndTime=now+{RESERVATION_SECONDS}");
+        let update = |reservation: &str, change: String| {
+            let name = format!("reservationname={reservation}");
+            vec![word("update"), name, change]
+        };
+        match self {
+            // Without FLEX Slurm ends jobs that run when the reservation ends; without NO_HOLD_JOBS_AFTER it holds those that wait.
+            Self::Reserve {
+                reservation,
+                nodes,
+                user,
+            } => vec![
+                word("create"),
+                word("reservation"),
+                format!("ReservationName={reservation}"),
+                word("StartTime=now"),
+                end(),
+                format!("Nodes={}", nodes.join(",")),
+                format!("Users={user}"),
+                word("Flags=IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER"),
+            ],
+            Self::Renew { reservation } => update(reservation, end()),
+            // 22.05 knows no `Nodes-=`.
+            Self::Resize { reservation, nodes } => {
+                update(reservation, format!("Nodes={}", nodes.join(",")))
+            }
+            Self::NameFeature { node, features } => {
+                let mut all: Vec<&str> = features.iter().map(String::as_str).collect();
+                all.push(node);
+                vec![
+                    word("update"),
+                    format!("nodename={node}"),
+                    format!("availablefeatures={}", all.join(",")),
+                ]
+            }
+            Self::Join {
+                job,
+                reservation,
+                nodes,
+            } => vec![
+                word("update"),
+                format!("jobid={job}"),
+                format!("reservationname={reservation}"),
+                format!("prefer={}", nodes.join("|")),
+                word("starttime=now"),
+            ],
+            Self::Leave { job } => vec![
+                word("update"),
+                format!("jobid={job}"),
+                word("reservationname="),
+            ],
+            Self::Delete { reservation } => {
+                vec![word("delete"), format!("reservationname={reservation}")]
+            }
+            Self::Expire { reservation } => update(reservation, word("EndTime=now+1")),
+        }
+    }
+
+    /// Makes the call.
+    ///
+    /// # Errors
+    /// When `scontrol` cannot be run, or Slurm refuses.
+    pub fn perform(&self) -> Result<(), SlurmError> {
+        let words = self.words();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        answer("scontrol", &words, SOON).map(drop)
+    }
+}
+
+impl std::fmt::Display for SlurmAction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "scontrol {}", self.words().join(" "))
+    }
+}
