@@ -65,7 +65,15 @@ impl Difference<'_> {
             };
             let wanted = jobs.get(&number);
             let is_kept = match (&known.stage, wanted.map(|w| &w.stage)) {
-                (KnownStage::Waits, Some(WantedStage::Waits)) => true,
+                // Of the jobs before it some may have ended since; where its user named others, it is submitted again.
+                (KnownStage::Waits, Some(WantedStage::Waits)) => {
+                    let after = wanted.map_or(&[][..], |w| &w.after);
+                    after.iter().all(|number| {
+                        let before = self.jobs.jobs.get(number);
+                        let mut ids = before.into_iter().flat_map(|before| &before.ids);
+                        ids.all(|id| known.spec.after.contains(id))
+                    })
+                }
                 // A job that got other nodes than one island's, or another number of them, is submitted again as that.
                 (KnownStage::Waits, Some(WantedStage::Has { nodes, .. })) => {
                     known.spec.nodes as usize == nodes.len()
@@ -165,6 +173,8 @@ impl Difference<'_> {
                     .connect(&mut spec, data, view, planner, self.topology);
                 items.extend(new);
             }
+            let before = job.after.iter().filter_map(|n| self.jobs.jobs.get(n));
+            spec.after = before.flat_map(|before| before.ids.clone()).collect();
             let mut ids = Vec::new();
             for (at, nodes) in pieces.iter().enumerate() {
                 let id = self.jobs.give_id(*number);
@@ -223,6 +233,7 @@ impl Difference<'_> {
         piece.memory = piece.memory.min(shape.memory);
         piece.gpus = piece.gpus.min(shape.gpus);
         (piece.on, piece.not_before) = (None, 0);
+        piece.after.clear();
         if at > 0 {
             piece.reads.clear();
             piece.writes.clear();
@@ -290,6 +301,7 @@ impl Difference<'_> {
             };
             let spec = Job {
                 flow: known.spec.flow,
+                after: known.spec.after.clone(),
                 reads: known.spec.reads.clone(),
                 writes: known.spec.writes.clone(),
                 submitted: known.spec.submitted,

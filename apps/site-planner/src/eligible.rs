@@ -2,6 +2,9 @@
 
 use tarn_slurm::{PartitionState, PendingReason, SlurmJob, SlurmSnapshot};
 
+/// The beginning of the names of tarn's own reservations.
+const OWN_RESERVATION: &str = "tarn_";
+
 /// Why a job that waits gets no plan; `None` if it gets one.
 pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Option<String> {
     if job.is_incomplete {
@@ -23,7 +26,45 @@ pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Opt
     if !job.partitions.iter().any(starts) {
         return Some("its partition starts no jobs".to_owned());
     }
-    refused_by(&job.reason, job.eligible.is_some_and(|at| at > now))
+    let is_later = job.eligible.is_some_and(|at| at > now);
+    // Nodes that tarn reserves are missing to others only for a while: such a job keeps its place and its promise.
+    let mut reservations = snapshot.reservations.keys();
+    if is_for_nodes(job) && reservations.any(|name| name.starts_with(OWN_RESERVATION)) {
+        return None;
+    }
+    if job.reason == PendingReason::Dependency && waits_for(job, snapshot).is_some() {
+        return None;
+    }
+    refused_by(&job.reason, is_later)
+}
+
+/// Whether it waits as nodes that it could have are not available, or reserved.
+fn is_for_nodes(job: &SlurmJob) -> bool {
+    match &job.reason {
+        PendingReason::RequiredNodeNotAvailable => true,
+        PendingReason::Other(text) => text.starts_with("Nodes required for job are"),
+        _ => false,
+    }
+}
+
+/// The jobs whose good end, or any end, a job waits for; `None` if it waits for something else too, or if one of them
+/// is not known.
+pub(crate) fn waits_for(job: &SlurmJob, snapshot: &SlurmSnapshot) -> Option<Vec<u32>> {
+    let text = job.dependency.trim();
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let mut numbers = Vec::new();
+    for part in text.split(',') {
+        let (kind, rest) = part.split_once(':')?;
+        let number = rest.split(['(', '+']).next()?.parse().ok()?;
+        let is_end = matches!(kind, "afterok" | "afterany" | "afterburstbuffer");
+        if !is_end || rest.contains('+') || !snapshot.jobs.contains_key(&number) {
+            return None;
+        }
+        numbers.push(number);
+    }
+    Some(numbers)
 }
 
 /// Slurm's own reason, unless the job waits for nothing but nodes, for those before it, or for its begin time.
@@ -70,5 +111,46 @@ fn refused_by(reason: &PendingReason, is_later: bool) -> Option<String> {
             Some(format!("a limit of its account: {name}"))
         }
         PendingReason::Other(_) => Some("another reason of Slurm's".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dependency_is_planned_if_it_is_on_ends_of_known_jobs_alone() {
+        let mut snapshot = crate::tests::cluster(2);
+        let job = crate::tests::waiting(7, 1);
+        let of = |snapshot: &SlurmSnapshot, text: &str| {
+            let dependency = text.to_owned();
+            waits_for(
+                &SlurmJob {
+                    dependency,
+                    ..job.clone()
+                },
+                snapshot,
+            )
+        };
+        assert_eq!(of(&snapshot, ""), Some(Vec::new()));
+        assert_eq!(of(&snapshot, "afterok:3(unfulfilled)"), None);
+        for number in [3, 4] {
+            snapshot
+                .jobs
+                .insert(number, crate::tests::waiting(number, 1));
+        }
+        let both = of(&snapshot, "afterok:3(unfulfilled),afterany:4(unfulfilled)");
+        assert_eq!(both, Some(vec![3, 4]));
+        for text in [
+            "afterok:3(unfulfilled)?afterok:4(unfulfilled)",
+            "afternotok:3(unfulfilled)",
+            "after:3+5(unfulfilled)",
+            "singleton(unfulfilled)",
+            "afterok:3_1(unfulfilled)",
+            "afterok:3(unfulfilled),afterok:5(unfulfilled)",
+            "afterok:",
+        ] {
+            assert_eq!(of(&snapshot, text), None, "{text}");
+        }
     }
 }

@@ -20,6 +20,7 @@ mod jobs;
 mod marks;
 mod planned;
 mod rates;
+mod reserve;
 mod runtimes;
 mod topology;
 mod wanted;
@@ -41,6 +42,7 @@ use data::DataTable;
 use difference::Difference;
 use hosted::{HostedMoves, Wish};
 use jobs::{JobTable, KnownStage};
+use reserve::KeptNodes;
 use runtimes::RunTimes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -106,6 +108,8 @@ pub struct SitePlanner {
     owners: BTreeMap<u32, (u32, Option<String>)>,
     runs: RunTimes,
     records: BeginRecords,
+    /// Nodes of running steps that are kept for the next ones, by these.
+    kept: BTreeMap<u32, KeptNodes>,
     /// When slurmctld started; `None` before the first snapshot.
     boot: Option<Option<u64>>,
     now: Time,
@@ -129,6 +133,7 @@ impl SitePlanner {
             owners: BTreeMap::new(),
             runs: RunTimes::default(),
             records: BeginRecords::default(),
+            kept: BTreeMap::new(),
             boot: None,
             now: 0,
         }
@@ -177,6 +182,10 @@ impl SitePlanner {
 
     fn begin_again(&mut self, topology: Arc<Topology>) {
         self.planner = Planner::new(&topology.machine(&self.rates), self.policy);
+        if !topology.is_as(&self.topology) {
+            // Nodes have other numbers now.
+            self.kept.clear();
+        }
         self.topology = topology;
         self.jobs = JobTable::default();
         self.data = DataTable::default();

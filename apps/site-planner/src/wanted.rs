@@ -1,7 +1,7 @@
 //! What a snapshot says of each job, as the planner has to know it.
 
 use crate::choices::NodeChoices;
-use crate::eligible::why_not;
+use crate::eligible::{waits_for, why_not};
 use crate::gres::gpus_of;
 use crate::runtimes::{JobKind, NO_LIMIT, RunTimes};
 use crate::topology::Topology;
@@ -16,6 +16,9 @@ use tarn_types::units::{Nanos, SECOND, Time};
 /// Waiting jobs that are planned: the first of Slurm's order. Those behind have a place when others have begun.
 const MAX_WAITING: usize = 20_000;
 
+/// How long a chain of jobs without a plan is followed.
+const MAX_BACKWARD: usize = 64;
+
 /// A job of the snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct WantedJob<'a> {
@@ -26,6 +29,8 @@ pub(crate) struct WantedJob<'a> {
     pub(crate) user: u32,
     /// Its data lines.
     pub(crate) data: Option<&'a PlanningJob>,
+    /// The numbers of the jobs whose end it still waits for.
+    pub(crate) after: Vec<u32>,
 }
 
 /// How far it is.
@@ -63,6 +68,7 @@ pub(crate) fn wanted<'a>(
         Some((job.number, wanted))
     });
     let mut jobs: BTreeMap<u32, WantedJob<'a>> = jobs.collect();
+    exclude_those_behind(&mut jobs);
     give_places(snapshot, &mut jobs);
     jobs
 }
@@ -120,6 +126,7 @@ impl JobReader<'_> {
             kind,
             user: job.user,
             data,
+            after: waits_for(job, self.snapshot).unwrap_or_default(),
         })
     }
 
@@ -180,6 +187,28 @@ impl JobReader<'_> {
             cores: job.cpus.div_ceil(nodes).max(1),
             memory: job.memory.unwrap_or(0) / u64::from(nodes),
             gpus: gpus_of(&job.tres_per_node),
+        }
+    }
+}
+
+/// A job that waits for one without a plan gets none. Jobs wait for those with lower numbers, nearly always.
+fn exclude_those_behind(jobs: &mut BTreeMap<u32, WantedJob<'_>>) {
+    let is_excluded = |job: &WantedJob<'_>| matches!(job.stage, WantedStage::Excluded(_));
+    for _ in 0..MAX_BACKWARD {
+        let behind = jobs.iter().filter_map(|(number, job)| {
+            let mut after = job.after.iter().filter(|_| job.stage == WantedStage::Waits);
+            let before = after.find(|n| jobs.get(n).is_none_or(is_excluded))?;
+            Some((*number, *before))
+        });
+        let behind: Vec<(u32, u32)> = behind.collect();
+        if behind.is_empty() {
+            return;
+        }
+        for (number, before) in behind {
+            if let Some(job) = jobs.get_mut(&number) {
+                let why = format!("it waits for job {before}, which has no plan");
+                job.stage = WantedStage::Excluded(why);
+            }
         }
     }
 }

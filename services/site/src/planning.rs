@@ -42,6 +42,8 @@ pub struct PlanningJob {
     pub makes: Vec<PlanningKey>,
     /// Whether its outputs were published, or are about to be.
     pub is_well: bool,
+    /// Whether Slurm has called for its data, and that which is brought before it has nodes is there.
+    pub is_staged: bool,
 }
 
 /// The name of a version: owner, workflow, dataset, number.
@@ -98,6 +100,7 @@ impl Site {
                     reads,
                     makes,
                     is_well: has_ended && job.is_well,
+                    is_staged: job.was_called && !job.is_bringing,
                 },
             );
         }

@@ -79,6 +79,11 @@ impl Site {
             return;
         }
         self.record_stage(id, &stage);
+        if matches!(stage, Stage::DataIn | Stage::Ahead(_))
+            && let Some(job) = self.jobs.get_mut(&id)
+        {
+            job.was_called = true;
+        }
         let is_over = match stage {
             Stage::Setup(_) | Stage::DataIn => true,
             Stage::Ahead(nodes) => self.begin_bringing(id, nodes),

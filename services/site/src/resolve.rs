@@ -56,6 +56,7 @@ impl Resolution<'_> {
             excludes: submitted.excludes.clone(),
             ahead: Vec::new(),
             is_bringing: false,
+            was_called: false,
             tasks: step.tasks,
             wants: step.nodes,
             reads: Vec::new(),

@@ -101,6 +101,9 @@ pub(crate) struct SiteJob {
     /// Whether its inputs are being brought there.
     #[serde(default)]
     pub(crate) is_bringing: bool,
+    /// Whether Slurm has called for its data before it has nodes.
+    #[serde(default)]
+    pub(crate) was_called: bool,
     /// Ranks, and nodes that it asks for.
     pub(crate) tasks: u32,
     pub(crate) wants: u32,

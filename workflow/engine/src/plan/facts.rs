@@ -58,6 +58,14 @@ impl Planner {
         present.map(|layout| (&layout.nodes, layout.spread, layout.each))
     }
 
+    /// The job that is to go on on nodes of this one, which are kept for it, and how many of them it takes.
+    pub fn next_step(&self, job: JobId) -> Option<(JobId, u32)> {
+        let is_whole = self.state.job(job).is_some_and(|state| state.job.cores == 0);
+        let is_kept = is_whole && self.state.keeps_nodes(job);
+        let next = self.state.main_successor(job).filter(|_| is_kept);
+        next.map(|(next, nodes, _)| (next, nodes))
+    }
+
     /// The ordinary job that has a promise, and the begin that it can rely on.
     pub fn promise(&self) -> Option<(JobId, Time)> {
         let promise = self.state.promises.promise()?;

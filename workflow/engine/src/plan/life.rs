@@ -450,9 +450,7 @@ impl PlannerState {
         let mut at = since.saturating_add(state.job.limit);
         let mut left = nodes;
         let mut ends = Vec::new();
-        // A job that overtakes reserves no more than it has: the rest of it would delay others beyond their promise.
-        let whole = whole && !self.overtakes(id);
-        if self.policy.data_mode == DataMode::Keep && whole {
+        if whole && self.keeps_nodes(id) {
             let mut job = id;
             for _ in 0..AHEAD {
                 let Some((next, nodes, limit)) = self.main_successor(job) else {
@@ -470,8 +468,14 @@ impl PlannerState {
         ends
     }
 
+    /// Whether whole nodes of a job are kept for the next steps of its workflow.
+    pub(crate) fn keeps_nodes(&self, id: JobId) -> bool {
+        // A job that overtakes reserves no more than it has: the rest of it would delay others beyond their promise.
+        self.policy.data_mode == DataMode::Keep && !self.overtakes(id)
+    }
+
     /// The job that reads most of a job's output, if it takes whole nodes and no more of them.
-    fn main_successor(&self, id: JobId) -> Option<(JobId, u32, Time)> {
+    pub(crate) fn main_successor(&self, id: JobId) -> Option<(JobId, u32, Time)> {
         let state = self.job(id)?;
         let flow = state.job.flow?;
         let written = state.job.writes.iter().filter_map(|i| self.item(*i));

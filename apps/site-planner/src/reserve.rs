@@ -1,0 +1,185 @@
+//! What drive wishes for: nodes for the jobs of workflows that the planner has given some, and for the next steps of those
+//! that run. docs/internals/driving-slurm.md, "One cycle of drive".
+
+use crate::SitePlanner;
+use crate::jobs::{KnownJob, KnownStage};
+use crate::marks::{JoinWish, ReservationWish, WorkflowKey};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_site::PlanningView;
+use tarn_slurm::{SlurmJobState, SlurmSnapshot};
+use tarn_types::id::NodeId;
+use tarn_types::units::{Nanos, SECOND, Time};
+
+/// For which the nodes of a step that has ended stay kept for the next one: its outputs are published, and Slurm takes
+/// note of its end.
+const BETWEEN_STEPS: Nanos = 60 * SECOND;
+
+/// A next step, and the nodes that are kept for it.
+#[derive(Debug, Clone)]
+pub(crate) struct KeptNodes {
+    nodes: Vec<NodeId>,
+    /// The step before it, while it runs.
+    before: u32,
+    until: Time,
+}
+
+/// A wish in the making.
+struct Draft {
+    urgency: Time,
+    nodes: BTreeSet<String>,
+    jobs: Vec<JoinWish>,
+    reason: String,
+}
+
+impl SitePlanner {
+    /// The reservations by which Slurm would follow the plan, the most urgent first. To be called after
+    /// [`SitePlanner::see`], with the same snapshot and state.
+    pub fn reservation_wishes(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        view: &PlanningView,
+    ) -> Vec<ReservationWish> {
+        self.note_next_steps();
+        let mut drafts: BTreeMap<WorkflowKey, Draft> = BTreeMap::new();
+        for (number, wish) in &self.wishes {
+            if wish.allocated_for.is_some() {
+                let reason = format!("job {number} gets them now");
+                self.draft(
+                    *number,
+                    &wish.nodes,
+                    (self.now, reason),
+                    snapshot,
+                    view,
+                    &mut drafts,
+                );
+            }
+        }
+        for (number, kept) in &self.kept {
+            let is_given = self
+                .wishes
+                .get(number)
+                .is_some_and(|w| w.allocated_for.is_some());
+            if !is_given {
+                let reason = format!("job {number} goes on on nodes of job {}", kept.before);
+                self.draft(
+                    *number,
+                    &kept.nodes,
+                    (kept.until, reason),
+                    snapshot,
+                    view,
+                    &mut drafts,
+                );
+            }
+        }
+        let mut wishes: Vec<(Time, ReservationWish)> = drafts
+            .into_iter()
+            .filter_map(|(workflow, draft)| {
+                let first = draft.jobs.first()?;
+                let user = snapshot.jobs.get(&first.job)?.user_name.clone();
+                let wish = ReservationWish {
+                    workflow,
+                    user,
+                    nodes: draft.nodes,
+                    jobs: draft.jobs,
+                    reason: draft.reason,
+                };
+                Some((draft.urgency, wish))
+            })
+            .collect();
+        wishes.sort_by(|a, b| (a.0, &a.1.workflow).cmp(&(b.0, &b.1.workflow)));
+        wishes.into_iter().map(|(_, wish)| wish).collect()
+    }
+
+    /// Notes which steps go on on nodes of running ones. What it noted of a step that has ended holds for a while.
+    fn note_next_steps(&mut self) {
+        let mut next: BTreeMap<u32, KeptNodes> = BTreeMap::new();
+        for (number, known) in &self.jobs.jobs {
+            if let Some((job, nodes)) = self.next_step(known) {
+                let end = match known.stage {
+                    KnownStage::Has { since, .. } => since.saturating_add(known.spec.expect),
+                    _ => self.now,
+                };
+                let kept = KeptNodes {
+                    nodes,
+                    before: *number,
+                    until: end.max(self.now).saturating_add(BETWEEN_STEPS),
+                };
+                next.insert(job, kept);
+            }
+        }
+        let (now, jobs) = (self.now, &self.jobs.jobs);
+        self.kept.retain(|number, kept| {
+            let waits = jobs
+                .get(number)
+                .is_some_and(|job| job.stage == KnownStage::Waits);
+            let runs = jobs.contains_key(&kept.before);
+            if runs {
+                // It runs, and nothing is kept on it any more: the promise to somebody else forbids it.
+                return waits && next.contains_key(number);
+            }
+            kept.until = kept.until.min(now.saturating_add(BETWEEN_STEPS));
+            waits && kept.until > now
+        });
+        self.kept.extend(next);
+    }
+
+    /// The waiting job that goes on on nodes of a running one, and these.
+    fn next_step(&self, known: &KnownJob) -> Option<(u32, Vec<NodeId>)> {
+        let KnownStage::Has { nodes, .. } = &known.stage else {
+            return None;
+        };
+        let [id] = known.ids[..] else {
+            return None;
+        };
+        let (next, wants) = self.planner.next_step(id)?;
+        let number = self.jobs.number_of(next)?;
+        let next = self.jobs.jobs.get(&number)?;
+        let may = |node: &&NodeId| next.spec.on.as_ref().is_none_or(|on| on.contains(**node));
+        let nodes: Vec<NodeId> = nodes
+            .iter()
+            .filter(may)
+            .copied()
+            .take(wants as usize)
+            .collect();
+        let waits = next.stage == KnownStage::Waits && nodes.len() == wants as usize;
+        waits.then_some((number, nodes))
+    }
+
+    fn draft(
+        &self,
+        number: u32,
+        nodes: &[NodeId],
+        (urgency, reason): (Time, String),
+        snapshot: &SlurmSnapshot,
+        view: &PlanningView,
+        drafts: &mut BTreeMap<WorkflowKey, Draft>,
+    ) {
+        let waits = snapshot
+            .jobs
+            .get(&number)
+            .is_some_and(|job| job.state == SlurmJobState::Pending);
+        let owner = self.owners.get(&number).filter(|_| waits);
+        let Some((user, Some(workflow))) = owner else {
+            return;
+        };
+        let names: BTreeSet<String> = nodes
+            .iter()
+            .map(|node| self.topology.name(*node).to_owned())
+            .collect();
+        let draft = drafts
+            .entry((*user, workflow.clone()))
+            .or_insert_with(|| Draft {
+                urgency,
+                nodes: BTreeSet::new(),
+                jobs: Vec::new(),
+                reason,
+            });
+        draft.urgency = draft.urgency.min(urgency);
+        draft.nodes.extend(names.iter().cloned());
+        draft.jobs.push(JoinWish {
+            job: number,
+            nodes: names,
+            is_staged: view.jobs.get(&number).is_some_and(|job| job.is_staged),
+        });
+    }
+}
