@@ -153,7 +153,7 @@ impl Marks {
         self.budgets.add_idle(now, self.idle_nodes(snapshot));
         let wanted = self.followed(snapshot, wishes, &mut step.notes);
         self.cancel_unwanted(snapshot, &wanted, &mut step.orders);
-        self.leave_late(snapshot, now, &mut step);
+        self.leave(snapshot, now, &mut step);
         for (key, wish) in &wanted {
             self.follow(snapshot, key, wish, (begun, now), &mut step.orders);
         }
@@ -396,28 +396,27 @@ impl Marks {
         }));
     }
 
-    /// Takes out jobs that joined and that Slurm did not start: while one waits there, others may not start.
-    fn leave_late(&mut self, snapshot: &SlurmSnapshot, now: Time, step: &mut MarkStep) {
+    /// Takes out jobs that joined: those that have nodes, so that an administrator may delete the reservation at any time,
+    /// and those that Slurm did not start: while one waits there, others may not start.
+    fn leave(&mut self, snapshot: &SlurmSnapshot, now: Time, step: &mut MarkStep) {
         for (name, mark) in &mut self.marks {
-            let waits = |job: &u32| {
-                let job = snapshot.jobs.get(job);
-                job.is_some_and(|job| {
-                    job.state == SlurmJobState::Pending && job.reservation == *name
-                })
-            };
-            let late: Vec<u32> = mark
-                .joined
-                .iter()
-                .filter(|(job, since)| now.saturating_sub(**since) > JOIN_TIMEOUT && waits(job))
-                .map(|(job, _)| *job)
-                .collect();
-            for job in late {
+            let mut leaves: Vec<(u32, &str)> = Vec::new();
+            let joined = mark.joined.iter().filter_map(|(number, since)| {
+                let job = snapshot.jobs.get(number);
+                Some((job.filter(|job| job.reservation == *name)?, *since))
+            });
+            for (job, since) in joined {
+                if job.state != SlurmJobState::Pending {
+                    leaves.push((job.number, "it has its nodes"));
+                } else if now.saturating_sub(since) > JOIN_TIMEOUT {
+                    let reason = "Slurm did not start it on the nodes that were free for it";
+                    leaves.push((job.number, reason));
+                    let until = now.saturating_add(AFTER_REFUSAL);
+                    self.left_alone.insert(mark.workflow.clone(), until);
+                }
+            }
+            for (job, reason) in leaves {
                 mark.joined.remove(&job);
-                let until = now.saturating_add(AFTER_REFUSAL);
-                self.left_alone.insert(mark.workflow.clone(), until);
-                let reason = "Slurm did not start it on the nodes that were free for it";
-                step.notes
-                    .push(format!("job {job} leaves its reservation: {reason}"));
                 step.orders.push(MarkOrder {
                     action: SlurmAction::Leave { job },
                     workflow: Some(mark.workflow.clone()),

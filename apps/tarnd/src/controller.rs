@@ -5,6 +5,7 @@
 
 mod accounts;
 mod clients;
+mod drive;
 mod exposition;
 mod keys;
 mod log;
@@ -19,6 +20,7 @@ mod slurm;
 use crate::{TarndError, options};
 use anyhow::Context;
 use clap::Parser;
+use drive::Driver;
 use log::ControllerLog;
 use metrics::{MetricsPlace, SiteMetrics};
 use mode::{PlanningLines, SiteMode};
@@ -56,6 +58,7 @@ const OFTEN: Duration = Duration::from_secs(5);
 const AT_ONCE: Duration = Duration::from_millis(500);
 /// Between two states that the planner gets: making one takes time in proportion to the site's jobs.
 const OFFERS: Duration = Duration::from_secs(1);
+const OFFERS_DRIVEN: Duration = Duration::from_millis(100);
 /// How long a job waits for a node that sleeps, unless the site says otherwise.
 const WAKE: &str = "10m";
 
@@ -232,7 +235,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         inputs: sender.clone(),
         munge: munge.clone(),
     };
-    let reader = SlurmReader::start(sender.clone());
+    let reader = SlurmReader::start(sender.clone(), mode == SiteMode::Drive);
     slurm::ask_what_is_drawn(reader.clone(), sender.clone());
     let accountant = accounts::accountant(sender.clone());
     let mut nodes = NodeSessions::new(epoch, (secrets, munge), port, sender);
@@ -259,7 +262,12 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
             false => SlurmNotifier::silent(),
         },
         sleepers: slurm::sleepers(&reader, sleep.filter(|_| mode.acts())),
-        plans: PlanThread::start(&options.state, mode.name(), policy),
+        plans: PlanThread::start(
+            &options.state,
+            mode,
+            policy,
+            Driver::new(epoch, reader.clone()),
+        ),
         offered: None,
         mode,
         reader,
@@ -421,7 +429,11 @@ impl Controller {
 
     /// Gives the planner the state as it is now, not too often.
     fn offer_to_planner(&mut self) {
-        let is_early = |at: &Instant| at.elapsed() < OFFERS;
+        let pause = match self.mode {
+            SiteMode::Drive => OFFERS_DRIVEN,
+            SiteMode::Observe | SiteMode::Advise => OFFERS,
+        };
+        let is_early = |at: &Instant| at.elapsed() < pause;
         let reading = self.reader.newest();
         let reading = reading.filter(|_| !self.offered.as_ref().is_some_and(is_early));
         if let Some(reading) = reading {

@@ -15,7 +15,7 @@ pub(super) enum SiteMode {
     /// It has Slurm prefer nodes with data, and avoid those without space.
     #[default]
     Advise,
-    /// It reserves nodes and sets begin times too.
+    /// It reserves nodes for workflows too.
     Drive,
 }
 
@@ -56,11 +56,6 @@ pub(super) struct PlanningLines<'a> {
 impl PlanningLines<'_> {
     /// The policy that plans.
     pub(super) fn policy(&self) -> anyhow::Result<Policy> {
-        if self.mode == SiteMode::Drive {
-            bail!(
-                "mode: this version of tarn does not drive Slurm: set `mode = \"advise\"`, or `mode = \"observe\"` to change nothing in Slurm"
-            );
-        }
         let text = self.policy.unwrap_or("data");
         let mut policy: Policy = text.parse().context("policy")?;
         if policy.order == Order::Energy {

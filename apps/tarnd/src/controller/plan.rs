@@ -1,6 +1,8 @@
 //! The planner, by a thread of its own: it sees the newest state of Slurm and of the site, logs what it would do, and
-//! keeps the plan for those who ask. Nothing waits for it, and it changes nothing.
+//! keeps the plan for those who ask. In mode `drive` it has Slurm follow. Nothing waits for it.
 
+use super::drive::Driver;
+use super::mode::SiteMode;
 use super::plan_log::PlanLog;
 use super::reader::SlurmReading;
 use std::collections::BTreeMap;
@@ -23,6 +25,8 @@ use tarn_types::units::{Elapsed, Nanos, SECOND, Time};
 const HORIZON: Nanos = 24 * 3600 * SECOND;
 /// Between two plans at least; more if making one takes long.
 const EVERY: Duration = Duration::from_secs(2);
+/// The same where tarn drives Slurm: a step that has ended keeps nodes idle until the next one has them.
+const EVERY_DRIVEN: Duration = Duration::from_millis(250);
 /// A plan may take this share of the time, one in so many.
 const SHARE: u32 = 10;
 
@@ -53,21 +57,21 @@ struct PlanExchange {
 #[derive(Clone)]
 pub(super) struct PlanThread {
     exchange: Arc<(Mutex<PlanExchange>, Condvar)>,
-    mode: String,
+    mode: SiteMode,
     policy: Policy,
 }
 
 impl PlanThread {
-    pub(super) fn start(state: &Path, mode: &str, policy: Policy) -> Self {
+    pub(super) fn start(state: &Path, mode: SiteMode, policy: Policy, driver: Driver) -> Self {
         let this = Self {
             exchange: Arc::default(),
-            mode: mode.to_owned(),
+            mode,
             policy,
         };
         let own = this.clone();
         let log = PlanLog::new(state);
         let thread = std::thread::Builder::new().name("plan".into());
-        if let Err(e) = thread.spawn(move || own.plan_on(log)) {
+        if let Err(e) = thread.spawn(move || own.plan_on(log, driver)) {
             tracing::error!("nothing is planned: no thread: {e}");
         }
         this
@@ -105,7 +109,11 @@ impl PlanThread {
         }
     }
 
-    fn plan_on(&self, mut log: PlanLog) {
+    fn plan_on(&self, mut log: PlanLog, mut driver: Driver) {
+        let every = match self.mode {
+            SiteMode::Drive => EVERY_DRIVEN,
+            SiteMode::Observe | SiteMode::Advise => EVERY,
+        };
         let mut planner = SitePlanner::new(self.policy, SiteRates::default());
         // The site's time when the newest state came, and when that was.
         let mut clock: Option<(Time, Instant)> = None;
@@ -130,8 +138,9 @@ impl PlanThread {
                     clock = Some((input.now, Instant::now()));
                     let began = Instant::now();
                     see(&mut planner, &mut log, &input);
+                    self.drive(&mut planner, &mut driver, &mut log, &input);
                     self.publish(&mut planner, &mut log, began);
-                    rest = Some(Instant::now() + EVERY.max(began.elapsed() * SHARE));
+                    rest = Some(Instant::now() + every.max(began.elapsed() * SHARE));
                 }
                 None => {
                     planner.pass(now(Instant::now()));
@@ -140,6 +149,23 @@ impl PlanThread {
                 }
             }
         }
+    }
+
+    /// Has Slurm follow. In another mode what an earlier controller left there goes; one that only observes leaves that to
+    /// lapse.
+    fn drive(
+        &self,
+        planner: &mut SitePlanner,
+        driver: &mut Driver,
+        log: &mut PlanLog,
+        input: &PlanInput,
+    ) {
+        let wishes = match self.mode {
+            SiteMode::Observe => return,
+            SiteMode::Advise => Vec::new(),
+            SiteMode::Drive => planner.reservation_wishes(&input.reading.snapshot, &input.view),
+        };
+        driver.follow(&input.reading, &wishes, log, input.now);
     }
 
     fn publish(&self, planner: &mut SitePlanner, log: &mut PlanLog, began: Instant) {
@@ -162,7 +188,7 @@ impl PlanThread {
     fn status_of(&self, made: &MadePlan) -> PlanStatusInfo {
         let waiting = made.plan.jobs.iter().filter(|job| !job.has_begun);
         PlanStatusInfo {
-            mode: self.mode.clone(),
+            mode: self.mode.name().to_owned(),
             policy: self.policy.to_string(),
             made: made.plan.made,
             age: made.at.map_or(0, |at| nanos(at.elapsed())),

@@ -47,6 +47,11 @@ impl PlanLog {
         self.write(&format!("{} rebuilt why={why:?}\n", time(now)));
     }
 
+    /// A call of drive, or why there is none.
+    pub(super) fn note_mark(&mut self, now: Time, what: &str) {
+        self.write(&format!("{} drive what={what:?}\n", time(now)));
+    }
+
     /// Jobs that began or ended.
     pub(super) fn note_transitions(&mut self, now: Time, transitions: &[JobTransition]) {
         let mut lines = String::new();

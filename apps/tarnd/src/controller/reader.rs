@@ -13,6 +13,8 @@ const ON_REQUEST: Duration = Duration::from_millis(200);
 /// Between two readings of everything while a job of tarn's waits, and while none does.
 const WAITED_FOR: Duration = Duration::from_secs(5);
 const UNUSED: Duration = Duration::from_secs(30);
+/// Between two readings while a job waits, where tarn drives Slurm.
+const DRIVEN: Duration = Duration::from_secs(1);
 /// After a reading that has failed.
 const RETRY: Duration = Duration::from_secs(1);
 /// Nothing is decided on a reading that is older.
@@ -32,6 +34,11 @@ pub(super) struct SlurmReading {
 }
 
 impl SlurmReading {
+    /// When the reading of its oldest part began.
+    pub(super) fn oldest_part(&self) -> Instant {
+        self.began.min(self.jobs_began)
+    }
+
     fn is_usable(&self) -> bool {
         self.began.elapsed() <= MAX_AGE && self.jobs_began.elapsed() <= MAX_AGE
     }
@@ -43,6 +50,8 @@ struct ReaderState {
     is_requested: bool,
     /// A job of tarn's waits in Slurm's queue, or for its stage.
     is_waited_for: bool,
+    /// Everything is read each time.
+    drives: bool,
     newest: Option<Arc<SlurmReading>>,
     /// The last reading has failed: when it began, and why.
     failure: Option<(Instant, String)>,
@@ -56,8 +65,10 @@ pub(super) struct SlurmReader(Arc<(Mutex<ReaderState>, Condvar)>);
 
 impl SlurmReader {
     /// Begins to read; each reading, and each failure of one, is an input of the controller.
-    pub(super) fn start(inputs: Sender<ControllerInput>) -> Self {
+    /// Where tarn `drives` Slurm each is of everything.
+    pub(super) fn start(inputs: Sender<ControllerInput>, drives: bool) -> Self {
         let reader = Self::default();
+        reader.state().drives = drives;
         let thread = std::thread::Builder::new().name("slurm".into());
         let own = reader.clone();
         if let Err(e) = thread.spawn(move || own.read_on(&inputs)) {
@@ -154,10 +165,10 @@ impl SlurmReader {
     fn wait_until_due(&self) -> Option<Arc<SlurmReading>> {
         let mut state = self.state();
         loop {
-            let interval = if state.is_waited_for {
-                WAITED_FOR
-            } else {
-                UNUSED
+            let interval = match (state.is_waited_for, state.drives) {
+                (true, true) => DRIVEN,
+                (true, false) => WAITED_FOR,
+                (false, _) => UNUSED,
             };
             let pause = match state.last {
                 None => Duration::ZERO,
@@ -175,7 +186,10 @@ impl SlurmReader {
             if pause.is_zero() {
                 state.is_requested = false;
                 state.last = Some(Instant::now());
-                let is_recent = |reading: &&Arc<SlurmReading>| reading.began.elapsed() < interval;
+                let reads_all = state.drives;
+                let is_recent = |reading: &&Arc<SlurmReading>| {
+                    !reads_all && reading.began.elapsed() < interval
+                };
                 return state.newest.as_ref().filter(is_recent).cloned();
             }
             let waited = self.0.1.wait_timeout(state, pause);
