@@ -50,9 +50,13 @@ fn is_for_nodes(job: &SlurmJob) -> bool {
 /// The jobs whose good end, or any end, a job waits for; `None` if it waits for something else too, or if one of them
 /// is not known.
 pub(crate) fn waits_for(job: &SlurmJob, snapshot: &SlurmSnapshot) -> Option<Vec<u32>> {
+    // Behind a question mark any one of several is enough.
     let text = job.dependency.trim();
     if text.is_empty() {
         return Some(Vec::new());
+    }
+    if text.contains('?') {
+        return None;
     }
     let mut numbers = Vec::new();
     for part in text.split(',') {

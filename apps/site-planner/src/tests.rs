@@ -3,6 +3,7 @@
 mod data;
 mod limits;
 mod random;
+mod reserve;
 
 use crate::jobs::KnownStage;
 use crate::{SitePlanner, SiteRates};

@@ -4,7 +4,7 @@ use super::*;
 use tarn_proto::site::Owner;
 use tarn_site::{PlanningJob, PlanningKey, PlanningVersion};
 
-fn key(dataset: &str) -> PlanningKey {
+pub(crate) fn key(dataset: &str) -> PlanningKey {
     (Owner::User(1000), "foam".to_owned(), dataset.to_owned(), 1)
 }
 
@@ -20,13 +20,14 @@ pub(crate) fn stored(bytes: u64, parts: &[&[&str]]) -> PlanningVersion {
     }
 }
 
-fn reads(dataset: &str) -> PlanningJob {
+pub(crate) fn reads(dataset: &str) -> PlanningJob {
     PlanningJob {
         workflow: (Owner::User(1000), "foam".to_owned()),
         arrived: (START - 600) * SECOND,
         reads: vec![(key(dataset), false)],
         makes: Vec::new(),
         is_well: false,
+        is_staged: true,
     }
 }
 

@@ -187,9 +187,8 @@ impl SlurmReader {
                 state.is_requested = false;
                 state.last = Some(Instant::now());
                 let reads_all = state.drives;
-                let is_recent = |reading: &&Arc<SlurmReading>| {
-                    !reads_all && reading.began.elapsed() < interval
-                };
+                let is_recent =
+                    |reading: &&Arc<SlurmReading>| !reads_all && reading.began.elapsed() < interval;
                 return state.newest.as_ref().filter(is_recent).cloned();
             }
             let waited = self.0.1.wait_timeout(state, pause);
