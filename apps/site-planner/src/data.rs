@@ -18,6 +18,8 @@ pub(crate) struct DataTable {
     pub(crate) items: BTreeMap<PlanningKey, ItemId>,
     flows: BTreeMap<(Owner, String), FlowId>,
     next_item: u32,
+    /// Items from this number on are in the submission that is being made.
+    submitting: u32,
     next_flow: u32,
 }
 
@@ -37,6 +39,11 @@ impl DataTable {
         self.next_item.max(self.next_flow)
     }
 
+    /// The jobs of one submission follow: they share the items that are new in it.
+    pub(crate) fn begin_submission(&mut self) {
+        self.submitting = self.next_item;
+    }
+
     /// Adds the workflow and the data of a job that is to be submitted. Returns the items that the planner does not know.
     pub(crate) fn connect(
         &mut self,
@@ -47,7 +54,7 @@ impl DataTable {
         topology: &Topology,
     ) -> Vec<NewItem> {
         let (items, flows) = (&mut self.items, &mut self.flows);
-        let next_flow = &mut self.next_flow;
+        let (next_flow, submitting) = (&mut self.next_flow, self.submitting);
         let flow = flows.entry(job.workflow.clone()).or_insert_with(|| {
             *next_flow += 1;
             FlowId(*next_flow - 1)
@@ -56,7 +63,8 @@ impl DataTable {
         spec.submitted = Some(job.arrived);
         let mut new = Vec::new();
         let mut number = |key: &PlanningKey| {
-            let known = items.get(key).copied().filter(|id| planner.has_item(*id));
+            let known = items.get(key).copied();
+            let known = known.filter(|id| id.0 >= submitting || planner.has_item(*id));
             let id = known.unwrap_or_else(|| {
                 let version = view.versions.get(key);
                 let item = Item {

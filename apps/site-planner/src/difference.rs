@@ -156,6 +156,7 @@ impl Difference<'_> {
     fn submit(&mut self, jobs: &BTreeMap<u32, WantedJob<'_>>) {
         let mut submitted: Vec<(JobId, Arc<Job>)> = Vec::new();
         let mut items: Vec<NewItem> = Vec::new();
+        self.data.begin_submission();
         for (number, job) in jobs {
             if self.jobs.jobs.contains_key(number) {
                 continue;
@@ -312,7 +313,11 @@ impl Difference<'_> {
             }
             known.spec = Arc::new(spec);
             let was_allocated = |wish: &Wish| wish.allocated_for.is_some();
-            let is_taken_back = self.wishes.remove(number).as_ref().is_some_and(was_allocated);
+            let is_taken_back = self
+                .wishes
+                .remove(number)
+                .as_ref()
+                .is_some_and(was_allocated);
             for job in &known.ids {
                 if is_taken_back {
                     self.events.push(SiteEvent::NotBegun { job: *job });

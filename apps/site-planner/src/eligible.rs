@@ -32,7 +32,8 @@ pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Opt
     if is_for_nodes(job) && reservations.any(|name| name.starts_with(OWN_RESERVATION)) {
         return None;
     }
-    if job.reason == PendingReason::Dependency && waits_for(job, snapshot).is_some() {
+    let is_planned = |jobs: Vec<u32>| !jobs.is_empty();
+    if job.reason == PendingReason::Dependency && waits_for(job, snapshot).is_some_and(is_planned) {
         return None;
     }
     refused_by(&job.reason, is_later)
@@ -68,6 +69,8 @@ pub(crate) fn waits_for(job: &SlurmJob, snapshot: &SlurmSnapshot) -> Option<Vec<
         }
         numbers.push(number);
     }
+    numbers.sort_unstable();
+    numbers.dedup();
     Some(numbers)
 }
 

@@ -60,7 +60,10 @@ impl Planner {
 
     /// The job that is to go on on nodes of this one, which are kept for it, and how many of them it takes.
     pub fn next_step(&self, job: JobId) -> Option<(JobId, u32)> {
-        let is_whole = self.state.job(job).is_some_and(|state| state.job.cores == 0);
+        let is_whole = self
+            .state
+            .job(job)
+            .is_some_and(|state| state.job.cores == 0);
         let is_kept = is_whole && self.state.keeps_nodes(job);
         let next = self.state.main_successor(job).filter(|_| is_kept);
         next.map(|(next, nodes, _)| (next, nodes))

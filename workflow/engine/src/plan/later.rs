@@ -6,7 +6,7 @@ use tarn_types::site::{Job, JobId};
 use tarn_types::units::Time;
 
 /// Those whose time has not come, in its order.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct LaterJobs(BTreeSet<(Time, JobId)>);
 
 impl LaterJobs {

@@ -75,7 +75,9 @@ impl PromiseAccount for SiteAccount {
         let none = first.job.reads.is_empty() && first.job.writes.is_empty();
         let none = none && is_known(&first.job);
         let up = |n: &super::state::CheckedNode| n.power == CheckedNodeState::Up;
-        none && !self.has_host && self.nodes.iter().all(up) && !self.jobs.values().filter(open).any(disturbs)
+        none && !self.has_host
+            && self.nodes.iter().all(up)
+            && !self.jobs.values().filter(open).any(disturbs)
     }
 
     fn is_begin_known(&self, job: JobId) -> bool {
