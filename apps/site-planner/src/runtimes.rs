@@ -7,6 +7,8 @@ use tarn_slurm::SlurmJob;
 const MAX_KINDS: usize = 16_384;
 /// Runs of one kind that count: the newest.
 const MAX_RUNS: usize = 32;
+/// What a job without a limit is expected to run if none of its kind was seen, in seconds.
+const UNLIMITED_RUN: u64 = 12 * 3600;
 /// The limit of a job that has none, in seconds: a year.
 pub(crate) const NO_LIMIT: u64 = 365 * 24 * 3600;
 
@@ -69,7 +71,8 @@ impl RunTimes {
     /// Seconds that a job of this kind is expected to run: at most its limit; half of that if none was seen.
     pub(crate) fn expected(&self, kind: &JobKind, limit: u64) -> u64 {
         let Some((_, runs)) = self.kinds.get(kind) else {
-            return (limit / 2).max(1);
+            let half = if limit < NO_LIMIT { limit / 2 } else { UNLIMITED_RUN };
+            return half.max(1);
         };
         let mut runs: Vec<u64> = runs.iter().copied().collect();
         runs.sort_unstable();

@@ -4,12 +4,13 @@ mod data;
 mod limits;
 mod random;
 mod reserve;
+mod scale;
 
 use crate::jobs::KnownStage;
 use crate::{SitePlanner, SiteRates};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tarn_site::{PlanningNode, PlanningView};
+use tarn_site::PlanningView;
 use tarn_slurm::{
     NodeNames, PartitionState, PendingReason, SlurmJob, SlurmJobState, SlurmNode, SlurmNodeState,
     SlurmPartition, SlurmSettings, SlurmSnapshot,
@@ -138,17 +139,9 @@ pub(crate) fn with(mut snapshot: SlurmSnapshot, jobs: Vec<SlurmJob>) -> SlurmSna
 
 /// A site whose nodes have 100 GiB each.
 pub(crate) fn empty_view(snapshot: &SlurmSnapshot) -> PlanningView {
-    let node = PlanningNode {
-        is_up: true,
-        capacity: 100 * GIB,
-        others: 0,
-    };
+    let capacity = |name: &String| (name.clone(), 100 * GIB);
     PlanningView {
-        nodes: snapshot
-            .nodes
-            .keys()
-            .map(|name| (name.clone(), node))
-            .collect(),
+        capacities: snapshot.nodes.keys().map(capacity).collect(),
         ..PlanningView::default()
     }
 }

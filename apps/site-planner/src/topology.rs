@@ -40,7 +40,7 @@ impl Topology {
     pub(crate) fn of(snapshot: &SlurmSnapshot, view: &PlanningView) -> Self {
         let mut alike: BTreeMap<NodeShape, Vec<&str>> = BTreeMap::new();
         for (name, node) in &snapshot.nodes {
-            let space = view.nodes.get(name).map_or(0, |n| n.capacity);
+            let space = view.capacities.get(name).copied().unwrap_or(0);
             alike.entry(shape(node, space)).or_default().push(name);
         }
         let mut kinds: Vec<(NodeShape, Vec<&str>)> = alike.into_iter().collect();

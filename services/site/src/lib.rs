@@ -42,7 +42,7 @@ mod views;
 
 pub use event::{Config, SiteRequest, SiteServiceAction, SiteServiceEvent, Token};
 pub use figures::{FlowSums, SiteFigures, TIME_CLASSES, WantedAccount};
-pub use planning::{PlanningJob, PlanningKey, PlanningNode, PlanningVersion, PlanningView};
+pub use planning::{PlanningJob, PlanningKey, PlanningVersion, PlanningView};
 pub use state::Site;
 
 use tarn_types::units::Time;

@@ -10,23 +10,12 @@ use tarn_types::units::Time;
 /// The jobs that have not ended, their data, and the nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanningView {
-    /// The nodes, by name.
-    pub nodes: BTreeMap<String, PlanningNode>,
+    /// Bytes of each node's stores.
+    pub capacities: BTreeMap<String, u64>,
     /// The jobs with data lines that have not ended, by number.
     pub jobs: BTreeMap<SlurmJobId, PlanningJob>,
     /// The versions that these jobs read or make.
     pub versions: BTreeMap<PlanningKey, PlanningVersion>,
-}
-
-/// A node.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PlanningNode {
-    /// Whether it takes orders.
-    pub is_up: bool,
-    /// Bytes of its stores.
-    pub capacity: u64,
-    /// Bytes there that are of no version in the view: data that is kept for later jobs.
-    pub others: u64,
 }
 
 /// A job.
@@ -111,16 +100,8 @@ impl Site {
                 view.versions.insert(named(version), planned);
             }
         }
-        for (name, node) in &self.nodes {
-            let others = node.parts.iter();
-            let others = others.filter(|(part, _)| !used.contains_key(&VersionKey::of(part)));
-            let planned = PlanningNode {
-                is_up: node.is_up,
-                capacity: node.capacity(),
-                others: others.map(|(_, bytes)| *bytes).fold(0, u64::saturating_add),
-            };
-            view.nodes.insert(name.clone(), planned);
-        }
+        let nodes = self.nodes.iter();
+        view.capacities = nodes.map(|(name, n)| (name.clone(), n.capacity())).collect();
         view
     }
 

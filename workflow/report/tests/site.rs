@@ -9,7 +9,9 @@ use chromium::{browser, opened};
 use looked::is_readable;
 use serde_json::json;
 use std::sync::Arc;
-use tarn_report::site::{Chart, SiteRun, SiteSummary, page, table};
+use tarn_report::site::{
+    Chart, PlanBar, PlanChart, SiteRun, SiteSummary, page, plan_page, table,
+};
 use tarn_types::site::result::MAX_SPANS;
 use tarn_types::site::{
     BytesByWay, Fate, Flow, FlowId, Island, Job, JobId, JobResult, Machine, Mode, MoveDirection,
@@ -375,4 +377,55 @@ fn of_too_many_boxes_only_the_use_of_nodes_is_drawn() {
     let dom = shown(browser, &text);
     assert_eq!(dom.matches("class=\"job\"").count(), 0);
     assert_eq!(dom.matches("<path class=\"ordinary\"").count(), 2);
+}
+
+#[test]
+fn the_page_of_a_plan_names_its_jobs_and_draws_them() {
+    let bar = |name: &str, workflow: Option<&str>, nodes: &[u32], begin: u64| PlanBar {
+        name: name.to_owned(),
+        workflow: workflow.map(str::to_owned),
+        nodes: nodes.to_vec(),
+        has_begun: begin == 0,
+        begin: begin * SECOND,
+        end: (begin + 600) * SECOND,
+        why: "its data <is> there".to_owned(),
+    };
+    let mut plan = PlanChart {
+        policy: "data".to_owned(),
+        mode: "observe".to_owned(),
+        made: "2026-11-30 16:05 UTC".to_owned(),
+        length: 3600 * SECOND,
+        nodes: ["alpha", "beta", "gamma"].map(str::to_owned).to_vec(),
+        bars: vec![
+            bar("17 of alice", Some("foam"), &[0, 2], 0),
+            bar("18", None, &[1], 700),
+        ],
+        unplanned: vec![(19, "its user holds it".to_owned())],
+        others_unplanned: 4,
+    };
+    let page = plan_page(&plan);
+    for expected in [
+        "17 of alice",
+        "alpha, gamma",
+        "in 11m 40s",
+        "its data &lt;is&gt; there",
+        "its user holds it",
+        "and 4 more",
+    ] {
+        assert!(page.contains(expected), "{expected}");
+    }
+    assert!(!page.contains("http://") && !page.contains("https://"));
+    let (_, data) = page.split_once("id=\"tarn-run\">").expect("its data");
+    let (data, _) = data.split_once("</script>").expect("its end");
+    let data: serde_json::Value = serde_json::from_str(data).expect("JSON");
+    assert_eq!(data["nodes"], serde_json::json!(["alpha", "beta", "gamma"]));
+    let boxes = data["charts"][0]["boxes"].as_array().expect("boxes");
+    assert_eq!(boxes.len(), 3, "the nodes of the first are apart: {boxes:?}");
+    if let Some(browser) = browser() {
+        is_readable(browser, &page);
+    }
+    // More nodes than are drawn one by one: only their use is.
+    plan.nodes = (0..600).map(|n| format!("n{n}")).collect();
+    let page = plan_page(&plan);
+    assert!(page.contains("only the use of nodes is drawn") && page.contains("17 of alice"));
 }

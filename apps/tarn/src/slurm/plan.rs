@@ -20,16 +20,12 @@ const MAX_NAMED: usize = 3;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PlanArgs {
-    /// How far to look ahead
-    #[arg(long, value_name = "TIME", default_value = "12h", value_parser = hours)]
-    hours: Nanos,
+    /// Jobs that begin within this time
+    #[arg(long, value_name = "TIME", default_value = "12h", value_parser = parse_time)]
+    within: Nanos,
     /// Write a page with a chart of nodes over time
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-}
-
-fn hours(text: &str) -> Result<Nanos, String> {
-    parse_time(text).map_err(|e| e.to_string())
 }
 
 pub(super) fn plan(globals: &Globals, controller: &ControllerClient, args: &PlanArgs) -> CliResult {
@@ -38,7 +34,7 @@ pub(super) fn plan(globals: &Globals, controller: &ControllerClient, args: &Plan
         ControllerReply::Refused(why) => return Err(refused(&why)),
         other => return Err(unexpected(&other)),
     };
-    let until = info.status.made.saturating_add(args.hours);
+    let until = info.status.made.saturating_add(args.within);
     info.jobs.retain(|job| job.begin <= until);
     info.until = info.until.min(until);
     if let Some(path) = &args.html {

@@ -77,3 +77,56 @@ impl PlanningLines<'_> {
         Ok(policy)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tarn_types::units::SECOND;
+
+    fn policy(mode: SiteMode, policy: Option<&str>, bound: Option<&str>) -> anyhow::Result<Policy> {
+        let lines = PlanningLines {
+            mode,
+            policy,
+            bound,
+        };
+        lines.policy()
+    }
+
+    #[test]
+    fn a_policy_is_what_the_site_says() {
+        let usual = policy(SiteMode::Observe, None, None).unwrap();
+        assert_eq!((usual.order, usual.bound), (Order::Data, 600 * SECOND));
+        let bound = policy(SiteMode::Advise, None, Some("5m")).unwrap();
+        assert_eq!(bound.bound, 300 * SECOND);
+        let easy = policy(SiteMode::Advise, Some("easy"), None).unwrap();
+        assert_eq!(easy.order, Order::Easy);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_line() {
+        for (mode, line, bound, expected) in [
+            (SiteMode::Drive, None, None, "mode = \"advise\""),
+            (SiteMode::Advise, Some("best"), None, "policy"),
+            (SiteMode::Advise, Some("energy"), None, "sleep"),
+            (SiteMode::Advise, Some("easy"), Some("5m"), "bound"),
+            (SiteMode::Advise, Some("data:bound=1m"), Some("5m"), "bound"),
+            (SiteMode::Advise, None, Some("soon"), "bound"),
+        ] {
+            let why = policy(mode, line, bound).expect_err(expected);
+            let why = format!("{why:#}");
+            assert!(why.contains(expected), "{why}");
+        }
+    }
+
+    #[test]
+    fn advice_leaves_only_where_the_mode_acts() {
+        let advice = PlacementAdvice {
+            prefer: vec!["n1".to_owned()],
+            ..PlacementAdvice::default()
+        };
+        let reply = ControllerReply::Advice(advice);
+        assert_eq!(SiteMode::Advise.permitted(reply.clone()), reply);
+        let empty = ControllerReply::Advice(PlacementAdvice::default());
+        assert_eq!(SiteMode::Observe.permitted(reply), empty);
+    }
+}

@@ -350,3 +350,80 @@ fn rebuilt(why: &RebuildReason) -> String {
 fn nanos(time: Duration) -> Nanos {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tarn_site_planner::UnplannedJob;
+    use tarn_types::policy::Order;
+
+    fn thread() -> PlanThread {
+        let job = |job: u32, user: Uid, node: &str| PlannedJob {
+            job,
+            user,
+            workflow: Some("secretive".to_owned()),
+            nodes: vec![node.to_owned()],
+            has_begun: false,
+            begin: 130 * SECOND,
+            end: 190 * SECOND,
+            why: "its data is there".to_owned(),
+        };
+        let unplanned = |job: u32, user: Uid| UnplannedJob {
+            job,
+            user,
+            why: "its user holds it".to_owned(),
+        };
+        let plan = SitePlan {
+            made: 100 * SECOND,
+            until: 200 * SECOND,
+            nodes: vec!["n1".to_owned(), "n2".to_owned()],
+            jobs: vec![job(17, 1000, "n1"), job(18, 1001, "n2")],
+            unplanned: vec![unplanned(19, 1000), unplanned(20, 1001)],
+        };
+        let made = MadePlan {
+            plan,
+            ..MadePlan::default()
+        };
+        let exchange = PlanExchange {
+            next: None,
+            made: Arc::new(made),
+        };
+        PlanThread {
+            exchange: Arc::new((Mutex::new(exchange), Condvar::new())),
+            mode: "observe".to_owned(),
+            policy: Policy::new(Order::Data, None),
+        }
+    }
+
+    #[test]
+    fn users_see_their_own_jobs_whole_and_others_as_numbers() {
+        let info = thread().info((1000, false));
+        assert_eq!(info.nodes, ["n1", "n2"]);
+        let (own, other) = (&info.jobs[0], &info.jobs[1]);
+        assert_eq!((own.job, own.user, &own.nodes[..]), (17, Some(1000), &[0][..]));
+        assert_eq!(own.workflow.as_deref(), Some("secretive"));
+        assert_eq!((other.job, other.user, &other.nodes[..]), (18, None, &[1][..]));
+        assert_eq!((other.workflow.as_ref(), &other.why[..]), (None, ""));
+        assert_eq!(info.unplanned, [(19, "its user holds it".to_owned())]);
+        assert_eq!(info.others_unplanned, 1);
+        let all = thread().info((0, true));
+        assert_eq!(all.jobs[1].user, Some(1001));
+        assert_eq!((all.unplanned.len(), all.others_unplanned), (2, 0));
+    }
+
+    #[test]
+    fn a_job_without_data_lines_is_explained_to_its_user_alone() {
+        let unknown = || {
+            let why = tarn_proto::local::RequestError::new(Code::NotFound, "not known");
+            ControllerReply::Refused(why)
+        };
+        let ask = ControllerRequest::Job(17);
+        let ControllerReply::Job(info) = thread().completed((1000, false), &ask, unknown()) else {
+            panic!("its user may see it");
+        };
+        let planned = info.planned.as_deref();
+        assert_eq!(planned, Some("n1 in 30.00 s, as its data is there"));
+        let other = thread().completed((1001, false), &ask, unknown());
+        assert_eq!(other, unknown());
+    }
+}
