@@ -71,7 +71,11 @@ impl RunTimes {
     /// Seconds that a job of this kind is expected to run: at most its limit; half of that if none was seen.
     pub(crate) fn expected(&self, kind: &JobKind, limit: u64) -> u64 {
         let Some((_, runs)) = self.kinds.get(kind) else {
-            let half = if limit < NO_LIMIT { limit / 2 } else { UNLIMITED_RUN };
+            let half = if limit < NO_LIMIT {
+                limit / 2
+            } else {
+                UNLIMITED_RUN
+            };
             return half.max(1);
         };
         let mut runs: Vec<u64> = runs.iter().copied().collect();

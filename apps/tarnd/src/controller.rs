@@ -20,7 +20,7 @@ mod slurm;
 use crate::{TarndError, options};
 use anyhow::Context;
 use clap::Parser;
-use drive::Driver;
+use drive::SlurmDriver;
 use log::ControllerLog;
 use metrics::{MetricsPlace, SiteMetrics};
 use mode::{PlanningLines, SiteMode};
@@ -142,7 +142,6 @@ impl ControllerConfigFile {
     /// The mode, and the policy of plans.
     fn planning_policy(&self, options: &Options) -> anyhow::Result<(SiteMode, Policy)> {
         let lines = PlanningLines {
-            mode: self.mode,
             policy: self.policy.as_deref(),
             bound: self.bound.as_deref(),
         };
@@ -266,7 +265,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
             &options.state,
             mode,
             policy,
-            Driver::new(epoch, reader.clone()),
+            SlurmDriver::new(epoch, reader.clone()),
         ),
         offered: None,
         mode,

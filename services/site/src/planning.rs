@@ -101,7 +101,9 @@ impl Site {
             }
         }
         let nodes = self.nodes.iter();
-        view.capacities = nodes.map(|(name, n)| (name.clone(), n.capacity())).collect();
+        view.capacities = nodes
+            .map(|(name, n)| (name.clone(), n.capacity()))
+            .collect();
         view
     }
 

@@ -5,6 +5,7 @@ mod attacks;
 mod bad_days;
 mod chain;
 mod data;
+mod drive;
 mod exported;
 mod jobs;
 mod levels;

@@ -60,7 +60,7 @@ fn updates(site: &Site) -> usize {
         .count()
 }
 
-fn restart(site: &Site, config: &str) {
+pub(crate) fn restart(site: &Site, config: &str) {
     let command = format!("printf '{config}' > /shared/site.toml");
     site.root(&["sh", "-c", &command]);
     site.kill_controller();
@@ -181,32 +181,4 @@ fn observe_plans_and_changes_nothing() {
     );
     site.alice(&["scancel", &busy]);
     site.wait_for(&job, "COMPLETED");
-}
-
-#[test]
-fn a_mode_that_is_not_there_yet_is_refused() {
-    let Some(site) = Site::up(1) else { return };
-    site.root(&[
-        "sh",
-        "-c",
-        "printf 'mode = \"drive\"\\n' > /shared/site.toml",
-    ]);
-    let words = [
-        "tarnd",
-        "--controller",
-        "--state",
-        "/shared/other",
-        "--config",
-        "/shared/site.toml",
-    ];
-    let output = site
-        .cluster
-        .command("root", &words)
-        .output()
-        .expect("tarnd runs");
-    let why = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        !output.status.success() && why.contains("mode = \"advise\""),
-        "{why}"
-    );
 }

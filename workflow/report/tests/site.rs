@@ -9,9 +9,7 @@ use chromium::{browser, opened};
 use looked::is_readable;
 use serde_json::json;
 use std::sync::Arc;
-use tarn_report::site::{
-    Chart, PlanBar, PlanChart, SiteRun, SiteSummary, page, plan_page, table,
-};
+use tarn_report::site::{Chart, PlanBar, PlanChart, SiteRun, SiteSummary, page, plan_page, table};
 use tarn_types::site::result::MAX_SPANS;
 use tarn_types::site::{
     BytesByWay, Fate, Flow, FlowId, Island, Job, JobId, JobResult, Machine, Mode, MoveDirection,
@@ -420,7 +418,11 @@ fn the_page_of_a_plan_names_its_jobs_and_draws_them() {
     let data: serde_json::Value = serde_json::from_str(data).expect("JSON");
     assert_eq!(data["nodes"], serde_json::json!(["alpha", "beta", "gamma"]));
     let boxes = data["charts"][0]["boxes"].as_array().expect("boxes");
-    assert_eq!(boxes.len(), 3, "the nodes of the first are apart: {boxes:?}");
+    assert_eq!(
+        boxes.len(),
+        3,
+        "the nodes of the first are apart: {boxes:?}"
+    );
     if let Some(browser) = browser() {
         is_readable(browser, &page);
     }

@@ -14,7 +14,11 @@ fn a_hundred_thousand_nodes_are_seen() {
     // On nine nodes of ten.
     let each = NODES * 9 / 10 / RUNNING as usize;
     let has = (1..=RUNNING).zip(names.chunks(each)).map(|(number, has)| {
-        let job = running(waiting(number, each as u32), &[], START - u64::from(number % 900));
+        let job = running(
+            waiting(number, each as u32),
+            &[],
+            START - u64::from(number % 900),
+        );
         SlurmJob {
             nodes: Arc::from(has),
             min_nodes: each as u32,
@@ -44,6 +48,10 @@ fn a_hundred_thousand_nodes_are_seen() {
     assert_eq!((seen.rebuilt, seen.transitions.len()), (None, 20));
     let began = Instant::now();
     let plan = planner.plan(3600 * SECOND);
-    println!("plan of an hour: {:?}, {} jobs", began.elapsed(), plan.jobs.len());
+    println!(
+        "plan of an hour: {:?}, {} jobs",
+        began.elapsed(),
+        plan.jobs.len()
+    );
     assert!(plan.jobs.len() > RUNNING as usize);
 }

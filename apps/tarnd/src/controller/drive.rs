@@ -13,7 +13,7 @@ const MAX_CALLS: usize = 10;
 const SPAN: Duration = Duration::from_secs(1);
 
 /// Makes marks in Slurm, and removes them.
-pub(super) struct Driver {
+pub(super) struct SlurmDriver {
     marks: Marks,
     reader: SlurmReader,
     /// The beginning of its clock, which does not jump.
@@ -23,7 +23,7 @@ pub(super) struct Driver {
     noted: Vec<String>,
 }
 
-impl Driver {
+impl SlurmDriver {
     /// One without marks, of the controller of this epoch.
     pub(super) fn new(epoch: u64, reader: SlurmReader) -> Self {
         Self {

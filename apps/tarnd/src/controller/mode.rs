@@ -48,7 +48,6 @@ impl SiteMode {
 /// The lines of site.toml about plans.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PlanningLines<'a> {
-    pub(super) mode: SiteMode,
     pub(super) policy: Option<&'a str>,
     pub(super) bound: Option<&'a str>,
 }
@@ -83,36 +82,31 @@ mod tests {
     use super::*;
     use tarn_types::units::SECOND;
 
-    fn policy(mode: SiteMode, policy: Option<&str>, bound: Option<&str>) -> anyhow::Result<Policy> {
-        let lines = PlanningLines {
-            mode,
-            policy,
-            bound,
-        };
+    fn policy(policy: Option<&str>, bound: Option<&str>) -> anyhow::Result<Policy> {
+        let lines = PlanningLines { policy, bound };
         lines.policy()
     }
 
     #[test]
     fn a_policy_is_what_the_site_says() {
-        let usual = policy(SiteMode::Observe, None, None).unwrap();
+        let usual = policy(None, None).unwrap();
         assert_eq!((usual.order, usual.bound), (Order::Data, 600 * SECOND));
-        let bound = policy(SiteMode::Advise, None, Some("5m")).unwrap();
+        let bound = policy(None, Some("5m")).unwrap();
         assert_eq!(bound.bound, 300 * SECOND);
-        let easy = policy(SiteMode::Advise, Some("easy"), None).unwrap();
+        let easy = policy(Some("easy"), None).unwrap();
         assert_eq!(easy.order, Order::Easy);
     }
 
     #[test]
     fn what_cannot_be_is_refused_with_its_line() {
-        for (mode, line, bound, expected) in [
-            (SiteMode::Drive, None, None, "mode = \"advise\""),
-            (SiteMode::Advise, Some("best"), None, "policy"),
-            (SiteMode::Advise, Some("energy"), None, "sleep"),
-            (SiteMode::Advise, Some("easy"), Some("5m"), "bound"),
-            (SiteMode::Advise, Some("data:bound=1m"), Some("5m"), "bound"),
-            (SiteMode::Advise, None, Some("soon"), "bound"),
+        for (line, bound, expected) in [
+            (Some("best"), None, "policy"),
+            (Some("energy"), None, "sleep"),
+            (Some("easy"), Some("5m"), "bound"),
+            (Some("data:bound=1m"), Some("5m"), "bound"),
+            (None, Some("soon"), "bound"),
         ] {
-            let why = policy(mode, line, bound).expect_err(expected);
+            let why = policy(line, bound).expect_err(expected);
             let why = format!("{why:#}");
             assert!(why.contains(expected), "{why}");
         }

@@ -1,7 +1,7 @@
 //! The planner, by a thread of its own: it sees the newest state of Slurm and of the site, logs what it would do, and
 //! keeps the plan for those who ask. In mode `drive` it has Slurm follow. Nothing waits for it.
 
-use super::drive::Driver;
+use super::drive::SlurmDriver;
 use super::mode::SiteMode;
 use super::plan_log::PlanLog;
 use super::reader::SlurmReading;
@@ -62,7 +62,7 @@ pub(super) struct PlanThread {
 }
 
 impl PlanThread {
-    pub(super) fn start(state: &Path, mode: SiteMode, policy: Policy, driver: Driver) -> Self {
+    pub(super) fn start(state: &Path, mode: SiteMode, policy: Policy, driver: SlurmDriver) -> Self {
         let this = Self {
             exchange: Arc::default(),
             mode,
@@ -109,7 +109,7 @@ impl PlanThread {
         }
     }
 
-    fn plan_on(&self, mut log: PlanLog, mut driver: Driver) {
+    fn plan_on(&self, mut log: PlanLog, mut driver: SlurmDriver) {
         let every = match self.mode {
             SiteMode::Drive => EVERY_DRIVEN,
             SiteMode::Observe | SiteMode::Advise => EVERY,
@@ -156,7 +156,7 @@ impl PlanThread {
     fn drive(
         &self,
         planner: &mut SitePlanner,
-        driver: &mut Driver,
+        driver: &mut SlurmDriver,
         log: &mut PlanLog,
         input: &PlanInput,
     ) {
@@ -390,7 +390,7 @@ mod tests {
         };
         PlanThread {
             exchange: Arc::new((Mutex::new(exchange), Condvar::new())),
-            mode: "observe".to_owned(),
+            mode: SiteMode::Observe,
             policy: Policy::new(Order::Data, None),
         }
     }
@@ -400,9 +400,15 @@ mod tests {
         let info = thread().info((1000, false));
         assert_eq!(info.nodes, ["n1", "n2"]);
         let (own, other) = (&info.jobs[0], &info.jobs[1]);
-        assert_eq!((own.job, own.user, &own.nodes[..]), (17, Some(1000), &[0][..]));
+        assert_eq!(
+            (own.job, own.user, &own.nodes[..]),
+            (17, Some(1000), &[0][..])
+        );
         assert_eq!(own.workflow.as_deref(), Some("secretive"));
-        assert_eq!((other.job, other.user, &other.nodes[..]), (18, None, &[1][..]));
+        assert_eq!(
+            (other.job, other.user, &other.nodes[..]),
+            (18, None, &[1][..])
+        );
         assert_eq!((other.workflow.as_ref(), &other.why[..]), (None, ""));
         assert_eq!(info.unplanned, [(19, "its user holds it".to_owned())]);
         assert_eq!(info.others_unplanned, 1);

@@ -1,0 +1,201 @@
+//! Mode `drive` on a real Slurm: nodes are kept for the next step of a workflow, and nothing of that outlives the
+//! controller, its administrator's word or the workflow. docs/internals/driving-slurm.md.
+
+use crate::plan::restart;
+use crate::setup::Site;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// The first step runs until somebody makes a file.
+const FIRST: &str = "\
+#SBATCH -N1
+#SBATCH --exclusive
+#SBATCH -t 5
+#TARN name = \"wing\"
+#TARN [data.mesh]
+#TARN [[step]]
+#TARN out = [\"mesh\"]
+echo yes > $TARN_mesh/it
+until [ -e /shared/home/alice/go ]; do sleep 0.2; done
+";
+const SECOND: &str = "\
+#SBATCH -N1
+#SBATCH --exclusive
+#SBATCH -t 5
+#TARN name = \"wing\"
+#TARN [[step]]
+#TARN in = [\"mesh\"]
+[ \"$(cat $TARN_mesh/it)\" = yes ]
+";
+const ORDINARY: &str = "\
+#SBATCH -N1
+#SBATCH --exclusive
+#SBATCH -t 5
+sleep 5
+";
+
+/// A driven site of two nodes, of which somebody keeps the second busy, and the first step of a workflow on the first.
+struct Driven {
+    site: Site,
+    first: String,
+}
+
+impl Driven {
+    fn up() -> Option<Self> {
+        let site = Site::up(2)?;
+        restart(&site, "mode = \"drive\"\\n");
+        site.hold("node2");
+        let first = site.submit("alice", "first.sh", FIRST, &[]);
+        let first = first.expect("it is taken");
+        site.wait_for(&first, "RUNNING");
+        Some(Self { site, first })
+    }
+
+    fn submit(&self, user: &str, script: &str) -> String {
+        let name = format!("{user}-{}.sh", script.len());
+        let job = self.site.submit(user, &name, script, &[]);
+        job.expect("it is taken")
+    }
+
+    fn end_first_step(&self) {
+        fs::write(self.site.home("alice").join("go"), "").expect("a file");
+    }
+
+    /// The names of tarn's reservations.
+    fn reservations(&self) -> Vec<String> {
+        let output = self.site.root(&["scontrol", "-o", "show", "reservation"]);
+        let names = output
+            .split_whitespace()
+            .filter_map(|word| word.strip_prefix("ReservationName="));
+        let names = names.filter(|name| name.starts_with("tarn_"));
+        names.map(str::to_owned).collect()
+    }
+
+    fn wait_reserved(&self) -> String {
+        self.site
+            .wait("nodes are reserved", || !self.reservations().is_empty());
+        self.reservations().remove(0)
+    }
+
+    fn log(&self) -> String {
+        let path = self.site.cluster.shared().join("controller/plan.log");
+        fs::read_to_string(path).expect("the log of plans")
+    }
+
+    /// A field of a job.
+    fn field(&self, job: &str, name: &str) -> String {
+        let output = self.site.root(&["scontrol", "-o", "show", "job", job]);
+        let words = output.split_whitespace();
+        let mut values = words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        values.next().unwrap_or_default().to_owned()
+    }
+}
+
+#[test]
+fn the_next_step_has_the_nodes_of_the_one_before_although_others_wait() {
+    let Some(driven) = Driven::up() else { return };
+    let site = &driven.site;
+    // It comes after the workflow, and before its next step: without tarn it is next.
+    let ordinary = driven.submit("bob", ORDINARY);
+    let second = driven.submit("alice", SECOND);
+    let name = driven.wait_reserved();
+    let shown = site.root(&["scontrol", "-o", "show", "reservation", &name]);
+    assert!(
+        shown.contains("Nodes=node1 ") && shown.contains("Users=alice "),
+        "{shown}"
+    );
+    // The step that runs is not disturbed, nor is its job in the reservation.
+    assert_eq!(driven.field(&driven.first, "JobState"), "RUNNING");
+    driven.end_first_step();
+    site.wait_for(&second, "COMPLETED");
+    site.wait_for(&ordinary, "COMPLETED");
+    let begin = |job| driven.field(job, "StartTime");
+    assert!(
+        begin(&second) < begin(&ordinary),
+        "{}\n{}",
+        driven.log(),
+        site.logs()
+    );
+    assert_eq!(driven.field(&second, "NodeList"), "node1");
+    site.wait("the nodes are given up", || {
+        driven.reservations().is_empty()
+    });
+    let log = driven.log();
+    for part in [
+        "create reservation",
+        &format!("jobid={second} reservationname={name}"),
+        "delete",
+    ] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
+}
+
+#[test]
+fn a_controller_that_dies_leaves_nothing_for_longer_than_a_minute_and_a_half() {
+    let Some(driven) = Driven::up() else { return };
+    let site = &driven.site;
+    let second = driven.submit("alice", SECOND);
+    driven.wait_reserved();
+    // It lasts as long as it is renewed.
+    std::thread::sleep(Duration::from_secs(70));
+    assert_eq!(driven.reservations().len(), 1, "{}", driven.log());
+    site.kill_controller();
+    let killed = Instant::now();
+    site.wait("it lapses", || driven.reservations().is_empty());
+    assert!(
+        killed.elapsed() < Duration::from_secs(100),
+        "{:?}",
+        killed.elapsed()
+    );
+    assert_eq!(driven.field(&driven.first, "JobState"), "RUNNING");
+    assert_eq!(driven.field(&second, "JobState"), "PENDING");
+    assert_ne!(driven.field(&second, "Priority"), "0", "it is not held");
+    // The next controller, which only advises, ends the workflow.
+    restart(site, "mode = \"advise\"\\n");
+    driven.end_first_step();
+    site.wait_for(&second, "COMPLETED");
+}
+
+#[test]
+fn an_administrators_word_stands() {
+    let Some(driven) = Driven::up() else { return };
+    let site = &driven.site;
+    let second = driven.submit("alice", SECOND);
+    let name = driven.wait_reserved();
+    site.root(&["scontrol", "delete", &format!("reservationname={name}")]);
+    site.wait("tarn has seen it", || {
+        driven.log().contains("somebody deleted reservation")
+    });
+    std::thread::sleep(Duration::from_secs(10));
+    assert!(driven.reservations().is_empty(), "{}", driven.log());
+    driven.end_first_step();
+    site.wait_for(&second, "COMPLETED");
+}
+
+#[test]
+fn another_mode_removes_the_reservations_and_a_restart_makes_them_again() {
+    let Some(driven) = Driven::up() else { return };
+    let site = &driven.site;
+    let second = driven.submit("alice", SECOND);
+    let old = driven.wait_reserved();
+    restart(site, "mode = \"drive\"\\n");
+    site.wait("the newer one's instead of the older one's", || {
+        let names = driven.reservations();
+        names.len() == 1 && names[0] != old
+    });
+    restart(site, "mode = \"advise\"\\n");
+    let began = Instant::now();
+    site.wait("they are removed", || driven.reservations().is_empty());
+    assert!(
+        began.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        began.elapsed()
+    );
+    // A user who cancels the step has nothing kept either.
+    restart(site, "mode = \"drive\"\\n");
+    driven.wait_reserved();
+    site.alice(&["scancel", &second]);
+    site.wait("nothing is kept", || driven.reservations().is_empty());
+    driven.end_first_step();
+    site.wait_for(&driven.first, "COMPLETED");
+}
