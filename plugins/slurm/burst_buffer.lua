@@ -32,9 +32,22 @@ local function ask(...)
     return slurm.ERROR, text
 end
 
+-- Tells tarn's controller that a job is being submitted: it reads Slurm's queue when the job is there. The file is the controller's
+-- (docs/internals/site.md, "The order of jobs"); where it is missing, the controller learns of the job at its setup.
+local function notify()
+    local file = io.open("/run/tarn/submitted", "r+")
+    if file then
+        file:write("1")
+        file:close()
+    end
+end
+
 -- Inside slurmctld, which does nothing else meanwhile: no network, no controller.
 function slurm_bb_job_process(script)
     local result, text = ask("check", script, "--conf", conf)
+    if result == slurm.SUCCESS then
+        notify()
+    end
     return result, result == slurm.SUCCESS and "" or text
 end
 

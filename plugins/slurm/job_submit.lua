@@ -1,8 +1,6 @@
 -- job_submit.lua: the options --workflow-... of the SPANK plug-in (docs/internals/site.md, "The fork's flags"), and jobs that need a memory mode. Any
--- other job is none of its business. $TARN of slurmctld's environment is the program [tarn]. `tarn slurm install` fills in what differs
--- between sites.
+-- other job is none of its business. `tarn slurm install` fills in what differs between sites.
 
-local tarn = os.getenv("TARN") or "tarn"
 -- MiB of a node's memory in 1LM, and the feature of the mode in which it has more, where there is one.
 local dram, larger = nil, nil
 
@@ -36,7 +34,7 @@ local function joined(old, separator, new)
     return (old and old ~= "") and (old .. separator .. new) or new
 end
 
-local function chain(job, uid, options)
+local function chain(job, options)
     local words = options.START and { "start" } or { "prior=" .. options.PRIOR:match("^%d+") }
     if options.END then
         words[#words + 1] = "end"
@@ -53,14 +51,8 @@ local function chain(job, uid, options)
     if options.PRIOR then
         job.dependency = joined(job.dependency, ",", "afterok:" .. options.PRIOR .. ",afterburstbuffer:" .. options.PRIOR)
     elseif not options.END then
-        -- Held until the end is named.
+        -- Held until the end is named: then tarn's controller releases it.
         job.priority = 0
-    end
-    if options.PRIOR and options.END then
-        -- Slurm cannot be asked from here: somebody else waits until the job has a number.
-        local program = tarn:gsub("'", "'\\''")
-        local command = "setsid '%s' slurm whole %s --user %d > /dev/null 2>&1 < /dev/null &"
-        os.execute(command:format(program, options.PRIOR:match("^%d+"), uid))
     end
 end
 
@@ -78,7 +70,7 @@ local function memory(job)
     end
 end
 
-function slurm_job_submit(job, _, uid)
+function slurm_job_submit(job)
     memory(job)
     local options = read_options(job)
     if not options then
@@ -89,7 +81,7 @@ function slurm_job_submit(job, _, uid)
         slurm.log_user("tarn: %s", why)
         return slurm.ERROR
     end
-    chain(job, uid, options)
+    chain(job, options)
     return slurm.SUCCESS
 end
 

@@ -1,7 +1,6 @@
 //! `tarn slurm`: the commands that Slurm's scripts call (`plugins/slurm`), and the state of jobs' data. docs/admin/site.md.
 
 mod audit;
-mod chain;
 mod command;
 mod controller;
 pub(crate) mod health;
@@ -89,14 +88,6 @@ pub(crate) enum SlurmCommand {
         #[arg(long)]
         hurry: bool,
     },
-    /// The end of a workflow with --workflow-... options was named: its first job is released
-    Whole {
-        /// The job before the last one
-        prior: SlurmJobId,
-        /// Their user
-        #[arg(long, value_name = "UID")]
-        user: u32,
-    },
     /// The last job of a workflow was submitted: data that nobody reads any more may be removed
     End {
         /// The workflow's name
@@ -164,10 +155,7 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
         SlurmCommand::Setup { job, submitted } => {
             let about = job::about(*job)?;
             match read(*job, submitted, &about)? {
-                Some(read) => {
-                    let before = job::before(*job, submitted.user)?;
-                    set_up(&controller(), *job, JobSubmission { before, ..read })
-                }
+                Some(read) => set_up(&controller(), *job, read),
                 None => Ok(Exit::Success),
             }
         }
@@ -201,10 +189,6 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
             true => stage(*job, Stage::PutBack),
             false => stage(*job, Stage::Teardown { hurry: *hurry }),
         },
-        SlurmCommand::Whole { prior, user } => {
-            chain::whole(*prior, *user)?;
-            Ok(Exit::Success)
-        }
         SlurmCommand::End { workflow } => {
             let ask = ControllerRequest::End {
                 user: rustix::process::getuid().as_raw(),
@@ -279,10 +263,11 @@ fn read(
         owners: people::numbers(named)?,
         is_alone: script.is_alone,
         chain: chain.map(|chain| Chain {
+            prior: chain.prior,
+            is_end: chain.is_end,
+            same_nodes: chain.same_nodes,
             others: about.others.clone(),
-            ..chain
         }),
-        before: Vec::new(),
         excludes: Some(about.excluded()?),
         has_wish: about.has_wish(),
         workflow,

@@ -4,6 +4,7 @@
 //! actions leave: so nothing is done that a controller after this one would not know of.
 
 mod accounts;
+mod chain;
 mod clients;
 mod drive;
 mod exposition;
@@ -14,11 +15,15 @@ mod mode;
 mod nodes;
 mod plan;
 mod plan_log;
+mod queue;
 mod reader;
+mod scripts;
 mod slurm;
+mod wake;
 
 use crate::{TarndError, options};
 use anyhow::Context;
+use chain::ChainReleaser;
 use clap::Parser;
 use drive::SlurmDriver;
 use log::ControllerLog;
@@ -26,7 +31,9 @@ use metrics::{MetricsPlace, SiteMetrics};
 use mode::{PlanningLines, SiteMode};
 use nodes::NodeSessions;
 use plan::PlanThread;
+use queue::SlurmQueue;
 use reader::SlurmReader;
+use scripts::{FoundJob, ScriptReader};
 use serde::Deserialize;
 use slurm::{SlurmNotifier, WaitingJob};
 use std::collections::BTreeMap;
@@ -38,7 +45,7 @@ use tarn_journal::RunLock;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
     ControllerReply, ControllerRequest, Holding, NODE_PORT, NodeInfo, NodeStoreReport,
-    NumberedOrder, Owner, Report, SlurmJobId, StoreCapacity, Uid,
+    NumberedOrder, Owner, Report, SlurmJobId, Stage, StoreCapacity, Uid,
 };
 use tarn_site::{
     Config, Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token, WantedAccount,
@@ -54,8 +61,6 @@ const MAX_BATCH: usize = 1024;
 /// How often leases are checked; and while a client waits, which may get the reply that a node does not answer.
 const SELDOM: Duration = Duration::from_secs(60);
 const OFTEN: Duration = Duration::from_secs(5);
-/// And while jobs arrive.
-const AT_ONCE: Duration = Duration::from_millis(500);
 /// Between two states that the planner gets: making one takes time in proportion to the site's jobs.
 const OFFERS: Duration = Duration::from_secs(1);
 const OFFERS_DRIVEN: Duration = Duration::from_millis(100);
@@ -167,6 +172,8 @@ pub(crate) enum ControllerInput {
     Closed { node: String, session: u64 },
     /// Slurm's state was read, or could not be.
     Read,
+    /// Scripts of jobs were read that Slurm has not asked about.
+    Found(Vec<FoundJob>),
     /// The power that nodes draw as Slurm reports it, in thousandths of a watt.
     Drawn(BTreeMap<String, u64>),
     /// How jobs ended, by Slurm's accounting.
@@ -226,15 +233,17 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     let epoch = log::next_epoch(&options.state, site.epoch()).map_err(state)?;
     let secrets = keys::read(&options.state).map_err(state)?;
     let (sender, inputs) = channel();
-    let slurm = file.slurm_user.as_deref().unwrap_or("slurm");
+    let slurm_user = file.slurm_user.as_deref().unwrap_or("slurm");
+    let slurm_user = number_of(slurm_user).unwrap_or(0);
     let port = file.port.unwrap_or(NODE_PORT);
     let munge = crate::site::munge(options.munge_socket.as_deref());
     let listener = clients::ClientListener {
-        slurm: number_of(slurm).unwrap_or(0),
+        slurm: slurm_user,
         inputs: sender.clone(),
         munge: munge.clone(),
     };
     let reader = SlurmReader::start(sender.clone(), mode == SiteMode::Drive);
+    let queue = SlurmQueue::new(ScriptReader::start(sender.clone()));
     slurm::ask_what_is_drawn(reader.clone(), sender.clone());
     let accountant = accounts::accountant(sender.clone());
     let mut nodes = NodeSessions::new(epoch, (secrets, munge), port, sender);
@@ -269,7 +278,9 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         ),
         offered: None,
         mode,
-        reader,
+        reader: reader.clone(),
+        queue,
+        chains: ChainReleaser::start(),
         has_all_nodes: file.nodes.is_none(),
         drawn: BTreeMap::new(),
         accountant,
@@ -279,6 +290,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         .happened(vec![SiteServiceEvent::Began { epoch }])
         .map_err(state)?;
     clients::serve(&options.socket, options.listen, listener)?;
+    wake::serve(&options.socket, slurm_user, reader);
     tracing::info!(
         epoch,
         socket = %options.socket.display(),
@@ -300,6 +312,8 @@ struct Controller {
     clock: ControllerClock,
     spaces: SlurmNotifier<Vec<NodeInfo>>,
     reader: SlurmReader,
+    queue: SlurmQueue,
+    chains: ChainReleaser,
     /// All nodes that Slurm knows are the site's.
     has_all_nodes: bool,
     exclusions: SlurmNotifier<Vec<WaitingJob>>,
@@ -322,11 +336,7 @@ impl Controller {
         let mut is_behind = false;
         loop {
             let is_soon = self.site.is_waited_for() || is_behind;
-            let pause = match (self.site.is_hasty(), is_soon) {
-                (true, _) => AT_ONCE,
-                (_, true) => OFTEN,
-                _ => SELDOM,
-            };
+            let pause = if is_soon { OFTEN } else { SELDOM };
             let first = inputs.recv_timeout(pause.saturating_sub(looked.elapsed()));
             let mut events = Vec::new();
             match first {
@@ -344,10 +354,18 @@ impl Controller {
                 events.push(SiteServiceEvent::Passed);
             }
             if !events.is_empty() {
+                let arrives = events.iter().any(is_setup);
                 self.happened(events)?;
+                // A job that arrived has to wait for a reading that begins after its arrival was written down.
+                if arrives && self.site.is_arriving() {
+                    self.reader.request();
+                }
             }
+            self.queue
+                .answer(&self.site, self.reader.newest().as_deref());
+            let is_waited_for = self.site.is_waited_for() || self.queue.is_waited_for();
             self.reader
-                .set_waited_for(self.site.is_waited_for() || self.site.is_queued());
+                .set_waited_for(is_waited_for || self.site.is_queued());
             is_behind = !self.spaces.notify_if_due(|| self.site.node_infos());
             is_behind |= !self.exclusions.notify_if_due(|| self.site.excluded());
             // How long they have been idle is seen by looking again.
@@ -363,8 +381,8 @@ impl Controller {
     }
 
     /// The event that the log is to hold of an input. An input that changes nothing is answered at once.
-    fn event(&mut self, input: ControllerInput) -> Option<SiteServiceEvent> {
-        match input {
+    fn event(&mut self, input: ControllerInput) -> Vec<SiteServiceEvent> {
+        let one = match input {
             ControllerInput::Request {
                 user,
                 groups,
@@ -397,7 +415,13 @@ impl Controller {
             ControllerInput::Read => {
                 self.learn_nodes();
                 self.offer_to_planner();
-                None
+                self.listed(false)
+            }
+            ControllerInput::Found(found) => {
+                let mut events = self.queue.found(found);
+                let is_found = !events.is_empty();
+                events.extend(self.listed(is_found));
+                return events;
             }
             ControllerInput::Drawn(milliwatts) => {
                 self.drawn = milliwatts;
@@ -423,7 +447,27 @@ impl Controller {
                     order: number,
                     report,
                 }),
+        };
+        one.into_iter().collect()
+    }
+
+    /// The newest reading of Slurm's queue, for the core.
+    fn listed(&mut self, is_found: bool) -> Option<SiteServiceEvent> {
+        if let Some(reading) = self.reader.newest() {
+            self.chains.release(&reading);
+            let began = self.clock.at(reading.jobs_began);
+            return self.queue.read(&reading, began, &self.site, is_found);
         }
+        // Without Slurm's queue, jobs are taken in as they have arrived.
+        let began = self.reader.failed_since()?;
+        let began = self.clock.at(began);
+        let (unknown, gone) = Default::default();
+        let is_arriving = self.site.is_arriving();
+        is_arriving.then_some(SiteServiceEvent::Listed {
+            began,
+            unknown,
+            gone,
+        })
     }
 
     /// Gives the planner the state as it is now, not too often.
@@ -462,6 +506,11 @@ impl Controller {
         }
         if *ask == ControllerRequest::Slurm {
             let _ = reply.try_send(ControllerReply::Slurm(self.reader.info()));
+            return None;
+        }
+        if let ControllerRequest::AwaitJobs(jobs) = ask {
+            self.queue.wait(user, jobs.clone(), reply);
+            self.reader.request();
             return None;
         }
         let asker = (user, user == 0 || trusted);
@@ -593,25 +642,41 @@ impl Controller {
     }
 }
 
+/// Whether a job arrives.
+fn is_setup(event: &SiteServiceEvent) -> bool {
+    let SiteServiceEvent::Requested(request) = event else {
+        return false;
+    };
+    let ControllerRequest::Stage(staging) = &request.ask else {
+        return false;
+    };
+    matches!(staging.stage, Stage::Setup(_))
+}
+
 /// Nanoseconds since 1970 that never go back.
 struct ControllerClock {
     began: Instant,
-    at: Time,
+    start: Time,
 }
 
 impl ControllerClock {
     fn start() -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let at = since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+        let start = since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
         Self {
             began: Instant::now(),
-            at,
+            start,
         }
     }
 
     fn now(&self) -> Time {
-        let passed = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.at.saturating_add(passed)
+        self.at(Instant::now())
+    }
+
+    fn at(&self, time: Instant) -> Time {
+        let passed = time.saturating_duration_since(self.began).as_nanos();
+        self.start
+            .saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
     }
 }
 

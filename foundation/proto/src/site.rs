@@ -12,7 +12,7 @@ mod work;
 
 pub use ask::{
     Chain, ControllerReply, ControllerRequest, DatasetFilter, DatasetInfo, Excluded, JobInfo,
-    JobSubmission, MAX_BEFORE, MAX_EXCLUDED, NodeInfo, OrphanInfo, PlacementAdvice, ReplicaInfo,
+    JobSubmission, MAX_AWAITED, MAX_EXCLUDED, NodeInfo, OrphanInfo, PlacementAdvice, ReplicaInfo,
     ReplicaState, SlurmInfo, Stage, Staging, StoreInfo, UsageInfo, WorkflowUsageInfo,
 };
 pub use frame::{FrameError, MAX_FRAME, decode, encode};

@@ -1,13 +1,13 @@
 //! Events, and the actions that follow from them.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::{
-    ControllerReply, ControllerRequest, Epoch, Holding, NodeOrder, NodeStoreReport, Owner, Report,
-    SlurmJobId, StoreCapacity, Uid,
+    ControllerReply, ControllerRequest, Epoch, Holding, JobSubmission, NodeOrder, NodeStoreReport,
+    Owner, Report, SlurmJobId, StoreCapacity, Uid,
 };
 use tarn_types::site::JobResult;
-use tarn_types::units::Nanos;
+use tarn_types::units::{Nanos, Time};
 
 /// The connection that waits for a reply; means nothing after a restart.
 pub type Token = u64;
@@ -60,6 +60,22 @@ pub enum SiteServiceEvent {
     /// A request that changes the state. ([`crate::Site::answer`] replies to the others.)
     #[serde(rename = "Asked")]
     Requested(SiteRequest),
+    /// A job was found in Slurm's queue, and Slurm has not asked about it yet: it may be held, or wait for another job.
+    Found {
+        /// The job.
+        job: SlurmJobId,
+        /// Its script.
+        submission: Box<JobSubmission>,
+    },
+    /// Slurm's queue was read.
+    Listed {
+        /// When the reading began.
+        began: Time,
+        /// The waiting jobs with data lines that are not known, by user.
+        unknown: BTreeMap<Uid, BTreeSet<SlurmJobId>>,
+        /// The jobs that Slurm has never asked about, and does not have any more.
+        gone: BTreeSet<SlurmJobId>,
+    },
     /// A node takes orders.
     Opened {
         /// Its name.

@@ -18,7 +18,6 @@ const MEMORY: Nanos = 24 * 3600 * 1_000_000_000;
 impl Site {
     /// Time has passed.
     pub(crate) fn expire(&mut self) {
-        self.take_in();
         let versions: Vec<VersionKey> = self.catalog.versions().collect();
         let used = self.stock().used();
         for id in versions {

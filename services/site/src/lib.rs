@@ -45,6 +45,7 @@ pub use figures::{FlowSums, SiteFigures, TIME_CLASSES, WantedAccount};
 pub use planning::{PlanningJob, PlanningKey, PlanningVersion, PlanningView};
 pub use state::Site;
 
+use model::queue::QueueReading;
 use tarn_types::units::Time;
 
 /// Jobs that are known at a time, those that have ended lately included.
@@ -83,6 +84,12 @@ impl Site {
         match event {
             SiteServiceEvent::Began { epoch } => self.began(epoch),
             SiteServiceEvent::Requested(request) => self.handle_request(request),
+            SiteServiceEvent::Found { job, submission } => self.find(job, *submission),
+            SiteServiceEvent::Listed {
+                began,
+                unknown,
+                gone,
+            } => self.list(QueueReading { began, unknown }, &gone),
             SiteServiceEvent::Opened {
                 node,
                 capacity,

@@ -7,6 +7,7 @@ pub(crate) mod job;
 pub(crate) mod node;
 pub(crate) mod orders;
 pub(crate) mod progress;
+pub(crate) mod queue;
 pub(crate) mod records;
 pub(crate) mod requester;
 pub(crate) mod space;

@@ -5,6 +5,7 @@ use crate::model::catalog::stored_size;
 use crate::model::job::SiteJobPhase;
 use crate::model::node::{PartMigration, SiteNode, SiteNodeStore};
 use crate::model::orders::{OrderPurpose, Ordered};
+use crate::model::queue::QueueReading;
 use crate::state::Site;
 use std::collections::BTreeSet;
 use tarn_proto::local::{Code, RequestError};
@@ -27,8 +28,10 @@ impl Site {
         self.orders.clear();
         self.waiting.clear();
         self.verifying.clear();
-        // Slurm's scripts repeat their requests.
+        // Slurm's scripts repeat their requests, and its queue is read again.
         self.arriving.clear();
+        self.refused.clear();
+        self.queue = QueueReading::default();
         let names: Vec<String> = self.nodes.keys().cloned().collect();
         self.forget_exports(None);
         for name in names {

@@ -73,6 +73,13 @@ impl Site {
         }
         if matches!(stage, Stage::Teardown { .. } | Stage::PutBack) {
             self.arriving.remove(&id);
+            self.refused.remove(&id);
+        } else if self.arriving.contains_key(&id) {
+            // In logs of versions that took jobs in by timers: that the job has another stage shows that it was.
+            self.take_in_until(id);
+        }
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.is_reported = true;
         }
         if !self.jobs.contains_key(&id) {
             self.answer_unknown(id, &stage);
@@ -217,7 +224,7 @@ impl Site {
     }
 
     /// A job is over. Returns whether its stage is: if Slurm is in a hurry, rescues and removals continue beside it.
-    fn begin_leaving(&mut self, id: SlurmJobId, is_hurried: bool) -> bool {
+    pub(crate) fn begin_leaving(&mut self, id: SlurmJobId, is_hurried: bool) -> bool {
         let job = self.jobs.get(&id);
         let has_ended = job.is_none_or(|job| job.phase == SiteJobPhase::Ended);
         if !has_ended {

@@ -52,6 +52,8 @@ impl Resolution<'_> {
             workflow: name,
             beside: prior.filter(|_| submitted.chain.as_ref().is_some_and(|c| c.same_nodes)),
             phase: SiteJobPhase::Queued,
+            is_reported: false,
+            absences: 0,
             is_leaving: false,
             excludes: submitted.excludes.clone(),
             ahead: Vec::new(),

@@ -7,6 +7,7 @@ use crate::model::flow::FlowTable;
 use crate::model::job::{SiteJob, SiteJobPhase};
 use crate::model::node::SiteNode;
 use crate::model::orders::{OrderPurpose, OrderTable, Ordered};
+use crate::model::queue::QueueReading;
 use crate::model::records::JobRecords;
 use crate::model::usage::UsageTable;
 use crate::model::verification::Verifying;
@@ -14,7 +15,7 @@ use crate::placement::Placement;
 use crate::stock::Stock;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::local::RequestError;
+use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
     ControllerReply, Epoch, Gid, JobSubmission, NodeOrder, Owner, SlurmJobId, Uid, Work,
 };
@@ -39,11 +40,17 @@ pub struct Site {
     /// Orders without a report.
     pub(crate) orders: OrderTable,
     pub(crate) next_order: u64,
-    /// Jobs that were submitted a moment ago, and when: they are taken in by their numbers.
+    /// Jobs that are to be taken in by their numbers, and when they arrived.
     pub(crate) arriving: BTreeMap<SlurmJobId, (Time, JobSubmission)>,
     /// Checkpoints that nodes have.
     #[serde(default)]
     pub(crate) checkpoints: BTreeMap<CheckpointKey, CheckpointUse>,
+    /// Slurm's queue when it was read last.
+    #[serde(default)]
+    pub(crate) queue: QueueReading,
+    /// Jobs that were found in Slurm's queue and cannot be taken in: Slurm gets the reason when it asks.
+    #[serde(default)]
+    pub(crate) refused: BTreeMap<SlurmJobId, RequestError>,
     /// The connection that waits for a job's stage, whatever its phase ([`Queued`](crate::model::job::SiteJobPhase::Queued) is for nodes).
     pub(crate) waiting: BTreeMap<SlurmJobId, Token>,
     /// The owners whose data is being read again.
@@ -96,9 +103,37 @@ impl Site {
         !self.arriving.is_empty() || self.jobs.values().any(is_queued)
     }
 
-    /// Whether jobs arrive: then time is to pass in short steps.
-    pub fn is_hasty(&self) -> bool {
+    /// Whether jobs arrive: each waits for a reading of Slurm's queue that begins after it arrived.
+    pub fn is_arriving(&self) -> bool {
         !self.arriving.is_empty()
+    }
+
+    /// Whether a job was taken in, arrives, or was refused.
+    pub fn is_known(&self, job: SlurmJobId) -> bool {
+        self.jobs.contains_key(&job)
+            || self.arriving.contains_key(&job)
+            || self.refused.contains_key(&job)
+    }
+
+    /// The jobs that were found in Slurm's queue and that Slurm has not asked about.
+    pub fn found_jobs(&self) -> impl Iterator<Item = SlurmJobId> {
+        let jobs = self.jobs.iter().filter(|(_, job)| !job.is_reported);
+        let jobs = jobs.filter(|(_, job)| job.phase == SiteJobPhase::Queued);
+        jobs.map(|(id, _)| *id).chain(self.refused.keys().copied())
+    }
+
+    /// Whether a user's job was taken in: an error if it was refused, or is somebody else's. `None`: neither yet.
+    pub fn taken_in(&self, user: Uid, job: SlurmJobId) -> Option<Result<(), RequestError>> {
+        if let Some(why) = self.refused.get(&job) {
+            return Some(Err(why.clone()));
+        }
+        let known = self.jobs.get(&job)?;
+        Some(if known.user == user || user == 0 {
+            Ok(())
+        } else {
+            let text = format!("job {job} is somebody else's");
+            Err(RequestError::new(Code::Denied, text))
+        })
     }
 
     /// The connections that wait for a reply.

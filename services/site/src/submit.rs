@@ -2,77 +2,145 @@
 
 use crate::model::catalog::{VersionKey, VersionRecord, VersionState};
 use crate::model::job::{SiteJob, SiteJobPhase};
+use crate::model::queue::QueueReading;
 use crate::resolve::Resolution;
 use crate::state::Site;
 use crate::{MAX_ADVISED, MAX_DATASETS, MAX_JOBS};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, RequestError};
-use tarn_proto::site::{ControllerReply, JobSubmission, Owner, PlacementAdvice, SlurmJobId};
-use tarn_types::units::{Nanos, SECOND};
+use tarn_proto::site::{ControllerReply, JobSubmission, Owner, PlacementAdvice, SlurmJobId, Uid};
 use tarn_types::workflow::Keep;
 
-/// How long a job waits for others that were submitted before it: Slurm reports several at the same time, in any order.
-const ORDER: Nanos = 2 * SECOND;
-/// How long it waits for those of them that are known to exist.
-const KNOWN_ORDER: Nanos = 10 * SECOND;
-/// How long it waits for the maker of its input.
-const MAKER: Nanos = 30 * SECOND;
+/// Readings of Slurm's queue in a row that lack a job which Slurm never asked about: then the job is over.
+const MAX_ABSENCES: u32 = 2;
 
 impl Site {
-    /// A job was submitted.
+    /// Slurm asks about a job, and waits for the reply.
     pub(crate) fn arrive(&mut self, job: SlurmJobId, submitted: JobSubmission) {
-        let now = self.now;
-        let known = self.arriving.entry(job);
-        known.or_insert((now, submitted));
+        self.queue.found(submitted.user, job);
+        if let Some(why) = self.refused.remove(&job) {
+            self.answer_stage(job, Err(why));
+        } else if self.is_registered(job, &submitted) {
+            // A user may have changed it since it was found.
+            if let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_reported) {
+                known.excludes.clone_from(&submitted.excludes);
+            }
+            self.register(job, &submitted);
+        } else {
+            let now = self.now;
+            self.arriving.entry(job).or_insert((now, submitted));
+        }
     }
 
-    /// Takes in, in the order of their submission, the jobs that have waited long enough.
-    pub(crate) fn take_in(&mut self) {
-        let now = self.now;
-        let jobs: Vec<SlurmJobId> = self.arriving.keys().copied().collect();
-        let mut is_one_early = false;
-        for job in jobs {
-            let Some((since, submitted)) = self.arriving.get(&job).cloned() else {
+    /// A job was found in Slurm's queue. All jobs that were submitted before it are in the same reading, or over.
+    pub(crate) fn find(&mut self, job: SlurmJobId, submitted: JobSubmission) {
+        self.queue.found(submitted.user, job);
+        if !self.is_registered(job, &submitted) && !self.is_known(job) {
+            let began = self.queue.began;
+            self.arriving.insert(job, (began, submitted));
+        }
+    }
+
+    /// Slurm's queue was read.
+    pub(crate) fn list(&mut self, queue: QueueReading, gone: &BTreeSet<SlurmJobId>) {
+        self.queue = queue;
+        let found: Vec<SlurmJobId> = self.found_jobs().collect();
+        for id in found {
+            let is_gone = gone.contains(&id);
+            if is_gone {
+                self.refused.remove(&id);
+            }
+            let Some(job) = self.jobs.get_mut(&id) else {
                 continue;
             };
-            let waited = now.saturating_sub(since);
-            let is_known =
-                |other| self.jobs.contains_key(other) || self.arriving.contains_key(other);
-            let is_first = !is_one_early && submitted.before.iter().all(is_known);
-            if waited < ORDER || (waited < KNOWN_ORDER && !is_first) {
-                is_one_early = true;
-                continue;
-            }
-            let done = self.set_up(job, &submitted);
-            if matches!(&done, Err(why) if why.code == Code::NotFound) && waited < MAKER {
-                continue;
-            }
-            self.arriving.remove(&job);
-            let reply = match (done, self.jobs.get(&job)) {
-                (Ok(()), Some(state)) => {
-                    let advice = self.placement().advice(state);
-                    let expected = advice.prefer.clone();
-                    if let Some(state) = self.jobs.get_mut(&job) {
-                        state.ahead = expected;
-                    }
-                    ControllerReply::Advice(advice)
-                }
-                (Ok(()), None) => ControllerReply::Done,
-                (Err(why), _) => ControllerReply::Refused(why),
-            };
-            if let Some(token) = self.waiting.remove(&job) {
-                self.answer_to(token, reply);
+            job.absences = if is_gone { job.absences + 1 } else { 0 };
+            if job.absences == MAX_ABSENCES {
+                job.note(self.now, "cancelled before Slurm staged it");
+                self.begin_leaving(id, true);
+                self.advance(id);
             }
         }
+        self.take_in();
+    }
+
+    /// Takes in, by their numbers, the arriving jobs before which no other one of their users is missing.
+    fn take_in(&mut self) {
+        let jobs: Vec<SlurmJobId> = self.arriving.keys().copied().collect();
+        // Users whose next job has to wait.
+        let mut early: BTreeSet<Uid> = BTreeSet::new();
+        for job in jobs {
+            let Some((since, submitted)) = self.arriving.get(&job) else {
+                continue;
+            };
+            let user = submitted.user;
+            // Data of others is read as their jobs with lower numbers make it, too.
+            let mut owners = submitted.owners.values();
+            let is_next = *since <= self.queue.began
+                && !self.queue.lacks_lower(user, job)
+                && !owners.any(|owner| self.queue.lacks_lower_of(*owner, job))
+                && !early.contains(&user);
+            if !is_next {
+                early.insert(user);
+            } else if let Some((_, submitted)) = self.arriving.remove(&job) {
+                self.register(job, &submitted);
+            }
+        }
+    }
+
+    /// Takes in a job that Slurm believes to be taken in, and those before it.
+    pub(crate) fn take_in_until(&mut self, last: SlurmJobId) {
+        let jobs = self.arriving.range(..=last).map(|(job, _)| *job);
+        let jobs: Vec<SlurmJobId> = jobs.collect();
+        for job in jobs {
+            if let Some((_, submitted)) = self.arriving.remove(&job) {
+                // The next stage says so if it is not known.
+                let _ = self.set_up(job, &submitted);
+            }
+        }
+    }
+
+    /// Sets a job up, and answers Slurm if it waits; else keeps the reason of a refusal until it asks.
+    fn register(&mut self, job: SlurmJobId, submitted: &JobSubmission) {
+        let done = self.set_up(job, submitted);
+        let is_reported = self.waiting.contains_key(&job);
+        if let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_bringing) {
+            // It is not expected anywhere twice.
+            known.ahead.clear();
+        }
+        let reply = match (done, self.jobs.get(&job)) {
+            (Ok(()), Some(state)) => {
+                let advice = self.placement().advice(state);
+                let expected = advice.prefer.clone();
+                if let Some(state) = self.jobs.get_mut(&job) {
+                    state.ahead = expected;
+                    state.is_reported |= is_reported;
+                }
+                ControllerReply::Advice(advice)
+            }
+            (Ok(()), None) => ControllerReply::Done,
+            (Err(why), _) => {
+                if !is_reported && self.refused.len() < MAX_JOBS {
+                    self.refused.insert(job, why.clone());
+                }
+                ControllerReply::Refused(why)
+            }
+        };
+        if let Some(token) = self.waiting.remove(&job) {
+            self.answer_to(token, reply);
+        }
+    }
+
+    /// Whether a job is set up already.
+    fn is_registered(&self, job: SlurmJobId, submitted: &JobSubmission) -> bool {
+        let known = self.jobs.get(&job);
+        known
+            .is_some_and(|known| known.user == submitted.user && known.phase != SiteJobPhase::Ended)
     }
 
     /// Registers a job. Slurm repeats the request when slurmctld was started again, and when a job is put back into its
     /// queue.
     fn set_up(&mut self, job: SlurmJobId, submitted: &JobSubmission) -> Result<(), RequestError> {
-        if let Some(known) = self.jobs.get(&job)
-            && known.user == submitted.user
-            && known.phase != SiteJobPhase::Ended
-        {
+        if self.is_registered(job, submitted) {
             return Ok(());
         }
         if self.jobs.len() >= MAX_JOBS {

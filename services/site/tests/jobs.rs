@@ -15,7 +15,7 @@ use tarn_proto::local::Code;
 use tarn_proto::site::{
     Chain, ControllerReply, ControllerRequest, JobSubmission, Owner, Stage, Work,
 };
-use tarn_site::Config;
+use tarn_site::{Config, SiteServiceEvent};
 use tarn_types::energy::{Draw, Power, Source};
 use tarn_types::units::SECOND;
 use tarn_types::workflow::Distribution::{Broadcast, Scatter, Shared, Single};
@@ -88,50 +88,199 @@ fn a_workflow_of_three_jobs_reads_and_writes_outside_once() {
 fn jobs_are_taken_in_by_the_order_of_their_submission() {
     let mut case = dataset("case");
     case.source = Some("/lustre/case".into());
-    let setup_after = |before: &[u32]| {
-        let submitted = script("w", 1, vec![(Role::Inout, Single, case.clone())]);
-        let before = before.to_vec();
-        Stage::Setup(Box::new(JobSubmission {
-            before,
-            ..submitted
-        }))
-    };
+    let script = || script("w", 1, vec![(Role::Inout, Single, case.clone())]);
+    let setup = || Stage::Setup(Box::new(script()));
     let after = |world: &World, token| match &world.answers[&token] {
         ControllerReply::Advice(advice) => advice.after.clone(),
         other => panic!("{other:?}"),
     };
 
     let mut world = World::new(1, Config::default());
-    let tokens = [3, 1, 2].map(|job| world.stage(job, setup_after(&[])));
-    assert!(world.answers.is_empty() && world.site.is_hasty());
-    world.pass(2);
+    let tokens = [3, 1, 2].map(|job| world.stage(job, setup()));
+    assert!(world.answers.is_empty() && world.site.is_arriving());
+    let began = world.now;
+    world.list(&[], &[]);
     let advised = tokens.map(|token| after(&world, token));
     assert_eq!(advised, [vec![2], vec![], vec![1]]);
-    assert!(!world.site.is_hasty());
+    assert!(!world.site.is_arriving());
+    // No time has passed.
+    assert_eq!(world.now, began);
 
-    // The second is reported while the third waits.
+    // The first was not reported: it is held. Its script is read, and the others come behind it.
     let mut world = World::new(1, Config::default());
-    let third = world.stage(3, setup_after(&[]));
-    world.pass(1);
-    let second = world.stage(2, setup_after(&[]));
-    world.pass(1);
-    assert!(world.answers.is_empty());
-    world.pass(1);
-    assert!(after(&world, second).is_empty());
-    assert_eq!(after(&world, third), [2]);
+    let tokens = [3, 2].map(|job| world.stage(job, setup()));
+    world.list(&[1], &[]);
+    world.pass(100);
+    assert!(world.answers.is_empty(), "one before them is not known");
+    world.find(1, script());
+    world.list(&[], &[]);
+    let advised = tokens.map(|token| after(&world, token));
+    assert_eq!(advised, [vec![2], vec![1]]);
+    // Slurm asks about it later, and learns at once where it would best run.
+    let first = world.stage(1, setup());
+    assert!(after(&world, first).is_empty());
 
-    // The third is known not to be the first; one that Slurm never reports is not waited for forever.
+    // A reading that began before a job arrived does not have those before it.
     let mut world = World::new(1, Config::default());
-    let third = world.stage(3, setup_after(&[1, 2]));
-    world.pass(5);
-    let second = world.stage(2, setup_after(&[1]));
-    world.pass(4);
+    world.now += SECOND;
+    let third = world.stage(3, setup());
+    world.event(SiteServiceEvent::Listed {
+        began: world.now - 1,
+        unknown: [].into(),
+        gone: [].into(),
+    });
     assert!(world.answers.is_empty());
-    world.pass(1);
+    // The list decides that there is no other: not how long was waited.
+    world.list(&[4], &[]);
     assert!(after(&world, third).is_empty());
-    assert!(!world.answers.contains_key(&second));
-    world.pass(5);
-    assert_eq!(after(&world, second), [3]);
+    world.check_replay(Config::default());
+}
+
+/// Versions are as by number, in whatever order Slurm reports jobs and tarn finds them.
+#[test]
+fn versions_are_as_by_number_in_any_order_of_reports() {
+    let jobs: Vec<u32> = (1..=6).collect();
+    let submitted = |job: u32| {
+        let data = dataset("x");
+        match job % 2 {
+            1 => script("w", 1, vec![(Role::Out, Single, data)]),
+            _ => script("w", 1, vec![(Role::In, Single, data)]),
+        }
+    };
+    let mut orders: Vec<Vec<u32>> = vec![Vec::new()];
+    for job in &jobs {
+        let longer = orders.iter().flat_map(|order| {
+            (0..=order.len()).map(move |at| {
+                let mut order = order.clone();
+                order.insert(at, *job);
+                order
+            })
+        });
+        orders = longer.collect();
+    }
+    assert_eq!(orders.len(), 720);
+    for order in orders {
+        let mut world = World::new(2, Config::default());
+        let mut unknown: Vec<u32> = jobs.clone();
+        for (at, job) in order.iter().enumerate() {
+            unknown.retain(|other| other != job);
+            // Slurm reports some; others are held, and found.
+            match at % 3 {
+                0 => world.find(*job, submitted(*job)),
+                _ => drop(world.stage(*job, Stage::Setup(Box::new(submitted(*job))))),
+            }
+            world.list(&unknown, &[]);
+        }
+        for reader in [2, 4, 6] {
+            let token = world.stage(reader, Stage::Setup(Box::new(submitted(reader))));
+            let ControllerReply::Advice(advice) = &world.answers[&token] else {
+                panic!("{order:?}: {:?}", world.answers[&token]);
+            };
+            assert_eq!(advice.after, [reader - 1], "{order:?}");
+        }
+    }
+}
+
+/// The data of others may be made by a job of theirs that is held.
+#[test]
+fn the_jobs_of_others_whose_data_is_read_come_first() {
+    let (mut grid, mesh) = (dataset("grid"), dataset("mesh"));
+    grid.of = Some("alice/foam/mesh".parse().expect("a name"));
+    let makes = script("foam", 1, vec![(Role::Out, Single, mesh)]);
+    let reads = || {
+        let script = script("mine", 1, vec![(Role::In, Single, grid.clone())]);
+        let owners = [("alice".to_owned(), Owner::User(ALICE))].into();
+        Stage::Setup(Box::new(JobSubmission {
+            user: BOB,
+            owners,
+            ..script
+        }))
+    };
+    let mut world = World::new(1, Config::default());
+    let reader = world.stage(2, reads());
+    world.list(&[1], &[]);
+    assert!(world.answers.is_empty(), "a job of hers is not known");
+    world.find(1, makes);
+    world.list(&[], &[]);
+    // It is made, but she has not granted it.
+    assert_eq!(refused(&world.answers[&reader]).code, Code::Denied);
+    let mut world = World::new(1, Config::default());
+    let reader = world.stage(2, reads());
+    world.list(&[3], &[]);
+    assert_eq!(refused(&world.answers[&reader]).code, Code::Denied);
+}
+
+/// A job that is held is set up; what is wrong with it Slurm learns when it asks. Slurm tears down only jobs that it has staged.
+#[test]
+fn a_job_that_slurm_never_stages_is_over_when_it_has_left_the_queue() {
+    let mut world = World::new(1, Config::default());
+    let made = |name: &str| script("w", 1, vec![(Role::Out, Single, dataset(name))]);
+    world.list(&[1, 2], &[]);
+    world.find(1, made("x"));
+    let missing = script("w", 1, vec![(Role::In, Single, dataset("nothing"))]);
+    world.find(2, missing.clone());
+    world.list(&[], &[]);
+    assert_eq!(world.site.found_jobs().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(world.site.taken_in(ALICE, 1), Some(Ok(())));
+    assert!(
+        world
+            .site
+            .taken_in(BOB, 1)
+            .is_some_and(|known| known.is_err())
+    );
+    assert!(matches!(world.site.taken_in(ALICE, 2), Some(Err(why)) if why.code == Code::NotFound));
+    assert_eq!(world.site.taken_in(ALICE, 3), None);
+    // Slurm learns the reason once; if the job is released, it is tried again.
+    let setup = |script: &JobSubmission| Stage::Setup(Box::new(script.clone()));
+    let token = world.stage(2, setup(&missing));
+    assert_eq!(refused(&world.answers[&token]).code, Code::NotFound);
+    let token = world.stage(2, setup(&missing));
+    assert!(!world.answers.contains_key(&token));
+
+    // One reading without the first may be a mistake.
+    world.list(&[], &[1]);
+    world.list(&[], &[]);
+    world.list(&[], &[1]);
+    assert_eq!(world.site.taken_in(ALICE, 1), Some(Ok(())));
+    assert_eq!(world.site.found_jobs().collect::<Vec<_>>(), [1]);
+    world.list(&[], &[1]);
+    world.settle();
+    assert_eq!(world.site.found_jobs().count(), 0);
+    let reads = script("w", 1, vec![(Role::In, Single, dataset("x"))]);
+    let done = world.staged(4, setup(&reads));
+    assert_eq!(refused(&done).code, Code::NotFound, "{done:?}");
+    world.check_replay(Config::default());
+}
+
+/// Weiland 2018, section 2.1: workflows of other users, and of the same, do not wait for each other.
+#[test]
+fn five_workflows_at_once_are_taken_in_by_one_reading() {
+    let mut world = World::new(4, Config::default());
+    let mut tokens = Vec::new();
+    for workflow in 0..5 {
+        for step in 0..3 {
+            let name = |step: u32| dataset(&format!("d{step}"));
+            let mut data = vec![(Role::Out, Single, name(step))];
+            if step > 0 {
+                data.push((Role::In, Single, name(step - 1)));
+            }
+            let script = script(&format!("w{workflow}"), 1, data);
+            let user = if workflow % 2 == 0 { ALICE } else { BOB };
+            let job = 1 + step * 5 + workflow;
+            let setup = Stage::Setup(Box::new(JobSubmission { user, ..script }));
+            tokens.push((job, world.stage(job, setup)));
+        }
+    }
+    let began = world.now;
+    world.list(&[], &[]);
+    for (job, token) in tokens {
+        let ControllerReply::Advice(advice) = &world.answers[&token] else {
+            panic!("{:?}", world.answers[&token]);
+        };
+        let expected: Vec<u32> = job.checked_sub(5).filter(|j| *j > 0).into_iter().collect();
+        assert_eq!(advice.after, expected, "job {job}");
+    }
+    assert_eq!(world.now, began);
 }
 
 /// A workflow that is known by numbers of jobs: Slurm reports each job when the one before it is over.
@@ -600,7 +749,7 @@ fn nodes_without_space_are_named_to_a_job_until_they_have_some() {
     let mut job = makes("three", 3);
     job.excludes = Some(vec!["n3".to_owned()]);
     let token = world.stage(3, Stage::Setup(Box::new(job)));
-    world.pass(2);
+    world.list(&[], &[]);
     let Some(ControllerReply::Advice(advice)) = world.answers.remove(&token) else {
         panic!("it is taken in");
     };

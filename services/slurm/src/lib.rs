@@ -11,6 +11,7 @@ mod excluded;
 mod nodes;
 mod power;
 mod preferred;
+mod scripts;
 mod shown;
 mod snapshot;
 
@@ -23,6 +24,7 @@ pub use excluded::{exclude, exclusion, set_exclusion};
 pub use nodes::{SrunLaunch, SrunNodes};
 pub use power::{drawn, energy_plugin, put_to_sleep};
 pub use preferred::{Preference, held_without_nodes, prefer, restore_preference};
+pub use scripts::{JobOrigin, job_origins, job_script, release_with_comment};
 pub use shown::show_on;
 pub use snapshot::{
     Answers, ArrayTasks, HetComponent, HostlistError, NodeBase, NodeFlag, NodeNames,

@@ -131,6 +131,18 @@ cat $TARN_fields/f > ~/read && hostname > ~/where
         let shown = site.root(&["scontrol", "-o", "show", "job", &job]);
         shown.contains(" Prefer=node2 ")
     });
+    // Slurm writes its jobs down every few seconds; one that it has not written is lost with it.
+    site.root(&["touch", "/run/preferred"]);
+    site.wait("Slurm has written the job down", || {
+        let newer = [
+            "find",
+            "/run/slurmctld/state/job_state",
+            "-newer",
+            "/run/preferred",
+        ];
+        let found = site.cluster.exec("root", &newer);
+        found.is_ok_and(|found| !found.trim().is_empty())
+    });
     site.cluster
         .restart_ctld_without_its_nodes()
         .unwrap_or_else(|e| panic!("{e:#}"));

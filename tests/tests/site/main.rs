@@ -10,6 +10,7 @@ mod exported;
 mod jobs;
 mod levels;
 mod objects;
+mod order;
 mod plan;
 mod power;
 mod reader;

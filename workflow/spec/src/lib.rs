@@ -37,6 +37,7 @@
 //! `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files of a simulated site.
 
 mod calls;
+mod chain;
 mod cluster;
 mod code;
 mod data;
@@ -71,6 +72,7 @@ mod variable_read;
 mod variables;
 mod versions;
 
+pub use chain::ChainOptions;
 pub use cluster::{Abilities, Inability, check_cluster, check_site};
 pub use code::code_hash;
 pub use diag::{Finding, FindingCode, MAX_FINDINGS, Note, SpecError};

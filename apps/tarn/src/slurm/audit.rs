@@ -191,7 +191,7 @@ fn from_slurm(since: Time) -> CliResult<FromSlurm> {
             "squeue (this Slurm has no accounting: jobs that ended longer ago than MinJobAge are missing)".to_owned()
         }
     };
-    let snapshot = SlurmSource::Fields.read(&LIMITS).exit(Exit::State)?;
+    let (snapshot, _) = SlurmSource::Fields.read(&LIMITS).exit(Exit::State)?;
     let nodes = snapshot.nodes.into_iter();
     let nodes = nodes.map(|(name, node)| (name, described(node)));
     Ok((name, answer, nodes.collect()))

@@ -18,8 +18,9 @@ use tarn_types::codes::Exit;
 const SOCKET: &str = "/run/tarn/controller";
 /// How long an answer may take that Slurm waits for: its limit for stages is a day.
 const STAGE: Duration = Duration::from_secs(86_400);
-/// Between two tries to reach it.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Between two tries to reach it: each pause is twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a connection to another host may take.
 const CONNECT: Duration = Duration::from_secs(5);
 /// The user that it runs as: nobody else can read the first request.
@@ -89,6 +90,22 @@ fn slurms() -> Vec<ControllerAddress> {
     addresses.map(there).collect()
 }
 
+/// The pauses between tries.
+pub(super) struct RetryPauses(Duration);
+
+impl Default for RetryPauses {
+    fn default() -> Self {
+        Self(FIRST_PAUSE)
+    }
+}
+
+impl RetryPauses {
+    pub(super) fn sleep(&mut self) {
+        std::thread::sleep(self.0);
+        self.0 = LAST_PAUSE.min(2 * self.0);
+    }
+}
+
 impl ControllerClient {
     /// The one that `$TARN_CONTROLLER` names, else this host's, else that beside slurmctld.
     pub(crate) fn of_environment() -> Self {
@@ -129,6 +146,7 @@ impl ControllerClient {
         timeout: Duration,
     ) -> CliResult<ControllerReply> {
         let mut until = Instant::now() + timeout;
+        let mut pauses = RetryPauses::default();
         loop {
             let began = Instant::now();
             let why = match self.converse(ask, STAGE) {
@@ -140,14 +158,15 @@ impl ControllerClient {
                 Ok(reply) => return Ok(reply),
                 Err(why) => why,
             };
-            if began.elapsed() > PAUSE {
+            if began.elapsed() > LAST_PAUSE {
                 // It was there: a new one may take as long again.
                 until = Instant::now() + timeout;
+                pauses = RetryPauses::default();
             }
             if Instant::now() >= until {
                 return Err(self.unreachable(&why));
             }
-            std::thread::sleep(PAUSE);
+            pauses.sleep();
         }
     }
 

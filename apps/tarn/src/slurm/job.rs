@@ -1,12 +1,11 @@
 //! A job, as Slurm knows it, and its script.
 
-use super::chain;
 use super::command::run_command;
 use crate::error::{CliError, CliResult};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tarn_proto::site::{Chain, Excluded, MAX_BEFORE, PlacementAdvice, SlurmJobId};
-use tarn_spec::{JobScript, SbatchScript, SpecError, check_site, parse_job};
+use tarn_proto::site::{Excluded, PlacementAdvice, SlurmJobId};
+use tarn_spec::{ChainOptions, JobScript, SbatchScript, SpecError, check_site, parse_job};
 use tarn_types::codes::Exit;
 
 /// Bytes of a script; Slurm's own limit is 4 MB.
@@ -73,7 +72,7 @@ pub(super) fn about(job: SlurmJobId) -> CliResult<SlurmJobInfo> {
         is_well: facts.has_ended && matches!(&code[..], "0" | "0:0"),
         // A job's preference is advice; not every Slurm reports it.
         prefer: text("prefer").unwrap_or_default(),
-        others: chain::JobChainOptions::of(&text("admin_comment")?).others,
+        others: ChainOptions::of_comment(&text("admin_comment")?).others,
         list: facts.list,
         dependency: facts.dependency,
         excluded: facts.excluded,
@@ -276,36 +275,8 @@ fn shown(output: &str) -> CliResult<SlurmJobInfo> {
         prefer: text_of("Prefer"),
         partition: text_of("Partition"),
         array: text_of("ArrayJobId").parse().ok(),
-        others: chain::JobChainOptions::of(&text_of("AdminComment")).others,
+        others: ChainOptions::of_comment(&text_of("AdminComment")).others,
     })
-}
-
-/// Jobs of its user that were submitted before it and that Slurm is about to report. Neither those that are held or wait for
-/// others, which it reports when they may run, nor arrays, which make nothing that others read.
-pub(super) fn before(job: SlurmJobId, user: u32) -> CliResult<Vec<SlurmJobId>> {
-    let fields = "JobID:12,ArrayTaskID:6,PriorityLong:12,Reason:12,BurstBuffer:6";
-    let user = user.to_string();
-    let output = run_command(
-        "squeue",
-        &["-h", "-u", &user, "-t", "PENDING", "-O", fields],
-    )?;
-    let mut all: Vec<SlurmJobId> = output.lines().filter_map(parse_pending_job).collect();
-    all.retain(|other| *other < job);
-    all.sort_unstable();
-    Ok(all.split_off(all.len().saturating_sub(MAX_BEFORE)))
-}
-
-/// Its number, of a line of `squeue`.
-fn parse_pending_job(line: &str) -> Option<SlurmJobId> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    match words[..] {
-        [number, "N/A", priority, reason, _]
-            if priority != "0" && !reason.starts_with("Dependency") =>
-        {
-            number.parse().ok()
-        }
-        _ => None,
-    }
 }
 
 /// `afterok:1(unfulfilled),afterany:2(failed)` without what Slurm says of each.
@@ -429,7 +400,10 @@ fn names(list: &str) -> CliResult<Vec<String>> {
 }
 
 /// Reads a script that was submitted in this folder, and its place in a chain. `None` when it says nothing to tarn.
-pub(super) fn read(path: &Path, folder: &Path) -> CliResult<Option<(JobScript, Option<Chain>)>> {
+pub(super) fn read(
+    path: &Path,
+    folder: &Path,
+) -> CliResult<Option<(JobScript, Option<ChainOptions>)>> {
     parsed(&text(path)?, folder)
 }
 
@@ -438,7 +412,7 @@ pub(super) fn read_of(
     job: SlurmJobId,
     about: &SlurmJobInfo,
     path: &Path,
-) -> CliResult<Option<(JobScript, Option<Chain>)>> {
+) -> CliResult<Option<(JobScript, Option<ChainOptions>)>> {
     let array = about.array.filter(|array| *array != job && !path.exists());
     let text = match array {
         None => text(path)?,
@@ -475,8 +449,8 @@ fn text(path: &Path) -> CliResult<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn parsed(text: &str, folder: &Path) -> CliResult<Option<(JobScript, Option<Chain>)>> {
-    let (chain, text) = chain::taken_out(text);
+fn parsed(text: &str, folder: &Path) -> CliResult<Option<(JobScript, Option<ChainOptions>)>> {
+    let (chain, text) = ChainOptions::of_script(text);
     let script = SbatchScript {
         name: "the script",
         text: &text,
@@ -519,20 +493,6 @@ mod tests {
         assert_eq!(alone(output, 14), None);
         assert_eq!(alone("12|12|N/A\n", 12).as_deref(), Some("12"));
         assert_eq!(alone("11|11|4-9%2\n", 11).as_deref(), Some("11"));
-    }
-
-    #[test]
-    fn of_jobs_that_are_held_or_wait_slurm_does_not_tell() {
-        let line = "12          N/A   4294901757  None        #TAR";
-        assert_eq!(parse_pending_job(line), Some(12));
-        for line in [
-            "12          N/A   0           JobHeldUser #TAR",
-            "12          N/A   4294901757  Dependency  #TAR",
-            "12          0-99  4294901757  Resources   #TAR",
-            "12          N/A   4294901757  Resources   ",
-        ] {
-            assert_eq!(parse_pending_job(line), None, "{line}");
-        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! `tarn submit`: the jobs of a whole workflow, held until all are there.
 
 use super::command::run_command;
-use super::controller::ControllerClient;
+use super::controller::{ControllerClient, RetryPauses};
 use super::queued::{QueuedJobs, SubmissionFilter, list};
+use super::refused;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::print::{self, message, out};
@@ -15,19 +16,18 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tarn_proto::local::Code;
 use tarn_proto::site::{ControllerReply, ControllerRequest, SlurmJobId};
 use tarn_spec::{StepJob, step_jobs};
 use tarn_types::codes::Exit;
 use tarn_types::workflow::Workflow;
 
-/// How long the controller may take to know all jobs: it takes them in some seconds after Slurm has reported them.
+/// How long the controller may take to take in all jobs: it reads Slurm's queue and their scripts, some 3 ms for each.
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// How long the controller may take to answer before anything is submitted: it may be starting.
 const REACHABLE: Duration = Duration::from_secs(5);
 /// Steps of a workflow file that are submitted: Slurm's own limit for all jobs is 10,000, unless the site says otherwise.
 const MAX_JOBS: usize = 5_000;
-/// Between two looks at that.
-const PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SubmitArgs {
@@ -84,13 +84,19 @@ pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
     let mut jobs = Vec::new();
     let submitted = submit_held(&scripts, &args.options, &stop, &mut jobs);
     let released = submitted.and_then(|()| {
+        // While they are held: if one cannot be, none is.
+        let known = wait_until_known(&jobs)?;
         stop.check()?;
-        run_command("scontrol", &["release", &list(&jobs, ",")])
+        run_command("scontrol", &["release", &list(&jobs, ",")])?;
+        Ok(known)
     });
-    if let Err(why) = released {
-        cancel(&jobs, &known, &before);
-        return Err(why);
-    }
+    let is_known = match released {
+        Ok(is_known) => is_known,
+        Err(why) => {
+            cancel(&jobs, &known, &before);
+            return Err(why);
+        }
+    };
     for (job, script) in jobs.iter().zip(&scripts) {
         if globals.json {
             print::json(&serde_json::json!({"job": job, "step": script.to_string()}))?
@@ -100,7 +106,7 @@ pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
     }
     let is_alone = matches!(scripts[..], [BatchScript::File(_)]);
     if !args.open && !is_alone {
-        end(&parsed.workflow.name, &jobs, &stop);
+        end(&parsed.workflow.name, is_known);
     }
     Ok(Exit::Success)
 }
@@ -180,6 +186,7 @@ impl SubmitInterrupt {
 fn reachable() -> CliResult<()> {
     let controller = ControllerClient::of_environment();
     let until = Instant::now() + REACHABLE;
+    let mut pauses = RetryPauses::default();
     loop {
         // Any answer shows that the controller is there.
         let Err(why) = controller.ask_once(&ControllerRequest::Nodes, REACHABLE) else {
@@ -192,7 +199,7 @@ fn reachable() -> CliResult<()> {
             );
             return Err(CliError::new(why.exit, text));
         }
-        std::thread::sleep(PAUSE);
+        pauses.sleep();
     }
 }
 
@@ -315,23 +322,29 @@ fn cancel(jobs: &[SlurmJobId], known: &SubmissionFilter, before: &QueuedJobs) {
     );
 }
 
-/// Tells the controller that the workflow is whole, when it knows all its jobs.
-fn end(workflow: &str, jobs: &[SlurmJobId], stop: &SubmitInterrupt) {
-    let controller = ControllerClient::of_environment();
-    let until = Instant::now() + TIMEOUT;
-    let known = |job: &SlurmJobId| {
-        let reply = controller.ask_once(&ControllerRequest::Job(*job), PAUSE);
-        matches!(reply, Ok(ControllerReply::Job(_)))
-    };
-    while !jobs.iter().all(known) {
-        if Instant::now() >= until || stop.requested_exit().is_some() {
-            message!(
-                "the controller does not know all these jobs yet; when it does (`tarn slurm why JOB`), run `tarn slurm end {workflow}`, so that its data goes when nobody reads it any more"
-            );
-            return;
+/// Waits until the controller has taken in all these jobs. False if that is not known in time.
+fn wait_until_known(jobs: &[SlurmJobId]) -> CliResult<bool> {
+    let ask = ControllerRequest::AwaitJobs(jobs.to_vec());
+    match ControllerClient::of_environment().ask_once(&ask, TIMEOUT) {
+        Ok(ControllerReply::Done) => Ok(true),
+        // The controller is of an earlier version, or has too much to do: the jobs are taken in later.
+        Ok(ControllerReply::Refused(why)) if matches!(why.code, Code::Invalid | Code::Busy) => {
+            Ok(false)
         }
-        std::thread::sleep(PAUSE);
+        Ok(ControllerReply::Refused(why)) => Err(refused(&why)),
+        Ok(_) | Err(_) => Ok(false),
     }
+}
+
+/// Tells the controller that the workflow is whole, if it knows all its jobs.
+fn end(workflow: &str, is_known: bool) {
+    if !is_known {
+        message!(
+            "the controller does not know all these jobs yet; when it does (`tarn slurm why JOB`), run `tarn slurm end {workflow}`, so that its data goes when nobody reads it any more"
+        );
+        return;
+    }
+    let controller = ControllerClient::of_environment();
     let ask = ControllerRequest::End {
         user: rustix::process::getuid().as_raw(),
         workflow: workflow.to_owned(),

@@ -215,7 +215,7 @@ mod tests {
         });
         log.append(&[(1, event.clone())]).unwrap();
         site.step(1, event, &mut Vec::new());
-        assert!(site.is_hasty());
+        assert!(site.is_arriving());
         log.max = 0;
         log.shorten(&site).unwrap();
         drop(log);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tarn_proto::site::SlurmInfo;
 use tarn_slurm::{SlurmError, SlurmSnapshot, SlurmSource, SnapshotLimits};
 
-/// Between the beginnings of two readings on request.
+/// Between the beginnings of two readings on request; at least half of the time Slurm is not read.
 const ON_REQUEST: Duration = Duration::from_millis(200);
 /// Between two readings of everything while a job of tarn's waits, and while none does.
 const WAITED_FOR: Duration = Duration::from_secs(5);
@@ -55,8 +55,9 @@ struct ReaderState {
     newest: Option<Arc<SlurmReading>>,
     /// The last reading has failed: when it began, and why.
     failure: Option<(Instant, String)>,
-    /// When a reading began last.
+    /// When a reading began last, and how long it took.
     last: Option<Instant>,
+    last_took: Duration,
 }
 
 /// Reads Slurm's state. There is never more than one reading at a time.
@@ -102,6 +103,11 @@ impl SlurmReader {
         newest.filter(|reading| reading.is_usable())
     }
 
+    /// When the last reading began, if it failed.
+    pub(super) fn failed_since(&self) -> Option<Instant> {
+        self.state().failure.as_ref().map(|(began, _)| *began)
+    }
+
     /// The readings, for people.
     pub(super) fn info(&self) -> SlurmInfo {
         let state = self.state();
@@ -140,6 +146,7 @@ impl SlurmReader {
             let began = Instant::now();
             let read = read(&mut source, earlier.as_deref(), began);
             let mut state = self.state();
+            state.last_took = began.elapsed();
             match read {
                 Ok(reading) => {
                     if state.failure.take().is_some() {
@@ -177,7 +184,10 @@ impl SlurmReader {
                     let pause = if is_urgent { RETRY } else { WAITED_FOR };
                     pause.saturating_sub(last.elapsed())
                 }
-                Some(last) if state.is_requested => ON_REQUEST.saturating_sub(last.elapsed()),
+                Some(last) if state.is_requested => {
+                    let pause = ON_REQUEST.max(2 * state.last_took);
+                    pause.saturating_sub(last.elapsed())
+                }
                 Some(last) => {
                     let whole = state.newest.as_ref().map_or(last, |newest| newest.began);
                     interval.saturating_sub(whole.elapsed())

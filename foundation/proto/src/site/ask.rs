@@ -27,10 +27,6 @@ pub struct JobSubmission {
     /// Its place in a workflow that is given by numbers of jobs: the options of the NEXTGenIO fork.
     #[serde(default)]
     pub chain: Option<Chain>,
-    /// Jobs of its user that were submitted before it and wait, as Slurm reports several at the same time in any order: at most
-    /// [`MAX_BEFORE`], the latest.
-    #[serde(default)]
-    pub before: Vec<SlurmJobId>,
     /// Nodes that its user excludes (`sbatch --exclude`); `None`: not known.
     #[serde(default)]
     pub excludes: Option<Vec<String>>,
@@ -40,9 +36,6 @@ pub struct JobSubmission {
     /// The workflow that its lines describe.
     pub workflow: Workflow,
 }
-
-/// Jobs that [`JobSubmission::before`] names at most.
-pub const MAX_BEFORE: usize = 1_000;
 
 /// A job's place in a workflow: the options `--workflow-...` of the NEXTGenIO fork of Slurm.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +86,9 @@ pub struct Staging {
     pub stage: Stage,
 }
 
+/// Jobs of one [`ControllerRequest::AwaitJobs`].
+pub const MAX_AWAITED: usize = 10_000;
+
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ControllerRequest {
@@ -115,6 +111,8 @@ pub enum ControllerRequest {
     Nodes,
     /// What the controller knows of Slurm.
     Slurm,
+    /// Answer when all these jobs, at most [`MAX_AWAITED`] of the asker's, are taken in: refused if one of them cannot be.
+    AwaitJobs(Vec<SlurmJobId>),
     /// The usage of users and projects since a time; their own, or all if root asks.
     Usage(Time),
     /// The sums of workflows that had a job since a time; one's own, or all if root asks.

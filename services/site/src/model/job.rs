@@ -90,6 +90,12 @@ pub(crate) struct SiteJob {
     /// It is to run on the nodes of this job.
     pub(crate) beside: Option<SlurmJobId>,
     pub(crate) phase: SiteJobPhase,
+    /// Slurm has asked about it: then it asks when the job is over, too.
+    #[serde(default = "is_reported")]
+    pub(crate) is_reported: bool,
+    /// As long as Slurm has not: how many readings of its queue in a row have lacked it.
+    #[serde(default)]
+    pub(crate) absences: u32,
     /// It leaves its nodes once its rescues are done.
     pub(crate) is_leaving: bool,
     /// Nodes that its user excludes. `None`: not known, so its excluded nodes are left as they are.
@@ -142,6 +148,11 @@ pub(crate) struct SiteJob {
     /// When its nodes became its.
     pub(crate) began: Option<Time>,
     pub(crate) changed: Time,
+}
+
+/// Of jobs in logs of versions that knew no others.
+fn is_reported() -> bool {
+    true
 }
 
 /// Something that is done once on a node for a job.

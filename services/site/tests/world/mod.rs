@@ -156,7 +156,6 @@ pub(crate) fn script(
         owners: BTreeMap::new(),
         is_alone: false,
         chain: None,
-        before: Vec::new(),
         excludes: Some(Vec::new()),
         has_wish: false,
         workflow: Workflow {
@@ -335,13 +334,10 @@ impl World {
         let arrives = matches!(stage, Stage::Setup(_));
         let token = self.stage(job, stage);
         self.settle();
-        if arrives {
-            // Those that were submitted before it come first, and the makers of its inputs.
-            for _ in 0..16 {
-                if !self.answers.contains_key(&token) {
-                    self.pass(2);
-                }
-            }
+        if arrives && !self.answers.contains_key(&token) {
+            self.now += SECOND;
+            self.list(&[], &[]);
+            self.settle();
         }
         match self.answers.remove(&token).expect("an answer") {
             ControllerReply::Advice(advice) if arrives => {
@@ -354,6 +350,22 @@ impl World {
             }
             reply => reply,
         }
+    }
+
+    /// Slurm's queue is read, and has these jobs of Alice's that the site does not know; it lacks others that it had.
+    pub(crate) fn list(&mut self, unknown: &[SlurmJobId], gone: &[SlurmJobId]) {
+        let unknown = unknown.iter().copied().collect();
+        self.event(SiteServiceEvent::Listed {
+            began: self.now,
+            unknown: [(ALICE, unknown)].into(),
+            gone: gone.iter().copied().collect(),
+        });
+    }
+
+    /// A job is found in Slurm's queue.
+    pub(crate) fn find(&mut self, job: SlurmJobId, script: JobSubmission) {
+        let submission = Box::new(script);
+        self.event(SiteServiceEvent::Found { job, submission });
     }
 
     pub(crate) fn pre_run(&mut self, job: SlurmJobId, nodes: &[&str]) -> ControllerReply {
