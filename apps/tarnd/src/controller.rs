@@ -6,6 +6,7 @@
 mod accounts;
 mod chain;
 mod clients;
+mod config;
 mod drive;
 mod exposition;
 mod keys;
@@ -25,20 +26,20 @@ use crate::{TarndError, options};
 use anyhow::Context;
 use chain::ChainReleaser;
 use clap::Parser;
+use config::{metrics_place, number_of, read};
 use drive::SlurmDriver;
 use log::ControllerLog;
-use metrics::{MetricsPlace, SiteMetrics};
-use mode::{PlanningLines, SiteMode};
+use metrics::SiteMetrics;
+use mode::SiteMode;
 use nodes::NodeSessions;
 use plan::PlanThread;
 use queue::SlurmQueue;
 use reader::SlurmReader;
 use scripts::{FoundJob, ScriptReader};
-use serde::Deserialize;
 use slurm::{SlurmNotifier, WaitingJob};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant, SystemTime};
 use tarn_journal::RunLock;
@@ -47,14 +48,11 @@ use tarn_proto::site::{
     ControllerReply, ControllerRequest, Holding, NODE_PORT, NodeInfo, NodeStoreReport,
     NumberedOrder, Owner, Report, SlurmJobId, Stage, StoreCapacity, Uid,
 };
-use tarn_site::{
-    Config, Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token, WantedAccount,
-};
+use tarn_site::{Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token, WantedAccount};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Source};
-use tarn_types::policy::Policy;
 use tarn_types::site::JobResult;
-use tarn_types::units::{Time, parse_size, parse_time};
+use tarn_types::units::Time;
 
 /// Inputs that are made durable together.
 const MAX_BATCH: usize = 1024;
@@ -64,8 +62,6 @@ const OFTEN: Duration = Duration::from_secs(5);
 /// Between two states that the planner gets: making one takes time in proportion to the site's jobs.
 const OFFERS: Duration = Duration::from_secs(1);
 const OFFERS_DRIVEN: Duration = Duration::from_millis(100);
-/// How long a job waits for a node that sleeps, unless the site says otherwise.
-const WAKE: &str = "10m";
 
 /// The controller of a site: decides where jobs' data goes and how long it stays. Runs beside slurmctld; docs/admin/site.md.
 #[derive(Debug, Parser)]
@@ -94,66 +90,6 @@ pub(crate) struct Options {
     /// How
     #[arg(long, value_enum, default_value_t = options::DaemonLogFormat::Text)]
     pub(crate) log_format: options::DaemonLogFormat,
-}
-
-/// The configuration file.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-struct ControllerConfigFile {
-    /// The nodes, if not all that Slurm knows.
-    nodes: Option<Vec<String>>,
-    /// Whether Slurm gets the free space of nodes.
-    sinfo: Option<bool>,
-    /// Whether jobs' input is brought before they have nodes.
-    ahead: Option<bool>,
-    /// The time without a job and without data after which nodes sleep.
-    sleep: Option<String>,
-    /// Of these so many stay awake.
-    awake: usize,
-    /// How long a job waits for a node that sleeps.
-    wake: Option<String>,
-    /// The port of `tarnd --site`.
-    port: Option<u16>,
-    /// The user that slurmctld runs as.
-    slurm_user: Option<String>,
-    /// What tarn does in Slurm.
-    mode: SiteMode,
-    /// The policy of its plans.
-    policy: Option<String>,
-    /// The most that workflows may delay the first ordinary job.
-    bound: Option<String>,
-    /// Where metrics for Prometheus are served: a path, or a loopback address.
-    metrics: Option<String>,
-    /// The mode of the socket at that path, and its group.
-    metrics_mode: Option<String>,
-    metrics_group: Option<String>,
-    /// The users beside root who get them at that address.
-    metrics_users: Vec<String>,
-    /// How long data stays after its last use.
-    lease: Option<String>,
-    /// How long before its end a lease is reported to end soon.
-    warning: Option<String>,
-    /// Bytes that a user may have on all nodes together.
-    quota: Option<String>,
-    /// Of users, by name or number.
-    user_quotas: BTreeMap<String, String>,
-    /// Bytes that a project may have.
-    project_quota: Option<String>,
-    /// Of projects, by their group's name or number.
-    project_quotas: BTreeMap<String, String>,
-}
-
-impl ControllerConfigFile {
-    /// The mode, and the policy of plans.
-    fn planning_policy(&self, options: &Options) -> anyhow::Result<(SiteMode, Policy)> {
-        let lines = PlanningLines {
-            policy: self.policy.as_deref(),
-            bound: self.bound.as_deref(),
-        };
-        let path = options.config.as_deref().unwrap_or(Path::new(""));
-        let policy = lines.policy().with_context(|| path.display().to_string())?;
-        Ok((self.mode, policy))
-    }
 }
 
 /// An input of the controller.
@@ -677,151 +613,5 @@ impl ControllerClock {
         let passed = time.saturating_duration_since(self.began).as_nanos();
         self.start
             .saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
-    }
-}
-
-/// The site's configuration; the defaults without a file.
-fn read(options: &Options) -> anyhow::Result<(Config, ControllerConfigFile, Option<slurm::Sleep>)> {
-    let path = options.config.as_deref();
-    let place = path.map_or_else(String::new, |path| path.display().to_string());
-    let text = match path {
-        Some(path) => {
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?
-        }
-        None => String::new(),
-    };
-    let file: ControllerConfigFile = toml::from_str(&text).with_context(|| place.clone())?;
-    let mut config = Config::default();
-    let about = |what: &str| format!("{place}: {what}");
-    if let Some(lease) = &file.lease {
-        config.lease = parse_time(lease).with_context(|| about("lease"))?;
-    }
-    if let Some(warning) = &file.warning {
-        config.warning = parse_time(warning).with_context(|| about("warning"))?;
-    }
-    if let Some(quota) = &file.quota {
-        config.quota = parse_size(quota).with_context(|| about("quota"))?;
-    }
-    if let Some(quota) = &file.project_quota {
-        config.project_quota = parse_size(quota).with_context(|| about("project-quota"))?;
-    }
-    config.ahead = file.ahead.unwrap_or(true);
-    let wake = parse_time(file.wake.as_deref().unwrap_or(WAKE)).with_context(|| about("wake"))?;
-    let sleep = match &file.sleep {
-        Some(after) => {
-            config.wake = Some(wake);
-            Some(slurm::Sleep {
-                after: Duration::from_nanos(parse_time(after).with_context(|| about("sleep"))?),
-                awake: file.awake,
-            })
-        }
-        None => None,
-    };
-    for (group, quota) in &file.project_quotas {
-        let quota = parse_size(quota).with_context(|| about(group))?;
-        let number = group_number(group).with_context(|| place.clone())?;
-        config.quotas.insert(Owner::Project(number), quota);
-    }
-    for (user, quota) in &file.user_quotas {
-        let quota = parse_size(quota).with_context(|| about(user))?;
-        let number = number_of(user)
-            .with_context(|| about(&format!("there is no user `{user}` on this host")))?;
-        config.quotas.insert(Owner::User(number), quota);
-    }
-    Ok((config, file, sleep))
-}
-
-/// Where the site wants metrics.
-fn metrics_place(file: &ControllerConfigFile) -> anyhow::Result<Option<MetricsPlace>> {
-    let Some(place) = &file.metrics else {
-        let is_set = file.metrics_mode.is_some() || file.metrics_group.is_some();
-        anyhow::ensure!(
-            !is_set && file.metrics_users.is_empty(),
-            "`metrics-mode`, `metrics-group` and `metrics-users` need `metrics`"
-        );
-        return Ok(None);
-    };
-    let group = file.metrics_group.as_ref();
-    let group = group.map(|name| group_number(name)).transpose()?;
-    let users = file.metrics_users.iter().map(|user| {
-        number_of(user)
-            .with_context(|| format!("metrics-users: there is no user `{user}` on this host"))
-    });
-    let users = users.collect::<anyhow::Result<Vec<_>>>()?;
-    MetricsPlace::parse(place, file.metrics_mode.as_deref(), group, users).map(Some)
-}
-
-/// A group's number, by name or number.
-fn group_number(group: &str) -> anyhow::Result<u32> {
-    let number = match group.parse() {
-        Ok(number) => Some(number),
-        Err(_) => tarn_sys::users::group(group).with_context(|| group.to_owned())?,
-    };
-    number.with_context(|| format!("there is no group `{group}` on this host"))
-}
-
-/// A user's number, by name or number.
-fn number_of(user: &str) -> Option<Uid> {
-    if let Ok(number) = user.parse() {
-        return Some(number);
-    }
-    let output = std::process::Command::new("id")
-        .args(["-u", "--", user])
-        .output()
-        .ok()?;
-    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config(text: &str) -> anyhow::Result<Config> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("site.toml");
-        std::fs::write(&path, text).unwrap();
-        let words = ["tarnd", "--state", "/nowhere", "--config"];
-        let words = words.map(PathBuf::from).into_iter().chain([path]);
-        read(&Options::parse_from(words)).map(|(config, ..)| config)
-    }
-
-    #[test]
-    fn quotas_and_leases_are_what_the_site_says() {
-        let text = "lease = \"2d\"\nwarning = \"12h\"\nquota = \"1 GiB\"\nproject-quota = \"2 GiB\"\n\
-            [user-quotas]\nroot = \"3 GiB\"\n77 = \"4 GiB\"\n[project-quotas]\nroot = \"5 GiB\"\n78 = \"6 GiB\"\n";
-        let config = config(text).unwrap();
-        let hour = 3600 * tarn_types::units::SECOND;
-        assert_eq!((config.lease, config.warning), (48 * hour, 12 * hour));
-        assert_eq!((config.quota, config.project_quota), (1 << 30, 2 << 30));
-        let quotas = [
-            (Owner::User(0), 3 << 30),
-            (Owner::User(77), 4 << 30),
-            (Owner::Project(0), 5 << 30),
-            (Owner::Project(78), 6 << 30),
-        ];
-        assert_eq!(config.quotas, quotas.into());
-    }
-
-    #[test]
-    fn what_the_site_cannot_mean_is_an_error_that_names_it() {
-        for (text, expected) in [
-            ("quotas = 5", "quotas"),
-            ("lease = \"soon\"", "lease"),
-            (
-                "[project-quotas]\nnobodys-group = \"1 GiB\"",
-                "nobodys-group",
-            ),
-            ("[project-quotas]\nroot = \"much\"", "root"),
-            ("project-quota = 5", "project-quota"),
-            ("sleep = \"soon\"", "sleep"),
-            ("sleep = \"1h\"\nwake = \"soon\"", "wake"),
-            ("wake = \"soon\"", "wake"),
-        ] {
-            let why = format!("{:#}", config(text).expect_err(text));
-            assert!(
-                why.contains(expected) && why.contains("site.toml"),
-                "{text}: {why}"
-            );
-        }
     }
 }

@@ -130,6 +130,7 @@ impl SlurmQueue {
             job: job.number,
             user: job.user,
             excludes: job.excluded.to_vec(),
+            has_wish: !job.required.is_empty() || !job.preferred.is_empty(),
         });
         self.is_reading = self.scripts.read(listed.collect());
     }

@@ -19,6 +19,8 @@ pub(super) struct ListedJob {
     pub(super) user: Uid,
     /// Nodes that its user excludes.
     pub(super) excludes: Vec<String>,
+    /// Its user has said where it is to run, or had best run.
+    pub(super) has_wish: bool,
 }
 
 /// What was found of a job: `None` if it has nothing for tarn, or cannot be read. Then Slurm asks about it, or it is over.
@@ -118,6 +120,7 @@ fn submission_of(
             others: options.others,
         }),
         excludes: Some(listed.excludes),
+        has_wish: listed.has_wish,
         workflow,
     }))
 }
