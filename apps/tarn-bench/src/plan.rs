@@ -1,7 +1,8 @@
 //! How fast the planner of a site is, under the policy `data`: single steps with many jobs waiting, and whole
-//! simulations. The workload is generated (`generate`, docs/internals/simulator.md).
+//! simulations, and steps beside a host that decides by itself. The workload is generated (`generate`, docs/internals/simulator.md).
 
 mod generate;
+mod hosted;
 
 use crate::figure::BenchFigure;
 use anyhow::Context;
@@ -58,6 +59,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<BenchFigure>> {
     let mut figures = Vec::new();
     for shared in [false, true] {
         figures.extend(steps(args, shared)?);
+        figures.extend(hosted(args, shared)?);
         figures.extend(simulations(args, shared)?);
     }
     if let Some(path) = &args.swf {
@@ -192,18 +194,7 @@ impl Timed {
 
 fn steps(args: &Args, shared: bool) -> anyhow::Result<Vec<BenchFigure>> {
     let machine = machine(args.nodes);
-    let run = if shared {
-        u64::from(args.nodes) * SHARE_A_NODE
-    } else {
-        u64::from(args.nodes)
-    };
-    let at_once = args.waiting * SUBMITTED_PERCENT / 100 + run;
-    let shape = GeneratorSettings {
-        at_once,
-        shared,
-        jobs: at_once + args.waiting,
-        seed: args.seed,
-    };
+    let shape = settings(args, shared);
     let timed = time_steps(&machine, workload(&machine, &shape), args.waiting as usize)?;
     let Some((least, most)) = timed.waiting else {
         anyhow::bail!(
@@ -226,6 +217,54 @@ fn steps(args: &Args, shared: bool) -> anyhow::Result<Vec<BenchFigure>> {
         figure(named("step-p99-ms".into(), shared), timed.rank(0.99), "ms"),
         figure(named("step-max-ms".into(), shared), timed.longest, "ms"),
     ])
+}
+
+/// The same beside a host that decides by itself.
+fn hosted(args: &Args, shared: bool) -> anyhow::Result<Vec<BenchFigure>> {
+    let machine = machine(args.nodes);
+    let workload = workload(&machine, &settings(args, shared));
+    let waiting = args.waiting as usize;
+    let of = (policy(), args.seed);
+    let found = hosted::time_hosted(&machine, &workload, of, (waiting, TIMED_STEPS))?;
+    let timed = &found.timed;
+    let Some((least, most)) = timed.waiting else {
+        anyhow::bail!("never did {waiting} jobs wait: all of them fit at once");
+    };
+    let what = format!(
+        "{} steps with facts or actions, {} nodes, {least} to {most} jobs waiting",
+        timed.working.len(),
+        args.nodes
+    );
+    eprintln!("hosted: {what}");
+    let figures = [
+        (format!("hosted-step-p50-ms: {what}"), timed.rank(0.5), "ms"),
+        ("hosted-step-p99-ms".into(), timed.rank(0.99), "ms"),
+        ("hosted-step-max-ms".into(), timed.longest, "ms"),
+        (
+            "hosted-memory-mib".into(),
+            found.memory as f64 / f64::from(1 << 20),
+            "MiB",
+        ),
+    ];
+    let figures = figures.into_iter();
+    Ok(figures
+        .map(|(name, value, unit)| figure(named(name, shared), value, unit))
+        .collect())
+}
+
+/// The workload of which the steps are timed.
+fn settings(args: &Args, shared: bool) -> GeneratorSettings {
+    let run = match shared {
+        true => u64::from(args.nodes) * SHARE_A_NODE,
+        false => u64::from(args.nodes),
+    };
+    let at_once = args.waiting * SUBMITTED_PERCENT / 100 + run;
+    GeneratorSettings {
+        at_once,
+        shared,
+        jobs: at_once + args.waiting,
+        seed: args.seed,
+    }
 }
 
 /// Drives a site, and times the planner once enough jobs have come to wait, until they are too few again or enough steps
@@ -290,6 +329,10 @@ mod tests {
                 "step-p50-ms",
                 "step-p99-ms",
                 "step-max-ms",
+                "hosted-step-p50-ms",
+                "hosted-step-p99-ms",
+                "hosted-step-max-ms",
+                "hosted-memory-mib",
                 "sim-10-s",
                 "sim-100-s",
                 "growth of the time from 10 to 100 jobs",
@@ -298,6 +341,10 @@ mod tests {
                 "shared-step-p50-ms",
                 "shared-step-p99-ms",
                 "shared-step-max-ms",
+                "shared-hosted-step-p50-ms",
+                "shared-hosted-step-p99-ms",
+                "shared-hosted-step-max-ms",
+                "shared-hosted-memory-mib",
                 "shared-sim-10-s",
                 "shared-sim-100-s",
                 "shared-growth of the time from 10 to 100 jobs",
@@ -307,7 +354,7 @@ mod tests {
         );
         assert!(figures.iter().all(|f| f.value > 0.0), "{figures:?}");
         assert!(figures[1].value <= figures[2].value);
-        assert_eq!(figures[5].ratio().map(|r| r > 0.0), Some(true));
+        assert_eq!(figures[9].ratio().map(|r| r > 0.0), Some(true));
     }
 
     #[test]

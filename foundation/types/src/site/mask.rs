@@ -73,6 +73,24 @@ impl NodeMask {
             .saturating_sub(self.below(range.start))
     }
 
+    /// The nodes in a range of numbers that are in it, or that are not, in order.
+    pub fn nodes_in(&self, range: Range<u32>, are_in: bool) -> impl Iterator<Item = NodeId> {
+        let words = range.start / WORD..range.end.div_ceil(WORD);
+        words.flat_map(move |at| {
+            let word = self.words.get(at as usize).copied().unwrap_or(0);
+            let mut left = if are_in { word } else { !word };
+            let range = range.clone();
+            let bits = std::iter::from_fn(move || {
+                let bit = left.trailing_zeros();
+                (left != 0).then(|| {
+                    left &= left - 1;
+                    at * WORD + bit
+                })
+            });
+            bits.filter(move |n| range.contains(n)).map(NodeId)
+        })
+    }
+
     /// Its nodes as bits, 64 of them in each word.
     pub fn words(&self) -> &[u64] {
         &self.words
@@ -150,6 +168,10 @@ mod tests {
             prop_assert_eq!(mask.contains(NodeId(a)), nodes.contains(&a));
             let (from, to) = (a.min(b), a.max(b));
             prop_assert_eq!(mask.count_in(from..to) as usize, nodes.range(from..to).count());
+            for are_in in [false, true] {
+                let expected = (from..to).filter(|n| nodes.contains(n) == are_in);
+                prop_assert!(mask.nodes_in(from..to, are_in).map(|n| n.0).eq(expected));
+            }
             prop_assert!(mask.iter().map(|n| n.0).eq(nodes.iter().copied()));
             let text = serde_json::to_string(&mask).expect("it can be written");
             let read: NodeMask = serde_json::from_str(&text).expect("it can be read");

@@ -5,17 +5,23 @@ use super::nodes::node_of;
 use super::state::PlannerState;
 use super::timeline::Timeline;
 use super::view::Shadow;
-use std::collections::BTreeMap;
 use tarn_types::id::NodeId;
-use tarn_types::site::{Job, JobId, Mode, NodeMask};
+use tarn_types::site::{Job, JobId, Mode};
 use tarn_types::units::Time;
 
 /// The ends of jobs on nodes that a job may have.
 pub(super) enum EndsFor<'a> {
     /// All of a class.
     Class(&'a Timeline),
-    /// Those in a mask: in order, with the number of nodes that have come free by then.
-    Some(Vec<(Time, u64)>),
+    /// A class but for a few nodes: when these come free, in order.
+    Without(&'a Timeline, Vec<Time>),
+    /// A few nodes: when they come free, in order.
+    Only(Vec<Time>),
+}
+
+/// How many of these have come by then.
+fn come_by(ends: &[Time], at: Time) -> u64 {
+    ends.partition_point(|end| *end <= at) as u64
 }
 
 impl EndsFor<'_> {
@@ -23,9 +29,21 @@ impl EndsFor<'_> {
     pub(super) fn earliest(&self, want: u64) -> Option<Time> {
         match self {
             Self::Class(timeline) => timeline.earliest(want).map(|(at, _)| at),
-            Self::Some(ends) => {
-                let first = ends.partition_point(|(_, sum)| *sum < want);
-                ends.get(first).map(|(at, _)| *at)
+            Self::Without(timeline, left_out) => {
+                // Those left out that come free until then are no help, so it is later, and then there may be more.
+                let mut useless = 0;
+                loop {
+                    let (at, _) = timeline.earliest(want + useless)?;
+                    let more = come_by(left_out, at);
+                    if more <= useless {
+                        return Some(at);
+                    }
+                    useless = more;
+                }
+            }
+            Self::Only(ends) => {
+                let last = usize::try_from(want).ok()?.checked_sub(1)?;
+                ends.get(last).copied()
             }
         }
     }
@@ -34,45 +52,34 @@ impl EndsFor<'_> {
     pub(super) fn by(&self, at: Time) -> u64 {
         match self {
             Self::Class(timeline) => timeline.by(at),
-            Self::Some(ends) => {
-                let after = ends.partition_point(|(end, _)| *end <= at);
-                let last = after.checked_sub(1).and_then(|last| ends.get(last));
-                last.map_or(0, |(_, sum)| *sum)
+            Self::Without(timeline, left_out) => {
+                timeline.by(at).saturating_sub(come_by(left_out, at))
             }
+            Self::Only(ends) => come_by(ends, at),
         }
     }
 }
 
 impl PlannerState {
-    /// When nodes of a class come free that a job may have.
+    /// When nodes of a class come free that a job may have. Takes time by the nodes that it may have, or by those that it
+    /// may not have, whichever are fewer.
     pub(super) fn ends_for(&self, job: &Job, island: usize, mode: Mode) -> EndsFor<'_> {
-        match self.nodes.mask_of(job, island) {
-            None => EndsFor::Class(&self.nodes.class(island, mode).ends),
-            Some(mask) => EndsFor::Some(self.masked_ends(mask, island, mode)),
+        let timeline = &self.nodes.class(island, mode).ends;
+        let Some(mask) = self.nodes.mask_of(job, island) else {
+            return EndsFor::Class(timeline);
+        };
+        let range = self.nodes.islands[island].range();
+        let few = mask.count_in(range.clone()) <= range.len() as u32 / 2;
+        let nodes = mask.nodes_in(range, few);
+        let nodes = nodes.filter(|n| self.nodes.node(*n).mode == mode);
+        // A job may give back some nodes before others, and which is not known: its own are the last, others' the first.
+        let ends = nodes.filter_map(|n| self.nodes.node(n).comes_free(few));
+        let mut ends: Vec<Time> = ends.collect();
+        ends.sort_unstable();
+        match few {
+            true => EndsFor::Only(ends),
+            false => EndsFor::Without(timeline, ends),
         }
-    }
-
-    fn masked_ends(&self, mask: &NodeMask, island: usize, mode: Mode) -> Vec<(Time, u64)> {
-        let (mut ends, mut sum) = (Vec::new(), 0);
-        // A job has several ends if some of its nodes are reserved for its successor.
-        let mut counted: BTreeMap<u64, usize> = BTreeMap::new();
-        for (at, who, count) in self.nodes.class(island, mode).ends.iter() {
-            let more = match node_of(who) {
-                Some(node) => u64::from(mask.contains(node)),
-                None => {
-                    let before = counted.entry(who).or_default();
-                    let nodes = self.nodes.counted_by(JobId(who as u32), island, mode);
-                    let nodes = nodes.skip(*before).take(count as usize);
-                    *before += count as usize;
-                    nodes.filter(|n| mask.contains(*n)).count() as u64
-                }
-            };
-            sum += more;
-            if more > 0 {
-                ends.push((at, sum));
-            }
-        }
-        ends
     }
 
     /// When the first node of a class has the resources that a job asks for; `taken`: nodes that another takes until a

@@ -32,8 +32,9 @@ pub(crate) enum NodePowerState {
 #[derive(Debug, Clone)]
 pub(crate) struct NodeOccupant {
     pub(crate) job: JobId,
-    /// When it is expected to give it back.
+    /// When it is expected to give it back; and its first node, if it has several.
     pub(crate) until: Time,
+    pub(crate) first: Time,
     /// The share that it took, and gives back.
     pub(crate) share: Demand,
     /// What the host gave it beyond what was free: it takes that as soon as others give it back.
@@ -123,6 +124,20 @@ impl PlannerNode {
     fn is_counted_by_job(&self) -> bool {
         let whole = matches!(self.guests.as_slice(), [only] if only.whole);
         whole && self.closed.is_none()
+    }
+
+    /// When it is expected to be idle, if jobs have it now and others may have it then: by the `last` end of the job that
+    /// has all of it, or by the first.
+    pub(crate) fn comes_free(&self, last: bool) -> Option<Time> {
+        match (self.listing(), self.guests.as_slice()) {
+            (NodeListing::Ends { until, .. }, _) => Some(until),
+            (NodeListing::Nowhere, [only])
+                if self.power == NodePowerState::Up && self.is_counted_by_job() =>
+            {
+                Some(if last { only.until } else { only.first })
+            }
+            _ => None,
+        }
     }
 
     fn listing(&self) -> NodeListing {
@@ -350,6 +365,7 @@ impl PlannerNodes {
     /// A job gets nodes.
     pub(crate) fn take(&mut self, taking: NodeTaking) {
         let until = taking.ends.iter().map(|e| e.0).max().unwrap_or(0);
+        let first = taking.ends.iter().map(|e| e.0).min().unwrap_or(0);
         for n in taking.nodes.iter() {
             let wants = taking.share.unwrap_or_else(|| self.all_of(*n).as_demand());
             self.unlist(*n);
@@ -362,6 +378,7 @@ impl PlannerNodes {
             node.guests.push(NodeOccupant {
                 job: taking.job,
                 until,
+                first,
                 share,
                 lacks: (share != wants).then(|| Box::new(wants.without(share))),
                 whole: taking.share.is_none(),

@@ -413,6 +413,34 @@ fn a_job_begins_on_the_nodes_that_it_may_have() {
 }
 
 #[test]
+fn it_is_known_when_a_part_of_the_nodes_comes_free() {
+    let mut site = Site::new();
+    let mut long = job(2, 0);
+    long.limit = 200 * SECOND;
+    site.submit(&[(0, job(2, 0)), (1, long)]);
+    site.began(0, &[0, 1], WHOLE).expect("it begins");
+    site.began(1, &[2, 3], WHOLE).expect("it begins");
+    for (id, on, nodes, begins) in [
+        (2, &[0, 2, 3][..], 1, 100),
+        (3, &[0, 2, 3], 2, 200),
+        (4, &[0, 2], 1, 100),
+        (5, &[0, 2], 2, 200),
+        (6, &[0, 1, 2], 2, 100),
+    ] {
+        let on: NodeMask = on.iter().copied().map(NodeId).collect();
+        let spec = Job {
+            on: Some(Arc::new(on)),
+            ..job(nodes, 0)
+        };
+        site.submit(&[(id, spec)]);
+        let state = &site.planner.state;
+        let w = state.waiting(JobId(id)).expect("it waits");
+        let at = state.earliest(&w).map(|s| s.at);
+        assert_eq!(at, Some(begins * SECOND), "job {id}");
+    }
+}
+
+#[test]
 fn a_job_waits_for_its_time() {
     let mut site = Site::new();
     let mut late = job(1, 0);
