@@ -304,8 +304,12 @@ pub(super) fn time_hosted(
         actions.clear();
         let started = Instant::now();
         // The host's own choices may contradict what the planner knows: such events are refused.
-        let taken = planner.step(now, &event, &mut actions).is_ok();
+        let stepped = planner.step(now, &event, &mut actions);
         let took = started.elapsed().as_secs_f64() * 1e3;
+        let taken = stepped.is_ok();
+        if matches!(event, SiteEvent::Submitted { .. }) {
+            stepped?;
+        }
         let worked = taken && event != SiteEvent::Timer;
         if full && (worked || !actions.is_empty()) {
             timed.see(took, true, waits);

@@ -9,8 +9,8 @@ use tarn_types::site::{Item, ItemId, Job, JobId, SiteEventError};
 
 /// Numbers of jobs and of items that there may be: their tables are as long as the highest number (8 bytes each).
 const MOST_NUMBERS: u32 = 1 << 26;
-/// Bytes that an item may have, 1 PiB: the items of a node can be summed up.
-const MOST_BYTES: u64 = 1 << 50;
+/// Bytes that an item may have, 64 PiB: the items of a node can be summed up.
+const MOST_BYTES: u64 = 1 << 56;
 
 impl PlannerState {
     /// Whether the machine has a node.
