@@ -104,24 +104,16 @@ impl<'a> NodeChoices<'a> {
         let own = own.map(|r| self.numbers(&r.nodes));
         let excluded = self.numbers(&key.excluded);
         let required = self.numbers(&key.required);
-        let mut chosen: BTreeSet<NodeId> = BTreeSet::new();
-        for partition in &key.partitions {
-            let nodes = self.snapshot.partitions.get(partition).map(|p| &p.nodes);
-            for name in nodes.into_iter().flat_map(|names| names.iter()) {
-                let Some(number) = self.topology.number(name) else {
-                    continue;
-                };
-                let node = self.snapshot.nodes.get(name);
-                let is_possible = own.as_ref().is_none_or(|own| own.contains(&number))
-                    && (required.is_empty() || required.contains(&number))
-                    && !excluded.contains(&number)
-                    && !reserved.contains(&number)
-                    && (is_free_of_conditions || node.is_some_and(fits));
-                if is_possible {
-                    chosen.insert(number);
-                }
-            }
-        }
+        let is_possible = |number: &NodeId| {
+            let node = || self.snapshot.nodes.get(self.topology.name(*number));
+            own.as_ref().is_none_or(|own| own.contains(number))
+                && (required.is_empty() || required.contains(number))
+                && !excluded.contains(number)
+                && !reserved.contains(number)
+                && (is_free_of_conditions || node().is_some_and(fits))
+        };
+        let chosen = self.topology.in_partitions(&key.partitions);
+        let chosen: Vec<NodeId> = chosen.filter(is_possible).collect();
         match chosen.len() {
             0 => Err(
                 "no node is left by its partition, constraint, exclusions and reservations"

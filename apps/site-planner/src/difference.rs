@@ -139,11 +139,8 @@ impl Difference<'_> {
     }
 
     fn nodes(&mut self, snapshot: &SlurmSnapshot) {
-        for (name, node) in self.topology.numbered() {
-            let is_usable = snapshot
-                .nodes
-                .get(name)
-                .is_some_and(|n| n.state.is_usable());
+        for (node, state) in self.topology.states(snapshot) {
+            let is_usable = state.state.is_usable();
             if is_usable && self.closed.remove(&node) {
                 self.events.push(SiteEvent::Opened { node });
             } else if !is_usable && self.closed.insert(node) {
@@ -187,6 +184,7 @@ impl Difference<'_> {
                 spec: Arc::new(spec),
                 kind: job.kind.clone(),
                 data: job.data.cloned(),
+                names: job.names.clone(),
                 stage: KnownStage::Waits,
             };
             self.jobs.jobs.insert(*number, known);
@@ -277,6 +275,7 @@ impl Difference<'_> {
                     since: *since,
                 });
             }
+            known.names = wanted.names.clone();
             known.stage = KnownStage::Has {
                 nodes: nodes.clone(),
                 share: *share,

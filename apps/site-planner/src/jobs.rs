@@ -4,6 +4,7 @@ use crate::runtimes::JobKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tarn_site::PlanningJob;
+use tarn_slurm::NodeNames;
 use tarn_types::id::NodeId;
 use tarn_types::site::{Job, JobId, NodeShare};
 use tarn_types::units::Time;
@@ -17,6 +18,8 @@ pub(crate) struct KnownJob {
     pub(crate) kind: JobKind,
     /// Its data lines.
     pub(crate) data: Option<PlanningJob>,
+    /// The names of the nodes that it has.
+    pub(crate) names: NodeNames,
     pub(crate) stage: KnownStage,
 }
 

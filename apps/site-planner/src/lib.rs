@@ -143,15 +143,14 @@ impl SitePlanner {
     pub fn see(&mut self, snapshot: &SlurmSnapshot, view: &PlanningView, now: Time) -> SeenChanges {
         self.now = self.now.max(now);
         let mut seen = SeenChanges::default();
-        let topology = Topology::of(snapshot, view);
-        seen.rebuilt = self.doubt(snapshot, &topology);
+        seen.rebuilt = self.doubt(snapshot, view);
         if seen.rebuilt.is_some() {
-            self.begin_again(Arc::new(topology));
+            self.begin_again(Arc::new(Topology::of(snapshot, view)));
         }
         self.boot = Some(snapshot.settings.boot_time);
         self.note_runs(snapshot);
         let topology = Arc::clone(&self.topology);
-        let jobs = wanted(snapshot, view, &topology, &self.runs);
+        let jobs = wanted(snapshot, view, &topology, (&self.runs, &self.jobs));
         self.note_jobs(&jobs);
         let mut refused = self.apply(snapshot, view, &jobs, &mut seen);
         let differs = self.difference_from(&jobs, &refused);
@@ -166,11 +165,11 @@ impl SitePlanner {
     }
 
     /// Why the planner has to be built again before this snapshot.
-    fn doubt(&self, snapshot: &SlurmSnapshot, topology: &Topology) -> Option<RebuildReason> {
+    fn doubt(&self, snapshot: &SlurmSnapshot, view: &PlanningView) -> Option<RebuildReason> {
         let Some(boot) = self.boot else {
             return Some(RebuildReason::First);
         };
-        if !topology.is_as(&self.topology) {
+        if !self.topology.is_of(snapshot, view) {
             return Some(RebuildReason::NodesChanged);
         }
         if boot != snapshot.settings.boot_time {

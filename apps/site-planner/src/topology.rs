@@ -3,7 +3,7 @@
 
 use crate::gres::gpus_of;
 use crate::rates::SiteRates;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tarn_site::PlanningView;
 use tarn_slurm::{NodeNames, SlurmNode, SlurmSnapshot};
 use tarn_types::id::NodeId;
@@ -31,7 +31,12 @@ pub(crate) struct NodeShape {
 #[derive(Debug, Default)]
 pub(crate) struct Topology {
     names: Vec<String>,
-    numbers: BTreeMap<String, NodeId>,
+    /// For lookups alone.
+    numbers: HashMap<String, NodeId>,
+    /// In the order of their names.
+    sorted: Vec<NodeId>,
+    /// Nodes of the snapshot, with those that are left out.
+    all: usize,
     /// The shape of each island, and its first node.
     islands: Vec<(NodeShape, u32)>,
 }
@@ -48,7 +53,10 @@ impl Topology {
             kinds.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
             kinds.truncate(MAX_ISLANDS);
         }
-        let mut this = Self::default();
+        let mut this = Self {
+            all: snapshot.nodes.len(),
+            ..Self::default()
+        };
         for (shape, names) in kinds {
             this.islands.push((shape, this.names.len() as u32));
             for name in names {
@@ -57,12 +65,50 @@ impl Topology {
                 this.numbers.insert(name.to_owned(), number);
             }
         }
+        this.sorted = (0..this.names.len() as u32).map(NodeId).collect();
+        this.sorted.sort_unstable_by(|a, b| this.names[a.at()].cmp(&this.names[b.at()]));
         this
     }
 
-    /// Whether the nodes and their kinds are the same.
-    pub(crate) fn is_as(&self, other: &Self) -> bool {
-        self.islands == other.islands && self.names == other.names
+    /// Whether the snapshot has the same nodes, of the same kinds.
+    pub(crate) fn is_of(&self, snapshot: &SlurmSnapshot, view: &PlanningView) -> bool {
+        snapshot.nodes.len() == self.all
+            && self.states(snapshot).count() == self.names.len()
+            && self.states(snapshot).all(|(number, node)| {
+                let space = view.capacities.get(&node.name).copied().unwrap_or(0);
+                self.shape_of(number).is_some_and(|shape| {
+                    shape.cores == node.cpus
+                        && shape.memory == node.memory
+                        && shape.gpus == gpus_of(&node.gres)
+                        && shape.space == space
+                        && shape.partitions == node.partitions
+                })
+            })
+    }
+
+    /// The machine's nodes as a snapshot has them.
+    pub(crate) fn states<'a>(
+        &'a self,
+        snapshot: &'a SlurmSnapshot,
+    ) -> impl Iterator<Item = (NodeId, &'a SlurmNode)> {
+        // Both are in the order of names.
+        let mut sorted = self.sorted.iter().copied().peekable();
+        snapshot.nodes.iter().filter_map(move |(name, node)| {
+            while sorted.next_if(|n| self.name(*n) < &name[..]).is_some() {}
+            let number = sorted.next_if(|n| self.name(*n) == name)?;
+            Some((number, node))
+        })
+    }
+
+    /// The nodes of these partitions, in order.
+    pub(crate) fn in_partitions(&self, partitions: &[String]) -> impl Iterator<Item = NodeId> {
+        let ends = self.islands.iter().skip(1).map(|(_, first)| *first);
+        let ends = ends.chain([self.names.len() as u32]);
+        let islands = self.islands.iter().zip(ends);
+        let islands = islands.filter(|((shape, _), _)| {
+            partitions.iter().any(|name| shape.partitions.contains(name))
+        });
+        islands.flat_map(|((_, first), end)| (*first..end).map(NodeId))
     }
 
     pub(crate) fn machine(&self, rates: &SiteRates) -> Machine {
@@ -106,11 +152,6 @@ impl Topology {
         let mut seen = BTreeSet::new();
         let numbers = names.iter().filter_map(|name| self.number(name));
         numbers.filter(|node| seen.insert(*node)).collect()
-    }
-
-    pub(crate) fn numbered(&self) -> impl Iterator<Item = (&str, NodeId)> {
-        let names = self.names.iter();
-        names.zip(0u32..).map(|(name, n)| (&name[..], NodeId(n)))
     }
 
     fn island_of(&self, node: NodeId) -> usize {

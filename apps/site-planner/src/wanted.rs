@@ -3,12 +3,13 @@
 use crate::choices::NodeChoices;
 use crate::eligible::{waits_for, why_not};
 use crate::gres::gpus_of;
+use crate::jobs::{JobTable, KnownJob, KnownStage};
 use crate::runtimes::{JobKind, NO_LIMIT, RunTimes};
 use crate::topology::Topology;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use tarn_site::{PlanningJob, PlanningView};
-use tarn_slurm::{SlurmJob, SlurmJobState, SlurmSnapshot};
+use tarn_slurm::{NodeNames, SlurmJob, SlurmJobState, SlurmSnapshot};
 use tarn_types::id::NodeId;
 use tarn_types::site::{Job, NodeShare};
 use tarn_types::units::{Nanos, SECOND, Time};
@@ -27,6 +28,8 @@ pub(crate) struct WantedJob<'a> {
     pub(crate) spec: Job,
     pub(crate) kind: JobKind,
     pub(crate) user: u32,
+    /// The names of the nodes that it has.
+    pub(crate) names: NodeNames,
     /// Its data lines.
     pub(crate) data: Option<&'a PlanningJob>,
     /// The numbers of the jobs whose end it still waits for.
@@ -55,12 +58,13 @@ pub(crate) fn wanted<'a>(
     snapshot: &SlurmSnapshot,
     view: &'a PlanningView,
     topology: &Topology,
-    runs: &RunTimes,
+    (runs, known): (&RunTimes, &JobTable),
 ) -> BTreeMap<u32, WantedJob<'a>> {
     let mut reader = JobReader {
         snapshot,
         topology,
         runs,
+        known,
         choices: NodeChoices::new(snapshot, topology, snapshot.read_at),
     };
     let jobs = snapshot.jobs.values().filter_map(|job| {
@@ -77,12 +81,13 @@ struct JobReader<'a> {
     snapshot: &'a SlurmSnapshot,
     topology: &'a Topology,
     runs: &'a RunTimes,
+    known: &'a JobTable,
     choices: NodeChoices<'a>,
 }
 
 impl JobReader<'_> {
     fn read<'v>(&mut self, job: &SlurmJob, data: Option<&'v PlanningJob>) -> Option<WantedJob<'v>> {
-        let nodes = self.topology.known(&job.nodes);
+        let nodes = self.nodes_now(job);
         let mut stage = match &job.state {
             SlurmJobState::Configuring
             | SlurmJobState::Running
@@ -125,6 +130,7 @@ impl JobReader<'_> {
             spec,
             kind,
             user: job.user,
+            names: job.nodes.clone(),
             data,
             after: waits_for(job, self.snapshot).unwrap_or_default(),
         })
@@ -159,6 +165,18 @@ impl JobReader<'_> {
             place: None,
             on: None,
             not_before: begin.map_or(0, nanos),
+        }
+    }
+
+    /// The nodes that it has: names are looked up once.
+    fn nodes_now(&self, job: &SlurmJob) -> Vec<NodeId> {
+        match self.known.jobs.get(&job.number) {
+            Some(KnownJob {
+                stage: KnownStage::Has { nodes, .. },
+                names,
+                ..
+            }) if *names == job.nodes => nodes.clone(),
+            _ => self.topology.known(&job.nodes),
         }
     }
 

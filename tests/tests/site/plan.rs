@@ -165,7 +165,7 @@ fn observe_plans_and_changes_nothing() {
     });
     assert_eq!(updates(&site), before, "{}", site.logs());
 
-    // By default tarn advises: the same job prefers the node with its data.
+    // By default tarn advises: the same job prefers a node with its data.
     restart(&site, "");
     let busy = occupied(&site);
     let before = updates(&site);
@@ -174,11 +174,10 @@ fn observe_plans_and_changes_nothing() {
         .expect("it is taken");
     site.wait_taken_in(&job);
     assert!(updates(&site) > before, "{}", site.logs());
-    assert!(
-        changeable(&site, &job).contains(&"Prefer=node2".to_owned()),
-        "{}",
-        site.logs()
-    );
+    // Both nodes may have it by now.
+    let fields = changeable(&site, &job);
+    let prefers = fields.iter().any(|word| word.starts_with("Prefer=node"));
+    assert!(prefers, "{fields:?}\n{}", site.logs());
     site.alice(&["scancel", &busy]);
     site.wait_for(&job, "COMPLETED");
 }
