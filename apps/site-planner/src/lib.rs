@@ -142,8 +142,10 @@ impl SitePlanner {
     /// Takes a snapshot and the state of the site service at the same time. `now` is in nanoseconds since 1970.
     pub fn see(&mut self, snapshot: &SlurmSnapshot, view: &PlanningView, now: Time) -> SeenChanges {
         self.now = self.now.max(now);
-        let mut seen = SeenChanges::default();
-        seen.rebuilt = self.doubt(snapshot, view);
+        let mut seen = SeenChanges {
+            rebuilt: self.doubt(snapshot, view),
+            ..SeenChanges::default()
+        };
         if seen.rebuilt.is_some() {
             self.begin_again(Arc::new(Topology::of(snapshot, view)));
         }

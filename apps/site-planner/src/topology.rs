@@ -66,7 +66,8 @@ impl Topology {
             }
         }
         this.sorted = (0..this.names.len() as u32).map(NodeId).collect();
-        this.sorted.sort_unstable_by(|a, b| this.names[a.at()].cmp(&this.names[b.at()]));
+        this.sorted
+            .sort_unstable_by(|a, b| this.names[a.at()].cmp(&this.names[b.at()]));
         this
     }
 
@@ -106,7 +107,9 @@ impl Topology {
         let ends = ends.chain([self.names.len() as u32]);
         let islands = self.islands.iter().zip(ends);
         let islands = islands.filter(|((shape, _), _)| {
-            partitions.iter().any(|name| shape.partitions.contains(name))
+            partitions
+                .iter()
+                .any(|name| shape.partitions.contains(name))
         });
         islands.flat_map(|((_, first), end)| (*first..end).map(NodeId))
     }

@@ -56,6 +56,10 @@ fn nodes_are_those_of_partition_feature_and_lists() {
             node.active_features.push("fast".to_owned());
         }
     }
+    for name in ["n0", "n1", "n2", "n3"] {
+        let node = snapshot.nodes.get_mut(name).unwrap();
+        node.partitions.insert("small".to_owned());
+    }
     let mut small = snapshot.partitions["all"].clone();
     (small.name, small.nodes) = ("small".to_owned(), names(&["n0", "n1", "n2", "n3"]));
     snapshot.partitions.insert("small".to_owned(), small);
