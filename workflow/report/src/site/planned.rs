@@ -182,8 +182,15 @@ fn nodes(plan: &PlanChart, bar: &PlanBar) -> String {
     }
 }
 
+/// How long the chart is: until the last job has ended, or as far as the plan reaches.
+fn chart_length(plan: &PlanChart) -> Nanos {
+    let last = plan.bars.iter().map(|bar| bar.end).max();
+    last.unwrap_or(plan.length).clamp(1, plan.length.max(1))
+}
+
 /// The chart's data, in the form of `page/gantt.js`.
 fn drawing(plan: &PlanChart) -> serde_json::Value {
+    let length = chart_length(plan);
     let mut flows: Vec<&str> = Vec::new();
     let mut boxes: Vec<[i64; 8]> = Vec::new();
     let time = |at: Nanos| i64::try_from(micros(at)).unwrap_or(i64::MAX);
@@ -200,15 +207,15 @@ fn drawing(plan: &PlanChart) -> serde_json::Value {
         let nodes: Vec<NodeId> = bar.nodes.iter().copied().map(NodeId).collect();
         for (first, last) in ranges(&nodes) {
             let (first, last) = (i64::from(first), i64::from(last));
-            let (begin, end) = (time(bar.begin), time(bar.end.min(plan.length)));
+            let (begin, end) = (time(bar.begin), time(bar.end.min(length)));
             boxes.push([number, flow, first, last, begin, end, 1, number]);
         }
     }
     let names: Vec<&str> = drawn.iter().map(|bar| &bar.name[..]).collect();
     json!({
-        "end": micros(plan.length), "islands": [["", plan.nodes.len()]], "nodes": plan.nodes, "flows": flows,
+        "end": micros(length), "islands": [["", plan.nodes.len()]], "nodes": plan.nodes, "flows": flows,
         "charts": [{
-            "policy": plan.policy, "end": micros(plan.length), "names": names, "boxes": boxes,
+            "policy": plan.policy, "end": micros(length), "names": names, "boxes": boxes,
             "phases": [], "moves": [], "off": [], "used": used(plan),
         }],
     })
@@ -216,11 +223,12 @@ fn drawing(plan: &PlanChart) -> serde_json::Value {
 
 /// Nodes in use over time, in thousandths: by ordinary jobs and by workflows.
 fn used(plan: &PlanChart) -> Vec<[u32; 2]> {
-    let slice = (plan.length / SLICES).max(1);
+    let length = chart_length(plan);
+    let slice = (length / SLICES).max(1);
     let mut sums = vec![[0u64; 2]; SLICES as usize];
     for bar in &plan.bars {
         let kind = usize::from(bar.workflow.is_some());
-        let (from, to) = (bar.begin / slice, bar.end.min(plan.length) / slice);
+        let (from, to) = (bar.begin / slice, bar.end.min(length) / slice);
         for sum in sums.iter_mut().take(to as usize).skip(from as usize) {
             sum[kind] += bar.nodes.len() as u64;
         }
