@@ -270,6 +270,7 @@ impl Controller {
         let mut looked = Instant::now();
         // Slurm does not have the present state yet.
         let mut is_behind = false;
+        self.metrics.update_if_due(|| self.site.figures());
         loop {
             let is_soon = self.site.is_waited_for() || is_behind;
             let pause = if is_soon { OFTEN } else { SELDOM };

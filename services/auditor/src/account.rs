@@ -1,7 +1,7 @@
 //! The account: nodes, and the jobs that wait and run, at one moment of the replay.
 
 use crate::AuditInput;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::site::AccountedJob;
 use tarn_types::site::promise::{NodeResources, PromiseAccount, TakerKind, all_free_at, free_at};
@@ -49,6 +49,8 @@ pub(crate) struct AuditAccount<'a> {
     data_running: BTreeMap<Queue<'a>, BTreeSet<Row>>,
     /// The earliest end by limit of those that run: whether one is beyond its limit.
     limits: BTreeSet<(u64, Row)>,
+    /// What was computed for the first jobs, kept up to date: a machine has many nodes, and an event concerns few.
+    free: RefCell<BTreeMap<Queue<'a>, FreeTimes>>,
 }
 
 fn share_of(job: &AccountedJob) -> NodeResources {
@@ -75,6 +77,7 @@ impl<'a> AuditAccount<'a> {
             waiting: BTreeMap::new(),
             data_running: BTreeMap::new(),
             limits: BTreeSet::new(),
+            free: RefCell::default(),
         };
         let mut numbers: BTreeMap<&'a str, usize> = BTreeMap::new();
         for (name, node) in input.nodes {
@@ -159,6 +162,31 @@ impl<'a> AuditAccount<'a> {
         }
     }
 
+    /// From when on a node has room for a job, by the limits of those that have it; 0: now. `None`: never.
+    fn free_time(&self, node: usize, job: Row) -> Option<u64> {
+        let (node, share) = (&self.nodes[node], self.rows[job].share);
+        let fits = node.all.iter().zip(share).all(|(all, share)| share <= *all);
+        let guests = node.guests.iter().map(|guest| {
+            let guest = &self.rows[*guest];
+            (guest.limit_end, guest.share)
+        });
+        fits.then(|| free_at(0, node.all, share, guests.collect()))
+    }
+
+    /// The jobs of a node have changed.
+    fn refresh(&self, nodes: &[usize]) {
+        for (queue, free) in self.free.borrow_mut().iter_mut() {
+            let members = self.members.get(queue.0).map_or(&[][..], |m| m);
+            for node in nodes {
+                if let Ok(at) = members.binary_search(node)
+                    && let Some(time) = free.times.get_mut(at)
+                {
+                    *time = self.free_time(*node, free.row);
+                }
+            }
+        }
+    }
+
     pub(crate) fn is_beyond_its_limit(&self) -> bool {
         self.limits.first().is_some_and(|(end, _)| *end < self.now)
     }
@@ -207,6 +235,7 @@ impl<'a> AuditAccount<'a> {
             let running = self.data_running.entry(queue_of(of.job)).or_default();
             running.insert(row);
         }
+        self.refresh(&self.rows[row].nodes);
     }
 
     pub(crate) fn end(&mut self, row: Row) {
@@ -222,6 +251,7 @@ impl<'a> AuditAccount<'a> {
         if let Some(running) = self.data_running.get_mut(&queue_of(of.job)) {
             running.remove(&row);
         }
+        self.refresh(&self.rows[row].nodes);
     }
 
     /// Ordinary jobs of other queues that wait for nodes of a partition that one of these nodes is in.
@@ -246,7 +276,6 @@ impl<'a> AuditAccount<'a> {
         QueueView {
             account: self,
             queue,
-            earliest: Cell::new(None),
         }
     }
 }
@@ -256,13 +285,18 @@ pub(crate) fn ready(job: &AccountedJob) -> u64 {
     job.eligible.max(job.submitted).unwrap_or(0)
 }
 
+/// From when on each node of a partition has room for the first job of a queue; 0: now.
+#[derive(Debug)]
+struct FreeTimes {
+    row: Row,
+    times: Vec<Option<u64>>,
+}
+
 /// The account as the jobs of one queue see it.
 #[derive(Debug)]
 pub(crate) struct QueueView<'v, 'a> {
     account: &'v AuditAccount<'a>,
     queue: Queue<'a>,
-    /// What was computed last: nothing changes as long as this view is there.
-    earliest: Cell<Option<(Row, Option<u64>)>>,
 }
 
 impl QueueView<'_, '_> {
@@ -275,27 +309,6 @@ impl QueueView<'_, '_> {
     fn has_earlier_data_job(&self, first: Row) -> bool {
         let running = self.account.data_running.get(&self.queue);
         running.is_some_and(|rows| rows.iter().any(|row| self.came_before(*row, first)))
-    }
-
-    fn compute(&self, job: Row) -> Option<u64> {
-        let (account, row) = (self.account, &self.account.rows[job]);
-        let members = account.members.get(self.queue.0)?;
-        let free = members.iter().filter_map(|node| {
-            let node = &account.nodes[*node];
-            let fits = node
-                .all
-                .iter()
-                .zip(row.share)
-                .all(|(all, share)| share <= *all);
-            let guests = node.guests.iter().map(|guest| {
-                let guest = &account.rows[*guest];
-                (guest.limit_end, guest.share)
-            });
-            fits.then(|| free_at(account.now, node.all, row.share, guests.collect()))
-        });
-        let wanted = u32::try_from(row.job.node_count()).ok()?;
-        let free = all_free_at(free.collect(), wanted)?;
-        Some(free.max(account.now))
     }
 }
 
@@ -342,13 +355,23 @@ impl PromiseAccount for QueueView<'_, '_> {
     }
 
     fn earliest(&self, job: Row) -> Option<u64> {
-        if let Some((of, time)) = self.earliest.get()
-            && of == job
-        {
-            return time;
+        let account = self.account;
+        let members = account.members.get(self.queue.0)?;
+        let mut known = account.free.borrow_mut();
+        let is_known = known.get(&self.queue).is_some_and(|free| free.row == job);
+        if !is_known {
+            let times = members.iter().map(|node| account.free_time(*node, job));
+            let times = times.collect();
+            known.insert(self.queue, FreeTimes { row: job, times });
         }
-        let time = self.compute(job);
-        self.earliest.set(Some((job, time)));
-        time
+        let times = &known.get(&self.queue)?.times;
+        let is_true = || {
+            let now = members.iter().map(|node| account.free_time(*node, job));
+            now.eq(times.iter().copied())
+        };
+        debug_assert!(is_true(), "a node's free time was not kept up to date");
+        let wanted = u32::try_from(account.rows[job].job.node_count()).ok()?;
+        let free = all_free_at(times.iter().flatten().copied().collect(), wanted)?;
+        Some(free.max(account.now))
     }
 }

@@ -474,7 +474,7 @@ impl Site {
                 let may_see = |user| requester.user == user || requester.user == 0;
                 ControllerReply::WorkflowUsage(self.flows.infos(*since, may_see))
             }
-            ControllerRequest::DataJobs(since) => self.data_jobs(&requester, *since),
+            ControllerRequest::DataJobs => self.data_jobs(&requester),
             _ => return None,
         })
     }

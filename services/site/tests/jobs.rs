@@ -2,6 +2,7 @@
 
 mod access;
 mod checkpoints;
+mod accounts;
 mod data;
 mod exported;
 mod levels;

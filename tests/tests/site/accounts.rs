@@ -187,9 +187,10 @@ fn a_delay_is_found(site: &Site) {
     let taker = script("taker", "", "mesh", "sleep 20");
     let taker = site.submit("alice", "taker.sh", &taker, &["-o", "/dev/null"]);
     let taker = taker.expect("sbatch");
-    site.wait_taken_in(&taker);
+    // Slurm stages the data of a job that it expects to begin. Its own priorities count down from 4294901759.
     let job = format!("jobid={taker}");
-    site.root(&["scontrol", "update", &job, "priority=4000000000"]);
+    site.root(&["scontrol", "update", &job, "priority=4294960000"]);
+    site.wait_taken_in(&taker);
     site.alice(&["scancel", &held]);
     site.wait_for(&ordinary, "COMPLETED");
     site.wait("the ordinary job is in the file", || {

@@ -63,6 +63,8 @@ struct Audited {
     data_jobs: BTreeSet<u32>,
     /// Jobs with data lines that were taken in before then may count as ordinary: seconds since 1970.
     known_since: u64,
+    /// Jobs that had ended before then are left out.
+    since: u64,
 }
 
 pub(super) fn audit_site(globals: &Globals, args: &AuditArgs) -> CliResult {
@@ -77,7 +79,7 @@ pub(super) fn audit_site(globals: &Globals, args: &AuditArgs) -> CliResult {
         bound,
     });
     if globals.json {
-        print::json(&json_of(&audited, &report, since, bound))?;
+        print::json(&json_of(&audited, &report, bound))?;
     } else {
         for line in page_of(&audited, &report, bound) {
             out!("{line}")?;
@@ -97,7 +99,7 @@ pub(super) fn audit_site(globals: &Globals, args: &AuditArgs) -> CliResult {
 fn read(args: &AuditArgs, since: Time) -> CliResult<Audited> {
     let (data_jobs, known_since) = match &args.data_jobs {
         Some(path) => (list(path)?, 0),
-        None => from_controller(since)?,
+        None => from_controller()?,
     };
     let nobody = BTreeMap::new;
     let (source, answer, nodes) = match (&args.jobcomp, &args.sacct) {
@@ -117,6 +119,7 @@ fn read(args: &AuditArgs, since: Time) -> CliResult<Audited> {
         nodes,
         data_jobs,
         known_since,
+        since: since / SECOND,
     })
 }
 
@@ -164,9 +167,8 @@ fn list(path: &Path) -> CliResult<BTreeSet<u32>> {
     numbers.collect()
 }
 
-fn from_controller(since: Time) -> CliResult<(BTreeSet<u32>, u64)> {
-    let ask = ControllerRequest::DataJobs(since);
-    match ControllerClient::of_environment().ask_once(&ask, TIMEOUT)? {
+fn from_controller() -> CliResult<(BTreeSet<u32>, u64)> {
+    match ControllerClient::of_environment().ask_once(&ControllerRequest::DataJobs, TIMEOUT)? {
         ControllerReply::DataJobs { known_since, jobs } => {
             Ok((jobs.into_iter().collect(), known_since / SECOND))
         }
@@ -265,9 +267,9 @@ fn page_of(audited: &Audited, report: &AuditReport, bound: u64) -> Vec<String> {
     ];
     let counts = counts.iter().filter(|(count, _)| *count > 0);
     page.extend(counts.map(|(count, what)| format!("{count} {what}")));
-    if audited.known_since > 0 {
+    if audited.known_since > audited.since {
         page.push(format!(
-            "jobs with data lines from before {} may count as ordinary: tarn has forgotten some",
+            "tarn knows which jobs had data lines since {}: earlier ones count as ordinary",
             minute(audited.known_since)
         ));
     }
@@ -312,7 +314,7 @@ fn backward_line(found: &BackwardTime) -> String {
     }
 }
 
-fn json_of(audited: &Audited, report: &AuditReport, since: Time, bound: u64) -> serde_json::Value {
+fn json_of(audited: &Audited, report: &AuditReport, bound: u64) -> serde_json::Value {
     let delays = report.delays.iter().map(|d| {
         serde_json::json!({
             "job": d.job, "by": d.by, "at": d.at, "could_begin": d.could_begin, "latest": d.latest,
@@ -337,7 +339,7 @@ fn json_of(audited: &Audited, report: &AuditReport, since: Time, bound: u64) -> 
     });
     let of = &report.not_compared;
     serde_json::json!({
-        "schema": 1, "source": audited.source, "since": since / SECOND, "bound_s": bound,
+        "schema": 1, "source": audited.source, "since": audited.since, "bound_s": bound,
         "replayed": report.replayed, "unreadable": audited.answer.unreadable,
         "data_jobs": report.data_jobs, "data_jobs_known_since": audited.known_since,
         "judged": report.judged, "delayed": report.delay_count,

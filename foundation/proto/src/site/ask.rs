@@ -117,8 +117,6 @@ pub enum ControllerRequest {
     Usage(Time),
     /// The sums of workflows that had a job since a time; one's own, or all if root asks.
     WorkflowUsage(Time),
-    /// Which jobs had data lines, of those that were taken in since a time. Root's and Slurm's user's.
-    DataJobs(Time),
     /// What is remembered of the data of jobs that have ended: the asker's own, or all if root or Slurm's user asks.
     Records {
         /// Jobs that ended then, or later.
@@ -126,6 +124,8 @@ pub enum ControllerRequest {
         /// The number of the first one, by the answer before; 0 to begin with.
         from: u64,
     },
+    /// Which jobs had data lines. Root's and Slurm's user's.
+    DataJobs,
     /// Remove a dataset, or one version of it. Its owner's, or root's.
     Remove {
         /// The owner.

@@ -31,13 +31,15 @@ pub(crate) struct FlowTable {
     /// By user, and by the order of their first jobs.
     runs: BTreeMap<(Uid, u64), WorkflowRun>,
     next: u64,
+    /// The last run of each workflow.
+    last: BTreeMap<(Uid, String), u64>,
     /// The jobs that are not summed up, and their run.
     members: BTreeMap<SlurmJobId, (Uid, u64)>,
     /// Of these, the jobs that have left, and when.
     left: BTreeMap<SlurmJobId, Time>,
     /// All jobs with data lines, and when they were taken in.
     numbers: BTreeMap<SlurmJobId, Time>,
-    /// The numbers of jobs that were taken in since then are all known.
+    /// The numbers of jobs that were taken in since then are all known: since the first of them, or the oldest that is left.
     pub(crate) known_since: Time,
     pub(crate) sums: FlowSums,
 }
@@ -105,20 +107,20 @@ impl FlowTable {
         now: Time,
     ) {
         self.remember(job, now);
-        let own = self.runs.range((user, 0)..=(user, u64::MAX));
-        let last = own.rev().find(|(_, run)| run.workflow == workflow);
-        let current = last.filter(|(_, run)| {
-            let is_late = now.saturating_sub(run.changed) >= RUN_GAP;
-            let is_open = run.jobs.keys().any(|job| !self.left.contains_key(job));
-            is_open || !(run.is_over || has_ended || is_late)
+        let name = (user, workflow.to_owned());
+        let last = self.last.get(&name).map(|number| (user, *number));
+        let current = last.filter(|key| {
+            self.runs.get(key).is_some_and(|run| {
+                let is_late = now.saturating_sub(run.changed) >= RUN_GAP;
+                let is_open = run.jobs.keys().any(|job| !self.left.contains_key(job));
+                is_open || !(run.is_over || has_ended || is_late)
+            })
         });
-        let key = current.map_or_else(
-            || {
-                self.next += 1;
-                (user, self.next)
-            },
-            |(key, _)| *key,
-        );
+        let key = current.unwrap_or_else(|| {
+            self.next += 1;
+            (user, self.next)
+        });
+        self.last.insert(name, key.1);
         let run = self.runs.entry(key).or_insert_with(|| WorkflowRun {
             workflow: workflow.to_owned(),
             begun: now,
@@ -142,6 +144,9 @@ impl FlowTable {
     }
 
     fn remember(&mut self, job: SlurmJobId, now: Time) {
+        if self.numbers.is_empty() {
+            self.known_since = now;
+        }
         self.numbers.insert(job, now);
         if self.numbers.len() <= MAX_NUMBERS {
             return;
@@ -153,10 +158,9 @@ impl FlowTable {
         self.numbers.retain(|_, time| *time >= until);
     }
 
-    /// The numbers of jobs with data lines that were taken in since then.
-    pub(crate) fn numbers_since(&self, since: Time) -> Vec<SlurmJobId> {
-        let recent = self.numbers.iter().filter(|(_, time)| **time >= since);
-        recent.map(|(job, _)| *job).collect()
+    /// The numbers of jobs with data lines.
+    pub(crate) fn numbers(&self) -> Vec<SlurmJobId> {
+        self.numbers.keys().copied().collect()
     }
 
     /// A job has left: its end is in Slurm's accounting, or will be.
@@ -255,7 +259,16 @@ impl FlowTable {
         let excess = own.count().saturating_sub(MAX_RUNS_OF_USER);
         let old: Vec<_> = over.take(excess).map(|(key, _)| *key).collect();
         for key in old {
-            self.runs.remove(&key);
+            self.forget(key);
+        }
+    }
+
+    fn forget(&mut self, key: (Uid, u64)) {
+        if let Some(run) = self.runs.remove(&key) {
+            let name = (key.0, run.workflow);
+            if self.last.get(&name) == Some(&key.1) {
+                self.last.remove(&name);
+            }
         }
     }
 
@@ -267,7 +280,7 @@ impl FlowTable {
         let mut over: Vec<(u64, Uid)> = over.map(|((user, number), _)| (*number, *user)).collect();
         over.sort_unstable();
         for (number, user) in over.into_iter().take(MAX_RUNS / 10) {
-            self.runs.remove(&(user, number));
+            self.forget((user, number));
         }
     }
 
@@ -446,6 +459,7 @@ mod tests {
         }
         table.expire(at(9), |_, _| true);
         assert_eq!(all(&table).len(), MAX_RUNS_OF_USER + 1);
+        assert_eq!(table.last.len(), 2);
         assert_eq!(
             table.sums.complete,
             MAX_RUNS_OF_USER as u64 + 51,
@@ -455,8 +469,6 @@ mod tests {
             table.remember(job, at(u64::from(job)));
         }
         assert!(table.numbers.len() <= MAX_NUMBERS);
-        assert!(
-            table.known_since > 0 && table.numbers_since(table.known_since).len() > MAX_NUMBERS / 2
-        );
+        assert!(table.known_since > 0 && table.numbers().len() > MAX_NUMBERS / 2);
     }
 }
