@@ -10,7 +10,7 @@ use tarn_types::site::promise::{NodeResources, PromiseAccount, TakerKind, all_fr
 pub(crate) type Row = usize;
 
 /// The jobs that are compared: partition and quality of service.
-pub(crate) type Queue<'a> = (&'a str, &'a str);
+pub(crate) type ComparedQueue<'a> = (&'a str, &'a str);
 
 /// An attempt of a job.
 #[derive(Debug)]
@@ -44,13 +44,13 @@ pub(crate) struct AuditAccount<'a> {
     /// By partition.
     members: BTreeMap<&'a str, Vec<usize>>,
     /// Ordinary jobs that wait, by queue, the longest first.
-    waiting: BTreeMap<Queue<'a>, BTreeSet<(u64, Row)>>,
+    waiting: BTreeMap<ComparedQueue<'a>, BTreeSet<(u64, Row)>>,
     /// Jobs with data lines that have nodes, by queue.
-    data_running: BTreeMap<Queue<'a>, BTreeSet<Row>>,
+    data_running: BTreeMap<ComparedQueue<'a>, BTreeSet<Row>>,
     /// The earliest end by limit of those that run: whether one is beyond its limit.
     limits: BTreeSet<(u64, Row)>,
     /// What was computed for the first jobs, kept up to date: a machine has many nodes, and an event concerns few.
-    free: RefCell<BTreeMap<Queue<'a>, FreeTimes>>,
+    free: RefCell<BTreeMap<ComparedQueue<'a>, FreeTimes>>,
 }
 
 fn share_of(job: &AccountedJob) -> NodeResources {
@@ -63,7 +63,7 @@ fn share_of(job: &AccountedJob) -> NodeResources {
     ]
 }
 
-pub(crate) fn queue_of(job: &AccountedJob) -> Queue<'_> {
+pub(crate) fn queue_of(job: &AccountedJob) -> ComparedQueue<'_> {
     (&job.partition, &job.qos)
 }
 
@@ -272,7 +272,7 @@ impl<'a> AuditAccount<'a> {
         found
     }
 
-    pub(crate) fn view(&self, queue: Queue<'a>) -> QueueView<'_, 'a> {
+    pub(crate) fn view(&self, queue: ComparedQueue<'a>) -> QueueView<'_, 'a> {
         QueueView {
             account: self,
             queue,
@@ -296,7 +296,7 @@ struct FreeTimes {
 #[derive(Debug)]
 pub(crate) struct QueueView<'v, 'a> {
     account: &'v AuditAccount<'a>,
-    queue: Queue<'a>,
+    queue: ComparedQueue<'a>,
 }
 
 impl QueueView<'_, '_> {

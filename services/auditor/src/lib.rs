@@ -36,7 +36,7 @@ pub struct AuditedNode {
     pub partitions: BTreeSet<String>,
 }
 
-/// What is audited.
+/// The accounting, and what it is judged by.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditInput<'a> {
     /// The attempts of all jobs, those that have not ended included, as far as they are known.

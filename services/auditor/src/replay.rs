@@ -1,6 +1,6 @@
 //! The replay of an accounting, event by event. Times are seconds: the promise is judged in any unit.
 
-use crate::account::{AuditAccount, Queue, Row, queue_of, ready};
+use crate::account::{AuditAccount, ComparedQueue, Row, queue_of, ready};
 use crate::clock::ClockFindings;
 use crate::{AuditInput, AuditReport, Delay, MAX_NAMED, PLANNING_STEP, RESERVATION, SCHEDULING};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ struct JudgedQueue {
 
 struct Replay<'a> {
     account: AuditAccount<'a>,
-    queues: BTreeMap<Queue<'a>, JudgedQueue>,
+    queues: BTreeMap<ComparedQueue<'a>, JudgedQueue>,
     bound: u64,
     /// The time of the last event.
     last: u64,
@@ -157,7 +157,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn put_off(&mut self, queue: Queue<'a>, violation: PromiseViolation<Row>) {
+    fn put_off(&mut self, queue: ComparedQueue<'a>, violation: PromiseViolation<Row>) {
         let PromiseViolation::PutOff {
             job,
             by,

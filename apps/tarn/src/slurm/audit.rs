@@ -55,7 +55,7 @@ pub(crate) struct AuditArgs {
     data_jobs: Option<PathBuf>,
 }
 
-/// What is audited.
+/// The accounting, and what it is judged by.
 struct Audited {
     source: String,
     answer: AccountingAnswer,

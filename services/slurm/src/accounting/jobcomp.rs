@@ -133,7 +133,7 @@ fn to_job(record: &[u8], zone: &TimeZone, lists: &mut NodeLists) -> Option<Accou
     // A job that was cancelled in the queue has the same time as its start and its end.
     let start = time(start, zone).filter(|_| !nodes.is_empty());
     let end = time(end, zone);
-    let asked = super::nodes_wanted(resources).or_else(|| number(wanted));
+    let requested_nodes = super::nodes_wanted(resources).or_else(|| number(wanted));
     Some(AccountedJob {
         number: id.parse().ok()?,
         user: user.split_once('(')?.1.strip_suffix(')')?.parse().ok()?,
@@ -146,7 +146,9 @@ fn to_job(record: &[u8], zone: &TimeZone, lists: &mut NodeLists) -> Option<Accou
         end,
         limit: limit_of(limited)?,
         nodes,
-        wanted: u32::try_from(asked.unwrap_or(1)).unwrap_or(u32::MAX).max(1),
+        wanted: u32::try_from(requested_nodes.unwrap_or(1))
+            .unwrap_or(u32::MAX)
+            .max(1),
         cpus: number(cpus).unwrap_or(0),
         memory: memory_of(resources),
         gpus: gpus_of(resources),
