@@ -24,7 +24,7 @@ pub(crate) struct AuditedJob<'a> {
     pub(crate) is_running: bool,
     /// It is judged no further.
     pub(crate) is_set_aside: bool,
-    /// What it takes of each of its nodes.
+    /// Its share of each of its nodes.
     share: NodeResources,
     nodes: Vec<usize>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct AuditAccount<'a> {
     data_running: BTreeMap<ComparedQueue<'a>, BTreeSet<Row>>,
     /// The earliest end by limit of those that run: whether one is beyond its limit.
     limits: BTreeSet<(u64, Row)>,
-    /// What was computed for the first jobs, kept up to date: a machine has many nodes, and an event concerns few.
+    /// Results for the first jobs, kept up to date: a machine has many nodes, and an event concerns few.
     free: RefCell<BTreeMap<ComparedQueue<'a>, FreeTimes>>,
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::site::AccountedJob;
 use tarn_types::site::promise::{PromiseAccount, PromiseJudge, PromiseViolation, StartCheck};
 
-/// What happens, in the order in which events of one second are taken: nodes are free before others get them, and ordinary jobs
+/// The kinds of events, in the order in which events of one second are taken: nodes are free before others get them, and ordinary jobs
 /// get them before those with data lines, which are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {

@@ -276,7 +276,7 @@ fn any_job() -> impl Strategy<Value = AccountedJob> {
 }
 
 proptest! {
-    /// Whatever an accounting holds, the audit ends and names only jobs that are in it.
+    /// The audit of any accounting ends, and names only jobs that are in it.
     #[test]
     fn no_accounting_panics(
         jobs in proptest::collection::vec(any_job(), 0..60),

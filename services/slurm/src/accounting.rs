@@ -18,7 +18,7 @@ use tarn_types::site::{AccountedJob, AccountedState};
 /// Attempts of jobs that one reading keeps; of more, the latest.
 pub const MAX_ACCOUNTED: usize = 1_000_000;
 
-/// What was read.
+/// The result of a reading.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccountingAnswer {
     /// The attempts of jobs, in the order in which they were written.
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// What Slurm 22.05 and 24.11 wrote of the same jobs: by `sacct` of slurmdbd, and by jobcomp/filetxt.
+    /// The records of Slurm 22.05 and 24.11 of the same jobs: by `sacct` of slurmdbd, and by jobcomp/filetxt.
     const RECORDED: [(&[u8], &[u8]); 2] = [
         (
             include_bytes!("../tests/recorded/22.05/sacct"),

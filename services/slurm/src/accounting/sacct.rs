@@ -12,7 +12,7 @@ const COUNT: usize = 18;
 pub(super) fn read(bytes: &[u8]) -> AccountingAnswer {
     let mut lists = NodeLists::default();
     let mut answer = AccountingAnswer::default();
-    // What is behind the last newline is a line that was cut.
+    // A line without a newline was cut.
     let end = bytes
         .iter()
         .rposition(|b| *b == b'\n')
