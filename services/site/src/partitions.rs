@@ -66,11 +66,16 @@ impl Site {
         }
         let reads = job.reads.iter().map(|r| &r.version);
         let mut all = reads.chain(job.makes.iter().map(|m| &m.version));
-        match all.find(|version| !job.partitions.is_empty() && self.catalog.was_sealed(version)) {
+        let what = match (job.partitions.is_empty(), &job.restart) {
+            (false, _) => "a partition, which",
+            (true, Some(_)) => "`restart`, whose checkpoints",
+            (true, None) => return Ok(()),
+        };
+        match all.find(|version| self.catalog.was_sealed(version)) {
             None => Ok(()),
             Some(version) => {
                 let text = format!(
-                    "it uses `{}`, which is encrypted, and a partition, which would be kept in the store unencrypted: leave one of them out",
+                    "it uses `{}`, which is encrypted, and {what} would be kept in the store unencrypted: leave one of them out",
                     version.dataset
                 );
                 Err(RequestError::new(Code::Unsupported, text))

@@ -46,6 +46,9 @@ pub(crate) fn site_seeds() -> Vec<Vec<u8>> {
         "{\"End\":{\"user\":1000,\"workflow\":\"foam\"}}",
         "{\"Stage\":{\"job\":17,\"stage\":{\"PreRun\":[\"n1\",\"n2\"]}}}",
         "{\"number\":1,\"order\":{\"Dismiss\":17}}",
+        "{\"Stage\":{\"job\":17,\"stage\":\"PutBack\"}}",
+        "{\"number\":2,\"order\":{\"Do\":{\"user\":1000,\"group\":100,\"work\":{\"Checkpoints\":{\"folder\":{\"workflow\":\"foam\",\"step\":\"solve\"},\"store\":\"\"}}}}}",
+        "{\"number\":3,\"order\":{\"Do\":{\"user\":1000,\"group\":100,\"work\":{\"Slice\":{\"job\":17,\"dataset\":\"x\",\"parts\":[],\"slice\":{\"rule\":\"p{rank}\",\"first\":0,\"end\":2,\"rest\":true},\"written\":false,\"store\":\"\"}}}}}",
     ])
 }
 

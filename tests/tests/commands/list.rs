@@ -489,6 +489,20 @@ pub(crate) const PAGES: &[Page] = &[
                 ),
             ),
             (
+                "srun solve",
+                Way::Test(
+                    "tests/tests/site/scatter.rs",
+                    "each_node_of_a_job_has_the_entries_of_its_ranks_and_no_others",
+                ),
+            ),
+            (
+                "mpirun heat",
+                Way::Test(
+                    "tests/tests/site/restart.rs",
+                    "a_program_continues_where_its_node_was_lost_its_time_was_over_and_its_user_cancelled_it",
+                ),
+            ),
+            (
                 "srun refine",
                 Way::Test(
                     "tests/tests/site/exported.rs",

@@ -142,14 +142,14 @@ fn a_program_continues_where_its_node_was_lost_its_time_was_over_and_its_user_ca
         "{starts}"
     );
     // Another job of the step would write them too, and is refused at its gate; somebody else's has its own.
-    let twice = submit(&site, "alice", &solve(28419), &["--mem=10"]);
+    let twice = submit(&site, "alice", &solve(28419), &[]);
     site.wait("the reason is given", || {
         site.why("alice", &twice)
             .contains("has the checkpoints of step `solve`")
     });
     site.alice(&["scancel", &twice]);
     endless("bob");
-    let bobs = submit(&site, "bob", &solve(28420), &["--mem=10"]);
+    let bobs = submit(&site, "bob", &solve(28420), &[]);
     site.wait("bob's has come far", || replicated(&site, "bob") >= 2);
     assert_eq!(read(&site, "bob", "counted"), "");
     site.wait("more steps", || replicated(&site, "alice") >= second + 4);

@@ -169,6 +169,7 @@ pub fn check_site(parsed: &Parsed) -> Result<(), SpecError> {
     }
     for (step, spans) in parsed.workflow.steps.iter().zip(&parsed.spans.steps) {
         check_site_step(&mut out, step, spans);
+        check_checkpoints(&mut out, parsed, step, spans);
     }
     let partitions = parsed.workflow.partitions.iter();
     for of in partitions.zip(&parsed.spans.partitions) {

@@ -57,6 +57,88 @@ fn a_message_is_read_as_it_was_written() {
     assert_eq!(decode::<NumberedOrder>(&longer), Err(FrameError::Garbage));
 }
 
+#[test]
+fn orders_about_ranks_and_checkpoints_are_read_as_they_were_written() {
+    let folder = CheckpointFolder {
+        workflow: "foam".into(),
+        step: "solve".into(),
+    };
+    let rule = tarn_types::pattern::ScatterRule::new("p{rank}").unwrap();
+    let slice = Slice {
+        rule,
+        first: 0,
+        end: 2,
+        rest: true,
+    };
+    let sliced = Work::Slice {
+        job: 17,
+        dataset: "x".into(),
+        parts: vec![(part("foam", "x"), Some(Origin::Outside("/x".into())), None)],
+        slice,
+        written: true,
+        store: String::new(),
+    };
+    let store = "pmem".to_owned();
+    let made = Work::Checkpoints { folder, store };
+    for work in [sliced, made] {
+        let order = NodeOrder::Do {
+            user: 1000,
+            group: 100,
+            work: Box::new(work),
+        };
+        let frame = encode(&order).unwrap();
+        assert_eq!(decode::<NodeOrder>(&frame[4..]), Ok(order));
+    }
+}
+
+#[test]
+fn a_slice_has_its_ranks_and_perhaps_the_rest() {
+    let slice = |first, end, rest| Slice {
+        rule: tarn_types::pattern::ScatterRule::new("run/p{rank}").unwrap(),
+        first,
+        end,
+        rest,
+    };
+    let own = slice(2, 4, true);
+    for (path, has) in [
+        ("run", true),
+        ("dict", true),
+        ("run/p1", false),
+        ("run/p2/x", true),
+        ("run/p4", false),
+    ] {
+        assert_eq!(own.has(path.as_bytes()), has, "{path}");
+    }
+    assert!(!slice(2, 4, false).has(b"dict"));
+    assert!(own.may_overlap(&slice(3, 9, false)) && own.may_overlap(&slice(9, 12, true)));
+    assert!(!own.may_overlap(&slice(0, 2, false)) && !own.may_overlap(&slice(4, 6, false)));
+    let mut other = slice(4, 6, false);
+    other.rule = tarn_types::pattern::ScatterRule::new("p{rank}").unwrap();
+    assert!(own.may_overlap(&other));
+}
+
+/// The name is that of a folder that outlives jobs and tarn's versions.
+#[test]
+fn checkpoints_have_one_folder_and_one_name() {
+    let folder = |workflow: &str, step: &str| CheckpointFolder {
+        workflow: workflow.into(),
+        step: step.into(),
+    };
+    let own = folder("heat", "solve");
+    assert_eq!(own.path(1000), Some(PathBuf::from("u1000/c/heat/solve")));
+    assert_eq!(own.run_name(1000), "c8b9a2642260d7a5557144d316dd10e12");
+    let others = [
+        own.run_name(1001),
+        folder("heats", "olve").run_name(1000),
+        folder("heat", "other").run_name(1000),
+    ];
+    assert!(!others.contains(&own.run_name(1000)));
+    for bad in ["", "..", "a/b", ".x"] {
+        assert_eq!(folder(bad, "x").path(1), None);
+        assert_eq!(folder("x", bad).path(1), None);
+    }
+}
+
 proptest! {
     #[test]
     fn whatever_comes_is_a_message_or_an_error(

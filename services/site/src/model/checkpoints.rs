@@ -1,6 +1,5 @@
 //! Checkpoints of steps that continue from them: they outlive their jobs.
 
-use crate::model::job::SiteJob;
 use serde::{Deserialize, Serialize};
 use tarn_proto::site::{CheckpointFolder, SlurmJobId, Uid};
 use tarn_types::units::Time;
@@ -27,12 +26,4 @@ pub(crate) struct CheckpointUse {
     pub(crate) job: SlurmJobId,
     /// When.
     pub(crate) used: Time,
-}
-
-impl SiteJob {
-    /// Whose checkpoints it continues from.
-    pub(crate) fn checkpoint_key(&self) -> Option<CheckpointKey> {
-        let restart = self.restart.as_ref()?;
-        Some((self.user, restart.folder.clone()))
-    }
 }

@@ -1,7 +1,7 @@
 //! Jobs: the inputs and outputs of each, its progress, and the work done for it.
 
 use crate::model::catalog::{Catalog, VersionKey};
-use crate::model::checkpoints::JobRestart;
+use crate::model::checkpoints::{CheckpointKey, JobRestart};
 use crate::{MAX_HISTORY, MAX_TRIES};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -342,6 +342,12 @@ impl SiteJob {
         };
         let takes = self.partitions.iter().map(|p| p.takes(nodes));
         takes.fold(0, u64::saturating_add)
+    }
+
+    /// Whose checkpoints it continues from.
+    pub(crate) fn checkpoint_key(&self) -> Option<CheckpointKey> {
+        let restart = self.restart.as_ref()?;
+        Some((self.user, restart.folder.clone()))
     }
 
     /// Bytes that its partitions and checkpoints take on each of its nodes.

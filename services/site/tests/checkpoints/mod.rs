@@ -205,6 +205,13 @@ fn images_are_refused_and_a_script_without_a_name_continues_by_its_number() {
     let reply = setup(&mut world, 1, job(1, CheckpointMethod::Image));
     assert_eq!(refused(&reply).code, Code::Unsupported);
     assert!(refused(&reply).text.contains("tarn run"), "{reply:?}");
+    let mut secret = dataset("secret");
+    (secret.encrypt, secret.size) = (true, Some(1 << 20));
+    world.whole(9, script("foam", 1, vec![(Role::Out, Single, secret)]), &["n1"]);
+    let mut reads = script("foam", 1, vec![(Role::In, Single, dataset("secret"))]);
+    reads.workflow.steps[0].restart = phx(1).workflow.steps[0].restart;
+    let reply = setup(&mut world, 1, reads);
+    assert!(refused(&reply).text.contains("checkpoints would be kept"), "{reply:?}");
     let alone = || JobSubmission {
         is_alone: true,
         ..phx(1)
