@@ -61,7 +61,9 @@ impl Site {
         let (Some(key), Some(restart)) = (job.checkpoint_key(), &job.restart) else {
             return Ok(true);
         };
-        self.take_checkpoints(id, &key)?;
+        if !self.take_checkpoints(id, &key)? {
+            return Ok(false);
+        }
         let mut is_whole = true;
         for node in &job.nodes {
             if job.is_done(node, &NodeJobTask::Checkpoints) {
@@ -81,31 +83,42 @@ impl Site {
         Ok(is_whole)
     }
 
-    /// A job has the checkpoints of its step from now on: one job at a time.
+    /// A job has the checkpoints of its step from now on: one job at a time. Whether that is so: one that has ended may not have left
+    /// yet.
     fn take_checkpoints(
         &mut self,
         id: SlurmJobId,
         key: &CheckpointKey,
-    ) -> Result<(), RequestError> {
+    ) -> Result<bool, RequestError> {
         let known = self.checkpoints.get(key).map(|known| known.job);
         let other = known.filter(|other| *other != id).and_then(|other| {
             let with = self.jobs.get(&other)?;
             let has = (SiteJobPhase::Staging..SiteJobPhase::Ended).contains(&with.phase);
-            (has && with.checkpoint_key().as_ref() == Some(key)).then_some(other)
+            let is_its = has && with.checkpoint_key().as_ref() == Some(key);
+            is_its.then_some((other, with.phase))
         });
-        if let Some(other) = other {
-            let text = format!(
-                "job {other} has the checkpoints of step `{}` of workflow `{}`: wait until it has ended, or cancel it; steps that run at once need different names",
-                key.1.step, key.1.workflow
-            );
-            return Err(RequestError::new(Code::Busy, text));
+        match other {
+            Some((other, SiteJobPhase::Staging | SiteJobPhase::Running)) => {
+                let text = format!(
+                    "job {other} has the checkpoints of step `{}` of workflow `{}`: wait until it has ended, or cancel it; steps that run at once need different names",
+                    key.1.step, key.1.workflow
+                );
+                return Err(RequestError::new(Code::Busy, text));
+            }
+            Some((other, _)) => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.waits = Some(format!("job {other} is leaving the checkpoints"));
+                }
+                return Ok(false);
+            }
+            None => {}
         }
         let with = CheckpointUse {
             job: id,
             used: self.now,
         };
         self.checkpoints.insert(key.clone(), with);
-        Ok(())
+        Ok(true)
     }
 
     /// A job has got its nodes: says where the checkpoints are that it may continue from.

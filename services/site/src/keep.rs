@@ -184,6 +184,8 @@ impl Site {
         }
         self.end_checkpoints(id);
         self.close_record(id);
+        // The next job of its step may wait for them.
+        let is_followed = self.jobs.get(&id).is_some_and(|job| job.restart.is_some());
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
@@ -195,6 +197,9 @@ impl Site {
             }
         }
         self.settle();
+        if is_followed {
+            self.advance_waiting();
+        }
     }
 
     /// Drops data that waited for a job that is over, or for a workflow's end.

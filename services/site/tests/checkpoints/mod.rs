@@ -109,9 +109,12 @@ fn one_job_at_a_time_has_the_checkpoints_of_a_step_and_users_have_their_own() {
     );
     assert_eq!(world.pre_run(3, &["n1"]), ControllerReply::Done);
     assert_eq!(taken(&world), [200, 0]);
-    // Cancelled, the first leaves them to the second.
-    world.staged(1, OVER);
-    assert_eq!(world.pre_run(2, &["n1"]), ControllerReply::Done);
+    // Cancelled, the first leaves them to the second, which waits for that at its gate.
+    world.stage(1, OVER);
+    let gate = world.stage(2, Stage::PreRun(vec!["n1".into()]));
+    assert!(!world.answers.contains_key(&gate));
+    world.settle();
+    assert_eq!(world.answers.remove(&gate), Some(ControllerReply::Done));
     assert_eq!(taken(&world), [200, 0]);
     // Nobody removes what a job has; nobody else removes it ever.
     let remove = |world: &mut World, user| {
@@ -207,11 +210,18 @@ fn images_are_refused_and_a_script_without_a_name_continues_by_its_number() {
     assert!(refused(&reply).text.contains("tarn run"), "{reply:?}");
     let mut secret = dataset("secret");
     (secret.encrypt, secret.size) = (true, Some(1 << 20));
-    world.whole(9, script("foam", 1, vec![(Role::Out, Single, secret)]), &["n1"]);
+    world.whole(
+        9,
+        script("foam", 1, vec![(Role::Out, Single, secret)]),
+        &["n1"],
+    );
     let mut reads = script("foam", 1, vec![(Role::In, Single, dataset("secret"))]);
     reads.workflow.steps[0].restart = phx(1).workflow.steps[0].restart;
     let reply = setup(&mut world, 1, reads);
-    assert!(refused(&reply).text.contains("checkpoints would be kept"), "{reply:?}");
+    assert!(
+        refused(&reply).text.contains("checkpoints would be kept"),
+        "{reply:?}"
+    );
     let alone = || JobSubmission {
         is_alone: true,
         ..phx(1)
