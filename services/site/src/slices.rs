@@ -209,7 +209,7 @@ impl Site {
         let owner = reads.map(|r| r.version.owner);
         if let (Some(owner), Some(node)) = (owner, self.nodes.get_mut(node)) {
             let key = (id, slice_key(name));
-            node.lower_promise(key, owner, stored_size(proof));
+            node.settle_promise(key, owner, stored_size(proof));
         }
     }
 }

@@ -485,8 +485,10 @@ impl UserStore {
         if held.stat()?.is_some() {
             self.discard(&held)?;
         }
-        if let Some(part) = thing.part() {
-            self.prune(root, part);
+        match thing {
+            Thing::Part(part) | Thing::Copy(part, _) => self.prune(root, part),
+            Thing::Checkpoints(folder) => self.prune_checkpoints(root, folder),
+            Thing::Job(_) => {}
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ mod projects;
 mod published;
 mod quiet;
 mod sealed;
+mod slices;
 mod sources;
 mod unmounted;
 mod works;

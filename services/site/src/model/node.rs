@@ -258,18 +258,16 @@ impl SiteNode {
         store
     }
 
-    /// What a job was promised takes fewer bytes than it might have.
-    pub(crate) fn lower_promise(&mut self, key: (SlurmJobId, String), owner: Owner, bytes: u64) {
-        let job = key.0;
-        if let Some((_, promised)) = self.written.get_mut(&key)
-            && bytes < *promised
-        {
-            let less = *promised - bytes;
-            *promised = bytes;
-            if let Some(all) = self.promised.get_mut(&(job, owner)) {
-                release(all, less, "promised");
-            }
-        }
+    /// What a job was promised takes so many bytes: fewer than it might have, or more, if nobody knew how many.
+    pub(crate) fn settle_promise(&mut self, key: (SlurmJobId, String), owner: Owner, bytes: u64) {
+        let of_job = (key.0, owner);
+        let Some((_, promised)) = self.written.get_mut(&key) else {
+            return;
+        };
+        let before = std::mem::replace(promised, bytes);
+        let all = self.promised.entry(of_job).or_default();
+        release(all, before, "promised");
+        *all = all.saturating_add(bytes);
     }
 
     /// A job has left.

@@ -97,6 +97,16 @@ fn a_source_is_read_by_ranks_and_its_space_is_counted() {
         assert_eq!(world.staged(1, stage), ControllerReply::Done);
     }
     assert!(world.site.node_infos().iter().all(|n| n.taken == 0));
+    // So is that of a source whose size nobody knew.
+    let mut unknown = fields();
+    unknown.source = Some("/lustre/other".into());
+    let mut reads_it = job(2, 4, vec![(Role::In, unknown)]);
+    reads_it.workflow.name = "other".into();
+    world.staged(9, Stage::Setup(Box::new(reads_it)));
+    assert_eq!(world.pre_run(9, &["n1", "n2"]), ControllerReply::Done);
+    let taken: Vec<u64> = world.site.node_infos().iter().map(|n| n.taken).collect();
+    assert_eq!(taken, [world.size + 8192; 2]);
+    world.staged(9, Stage::Teardown { hurry: false });
     // Read whole by another job, it comes from there.
     let whole = script("foam", 2, vec![(Role::In, Broadcast, case.clone())]);
     world.whole(2, whole, &["n1", "n2"]);

@@ -2,7 +2,7 @@
 
 use super::UserStore;
 use crate::work::{ConfinedPath, to_request_error};
-use rustix::fs::Mode;
+use rustix::fs::{AtFlags, Mode};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -90,6 +90,17 @@ impl UserStore {
         }
         self.clear_memory(folder)?;
         Ok(WorkResult::Done)
+    }
+
+    /// The folder of a workflow goes with its last step's.
+    pub(super) fn prune_checkpoints(&self, root: &Path, folder: &CheckpointFolder) {
+        let path = folder.path(self.user);
+        let above = path.as_deref().and_then(Path::parent);
+        let held = above.and_then(|above| self.held(root, above, false).ok());
+        if let Some(held) = held {
+            // It may hold others.
+            let _ = rustix::fs::unlinkat(held.folder(), held.name(), AtFlags::REMOVEDIR);
+        }
     }
 
     /// Frees the memory that libtarn has for these checkpoints.

@@ -261,6 +261,9 @@ impl UserStore {
                 }
             }
         }
+        for workflow in self.names(root, &own.join("c")).unwrap_or_default() {
+            folders.push(own.join("c").join(workflow));
+        }
         for job in self.names(root, &own.join("j")).unwrap_or_default() {
             for which in ["w", "v"] {
                 folders.push(own.join("j").join(&job).join(which));
