@@ -198,7 +198,7 @@ impl Placement<'_> {
         if let Some(key) = job.checkpoint_key() {
             let have = |node: &SiteNode| node.is_up && node.checkpoints.contains_key(&key);
             for (name, _) in self.stock.nodes.iter().filter(|(_, node)| have(node)) {
-                // Whatever else is where: it would begin again elsewhere.
+                // They count more than all data: elsewhere the job would begin again.
                 let bytes = bytes.entry(name).or_default();
                 *bytes = bytes.saturating_add(u64::MAX / 2);
             }

@@ -11,7 +11,7 @@ use crate::state::Site;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Origin, Part, Proof, Slice, SlurmJobId, Uid, Work};
 
-/// What a node's folder of some ranks is made of.
+/// The sources of a node's folder of some ranks.
 pub(crate) struct SliceOrder {
     pub(crate) parts: Vec<(Part, Option<Origin>, Option<Proof>)>,
     pub(crate) slice: Slice,
@@ -112,7 +112,7 @@ impl Site {
         Ok(())
     }
 
-    /// What the node at this position is to have of an input; `None` as long as something of it is on its way, or the
+    /// The parts of an input that the node at this position needs; `None` as long as something of it is on its way, or the
     /// nodes that have it are busy.
     pub(crate) fn slice_order(
         &mut self,

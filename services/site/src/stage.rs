@@ -64,7 +64,7 @@ impl Site {
         let mut is_whole = true;
         for reads in &job.reads {
             let version = self.catalog.version(&reads.version);
-            // What is scattered is divided at the gate.
+            // Scattered inputs are divided at the gate.
             let is_there = version.is_some_and(VersionRecord::is_there);
             if !is_there || self.is_sliced(&expected, reads) {
                 continue;

@@ -250,7 +250,7 @@ impl Site {
             let whose = (id.owner, id.workflow.clone());
             let workflow = self.catalog.workflows.entry(whose).or_default();
             let dataset = workflow.datasets.entry(id.dataset.clone()).or_default();
-            // Who reads somebody else's data divides it for itself.
+            // A reader of somebody else's data divides it for itself.
             if id.owner == state.owner {
                 dataset.rule = rule.or(dataset.rule.take());
             }

@@ -26,7 +26,7 @@ fn submit(site: &Site, user: &str, script: &str, words: &[&str]) -> String {
     job.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()))
 }
 
-/// What nodes have listed, without what they had before.
+/// The files that a node has listed for a job; the list is removed.
 fn has(site: &Site, user: &str, node: usize) -> String {
     let path = site.home(user).join(format!("has-node{node}"));
     let text = fs::read_to_string(&path).unwrap_or_default();

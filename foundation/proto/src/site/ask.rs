@@ -269,7 +269,7 @@ pub struct PlacementAdvice {
     /// The nodes that it is not to run on; `None`: no change.
     #[serde(default)]
     pub exclude: Option<Excluded>,
-    /// What it prefers so far is advice of this kind: it was put back into the queue, and its user prefers nothing.
+    /// Its preference so far is advice of this kind: it was put back into the queue, and its user prefers nothing.
     #[serde(default)]
     pub is_again: bool,
 }

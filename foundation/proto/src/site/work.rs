@@ -221,7 +221,7 @@ pub enum Work {
     },
     /// Make the folder of a step's checkpoints, if it is not there: it outlives the job.
     Checkpoints {
-        /// Whose.
+        /// The step's.
         folder: CheckpointFolder,
         /// In this store; without a name, the node's first one.
         #[serde(default)]
@@ -229,7 +229,7 @@ pub enum Work {
     },
     /// The program with these checkpoints has ended: what libtarn has left in memory is brought to them, or removed.
     Destage {
-        /// Whose.
+        /// The step's.
         folder: CheckpointFolder,
         /// The store that they are in; without a name, the node's first one.
         #[serde(default)]

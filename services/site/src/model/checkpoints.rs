@@ -5,7 +5,7 @@ use tarn_proto::site::{CheckpointFolder, SlurmJobId, Uid};
 use tarn_types::units::Time;
 use tarn_types::workflow::CheckpointMethod;
 
-/// Whose checkpoints.
+/// The user and the step that checkpoints are of.
 pub(crate) type CheckpointKey = (Uid, CheckpointFolder);
 
 /// How a job continues.

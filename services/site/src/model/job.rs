@@ -181,7 +181,7 @@ pub(crate) enum NodeJobTask {
     Attach(u32),
     /// The folder of its checkpoints is made.
     Checkpoints,
-    /// What its program has left in memory is brought to its checkpoints.
+    /// The data that its program has left in memory is brought to its checkpoints.
     Destage,
     /// The job's tasks are let in.
     Admit,
@@ -344,7 +344,7 @@ impl SiteJob {
         takes.fold(0, u64::saturating_add)
     }
 
-    /// Whose checkpoints it continues from.
+    /// The checkpoints that it continues from.
     pub(crate) fn checkpoint_key(&self) -> Option<CheckpointKey> {
         let restart = self.restart.as_ref()?;
         Some((self.user, restart.folder.clone()))

@@ -258,7 +258,7 @@ impl SiteNode {
         store
     }
 
-    /// What a job was promised takes so many bytes: fewer than it might have, or more, if nobody knew how many.
+    /// The data that a job was promised space for takes so many bytes: fewer than it might have, or more, if nobody knew how many.
     pub(crate) fn settle_promise(&mut self, key: (SlurmJobId, String), owner: Owner, bytes: u64) {
         let of_job = (key.0, owner);
         let Some((_, promised)) = self.written.get_mut(&key) else {

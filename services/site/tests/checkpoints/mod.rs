@@ -175,7 +175,7 @@ fn checkpoints_end_with_their_lease_with_their_nodes_memory_and_with_the_quota()
     assert_eq!(taken(&world), [0, 0, 0]);
     assert_eq!(setup(&mut world, 5, phx(1)), ControllerReply::Done);
     assert!(world.advices[&5].prefer.is_empty());
-    // What a node has that nobody knows is an orphan.
+    // Checkpoints that nobody knows are orphans.
     let folder = CheckpointFolder {
         workflow: "x".into(),
         step: "y".into(),
@@ -234,7 +234,7 @@ fn images_are_refused_and_a_script_without_a_name_continues_by_its_number() {
     assert!(world.advices[&3].prefer.is_empty());
 }
 
-/// What a job reads that Slurm puts back stays until it is there again, even if its workflow has ended; its readers wait on.
+/// The inputs of a job that Slurm puts back stay until it is there again, even if its workflow has ended; its readers wait.
 #[test]
 fn what_a_job_reads_stays_while_slurm_puts_it_back() {
     let mut world = World::new(2, Config::default());

@@ -84,7 +84,7 @@ impl UserStore {
             }
             std::thread::sleep(PAUSE);
         };
-        // What cannot be brought there is not waited for: the next start begins with an older version.
+        // Data that cannot be brought there is not waited for: the next start begins with an older version.
         if let Err(why) = done {
             tracing::warn!("checkpoints of {name}: {why}");
         }

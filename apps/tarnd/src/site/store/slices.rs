@@ -14,12 +14,12 @@ use tarn_types::manifest::Manifest;
 /// A part: where it is read if it is not here, and its content.
 type SlicedPart = (Part, Option<Origin>, Option<Proof>);
 
-/// What a folder of some ranks is made of.
+/// The sources of a folder of some ranks.
 #[derive(Default)]
 struct SliceSources {
     /// Trees in the folder's own store: the job only reads them, and their files are linked.
     linked: Vec<(PathBuf, Manifest)>,
-    /// What is copied, and whether from another node.
+    /// Trees that are copied, and whether one is on another node.
     copied: Vec<CopySource>,
     is_between: bool,
     /// The source that something is read from.
