@@ -94,7 +94,7 @@ in = ["half", "other"]
 out = ["picture"]
 "#;
 
-const EVERY_POLICY: &str = "fcfs,fcfs+cache,greedy,greedy+cache,easy,easy+cache,easy+keep,sjf-easy,sjf-easy+cache,heft,heft+cache,\
+const EVERY_POLICY: &str = "fcfs,fcfs+cache,greedy,greedy+cache,easy,easy+cache,easy+keep,conservative,sjf-easy,sjf-easy+cache,heft,heft+cache,\
                             same-nodes,same-nodes+cache,data,energy";
 
 fn site() -> Site {

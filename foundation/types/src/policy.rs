@@ -16,6 +16,8 @@ pub enum Order {
     Greedy,
     /// As they came; a job that does not delay the first in the queue may begin before it.
     Easy,
+    /// As they came; a job that delays none of those before it may begin before them, as Slurm's backfill has it.
+    Conservative,
     /// Like `easy`, the shortest (by its limit) first.
     SjfEasy,
     /// The job with the longest way to its workflow's end first, where it ends first.
@@ -106,10 +108,11 @@ impl Policy {
     }
 
     /// Every order with its name. One that is missing here cannot be parsed, and is printed as nothing.
-    pub const ORDERS: [(&'static str, Order); 8] = [
+    pub const ORDERS: [(&'static str, Order); 9] = [
         ("fcfs", Order::Fcfs),
         ("greedy", Order::Greedy),
         ("easy", Order::Easy),
+        ("conservative", Order::Conservative),
         ("sjf-easy", Order::SjfEasy),
         ("heft", Order::Heft),
         ("same-nodes", Order::SameNodes),
@@ -123,13 +126,13 @@ impl Policy {
 pub enum PolicyError {
     /// No such order.
     #[error(
-        "no policy is called `{0}`; there are fcfs, greedy, easy, sjf-easy, heft, same-nodes, data and energy, and \
+        "no policy is called `{0}`; there are fcfs, greedy, easy, conservative, sjf-easy, heft, same-nodes, data and energy, and \
          stage-through for heft+stage-through"
     )]
     UnknownOrder(String),
     /// No such data mode, or not with this order.
     #[error(
-        "`{0}` is no way of handling data for {1}; fcfs, greedy, easy, sjf-easy, heft and same-nodes take \
+        "`{0}` is no way of handling data for {1}; fcfs, greedy, easy, conservative, sjf-easy, heft and same-nodes take \
          `+stage-through`, `+cache` or `+keep`, data and energy take none"
     )]
     BadDataMode(String, String),
@@ -283,6 +286,8 @@ mod tests {
             "easy",
             "easy+cache",
             "easy+keep",
+            "conservative",
+            "conservative+keep",
             "sjf-easy",
             "heft+cache",
             "same-nodes",

@@ -7,6 +7,7 @@ mod data;
 mod exported;
 mod levels;
 mod outside;
+mod records;
 mod sealed;
 mod slices;
 mod world;

@@ -19,3 +19,4 @@ mod scatter;
 mod sealed;
 mod setup;
 mod submit;
+mod twin;

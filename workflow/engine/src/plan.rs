@@ -13,6 +13,7 @@
 
 mod admit;
 mod ahead;
+mod beside;
 mod closed;
 mod energy;
 mod facts;

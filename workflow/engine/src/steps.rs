@@ -232,7 +232,7 @@ impl Steps {
     /// the file, the earlier element.
     pub(crate) fn turn(&self, id: InstanceId) -> (u64, InstanceId) {
         let key = match self.order {
-            Order::Fcfs | Order::Greedy | Order::Easy | Order::SameNodes => 0,
+            Order::Fcfs | Order::Greedy | Order::Easy | Order::Conservative | Order::SameNodes => 0,
             Order::SjfEasy => self.limits[id.step.at()],
             Order::Heft | Order::Data | Order::Energy => u64::MAX - self.ranks[id.step.at()],
         };

@@ -13,7 +13,7 @@ use tarn_types::reason::Reason;
 use tarn_types::units::SECOND;
 
 /// Every order, with each handling of data that it takes, and a setting.
-const ALL: [&str; 17] = [
+const ALL: [&str; 18] = [
     "fcfs",
     "fcfs+cache",
     "greedy",
@@ -22,6 +22,7 @@ const ALL: [&str; 17] = [
     "easy",
     "easy+cache",
     "easy+keep",
+    "conservative",
     "sjf-easy",
     "sjf-easy+cache",
     "heft+cache",

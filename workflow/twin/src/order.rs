@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// A site that reacts more slowly was not waiting for its scheduler: it held nodes free.
-const SLOWEST: Nanos = 600 * SECOND;
+const SLOWEST: Nanos = 60 * SECOND;
 
 /// A job with its moment.
 #[derive(Debug, Clone, Copy)]
@@ -59,8 +59,9 @@ pub(crate) fn in_order(history: &SiteHistory) -> (Vec<OrderedJob<'_>>, usize) {
     (ordered, left_out)
 }
 
-/// The time from the last event before a job began (another's end, or its own arrival) until it did: the median. In a
-/// simulation it is 0; a real scheduler looks every some seconds, and ends and starts jobs in some time.
+/// The time from the last event before a job began (another's end, or its own arrival) until it did: the mean, as
+/// accounting has whole seconds. In a simulation it is 0; a real scheduler looks every some seconds, and ends and starts
+/// jobs in some time.
 pub(crate) fn reaction(jobs: &[OrderedJob<'_>]) -> Nanos {
     let mut ends: Vec<Time> = jobs.iter().map(|o| o.job.ended).collect();
     ends.sort_unstable();
@@ -72,9 +73,9 @@ pub(crate) fn reaction(jobs: &[OrderedJob<'_>]) -> Nanos {
     };
     // A job that waited for nothing says nothing of how soon nodes come free.
     let waited = jobs.iter().filter(|o| o.job.begun > o.at);
-    let mut times: Vec<Nanos> = waited.map(late).filter(|t| *t <= SLOWEST).collect();
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or(0)
+    let times = waited.map(late).filter(|time| *time <= SLOWEST);
+    let (sum, count) = times.fold((0u64, 0u64), |(sum, count), time| (sum + time, count + 1));
+    sum.checked_div(count).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -97,6 +97,8 @@ fn workload(draws: &[Draw], nodes: u32) -> Workload {
                     spread: Spread::Share,
                 });
             }
+            // Reservations are rounded, so both times begin at 0.
+            None if work.jobs.is_empty() => at = 0,
             None => at += wait * SECOND / 7,
         }
         if job.flow.is_none() && more % 3 == 0 {
@@ -311,11 +313,11 @@ proptest! {
 
     #[test]
     fn a_replay_is_what_was((draws, nodes) in draws()) {
-        check(&draws, nodes, "easy+keep")?;
+        check(&draws, nodes, "conservative+keep")?;
     }
 
     #[test]
-    fn with_other_orders_too((draws, nodes) in draws(), policy in prop::sample::select(vec!["fcfs+keep", "greedy+keep", "sjf-easy+keep"])) {
+    fn with_other_orders_too((draws, nodes) in draws(), policy in prop::sample::select(vec!["fcfs+keep", "greedy+keep", "easy+keep", "sjf-easy+keep"])) {
         check(&draws, nodes, policy)?;
     }
 }

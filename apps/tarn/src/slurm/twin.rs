@@ -12,6 +12,6 @@ pub(crate) use export::ExportArgs;
 pub(super) use export::export;
 
 /// The policy that is what a site does today: Slurm schedules with backfilling, and tarn keeps data on nodes.
-const AS_IT_WAS: &str = "easy+keep";
+const AS_IT_WAS: &str = "conservative+keep";
 /// The policy that would drive the site.
 const DRIVE: &str = "data";

@@ -4,7 +4,7 @@
 
 use super::Decide;
 use crate::plan::queue::{Fit, QueuedJob};
-use crate::plan::view::{Candidate, SchedulerView, Shadow};
+use crate::plan::view::{Candidate, HeldNodes, NodeHold, SchedulerView, Shadow};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use tarn_types::id::{InstanceId, NodeId, StepId};
@@ -229,6 +229,11 @@ impl SchedulerView for Decide<'_> {
         }
         let (free_in, nodes) = self.first_free(id)?;
         Some(self.shadow(free_in, nodes))
+    }
+
+    /// A run has one workflow: nobody else waits for what a reservation would keep.
+    fn beside(&self, _: &QueuedJob, _: &HeldNodes) -> Option<(Time, Vec<NodeId>, Vec<NodeHold>)> {
+        None
     }
 
     fn waited(&self, w: &QueuedJob) -> Nanos {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
-use tarn_types::policy::DataMode;
+use tarn_types::policy::{DataMode, Order};
 use tarn_types::site::{
     AllocationReason, Input, ItemId, Job, JobId, JobNodes, MoveId, SiteAction, Spread, Urgency,
     Where,
@@ -471,7 +471,8 @@ impl PlannerState {
     /// Whether whole nodes of a job are kept for the next steps of its workflow.
     pub(crate) fn keeps_nodes(&self, id: JobId) -> bool {
         // A job that overtakes reserves no more than it has: the rest of it would delay others beyond their promise.
-        self.policy.data_mode == DataMode::Keep && !self.overtakes(id)
+        let reserves = matches!(self.policy.order, Order::Data | Order::Energy);
+        reserves && !self.overtakes(id)
     }
 
     /// The job that reads most of a job's output, if it takes whole nodes and no more of them.

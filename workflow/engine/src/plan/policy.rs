@@ -22,6 +22,7 @@ pub(crate) fn rule<D: SchedulerView>(policy: &Policy) -> Box<dyn SchedulingPolic
         }),
         // They differ in the order of the queue and in the nodes that a job takes.
         Order::Easy | Order::SjfEasy | Order::SameNodes => Box::new(queueing::Easy),
+        Order::Conservative => Box::new(queueing::Conservative),
         Order::Heft => Box::new(queueing::Greedy { max_wait: None }),
         Order::Data | Order::Energy => Box::new(data::DataAwarePolicy),
     }

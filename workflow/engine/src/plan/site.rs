@@ -7,7 +7,7 @@ use super::queue::{Fit, QueuedJob};
 use super::rates::duration;
 use super::routes::InputRoute;
 use super::state::{PlannerJob, PlannerJobStage, PlannerState};
-use super::view::{Candidate, SchedulerView, Shadow};
+use super::view::{Candidate, HeldNodes, NodeHold, SchedulerView, Shadow};
 use std::collections::BTreeMap;
 use tarn_types::id::NodeId;
 use tarn_types::policy::{DataMode, Order};
@@ -67,7 +67,7 @@ impl PlannerState {
     }
 
     /// Best first: where most of a job's data is; with `energy` where a core draws least; where it is coolest.
-    fn sort_classes(&self, classes: &mut [(usize, Mode)], prefer: &[NodeId]) {
+    pub(crate) fn sort_classes(&self, classes: &mut [(usize, Mode)], prefer: &[NodeId]) {
         let there = |c: &(usize, Mode)| {
             let index = class_index(c.0, c.1);
             prefer
@@ -91,7 +91,7 @@ impl PlannerState {
         });
     }
 
-    fn preferred(&self, job: &Job) -> Vec<NodeId> {
+    pub(crate) fn preferred(&self, job: &Job) -> Vec<NodeId> {
         match (self.policy.order, self.policy.data_mode) {
             (_, DataMode::StageThrough) => Vec::new(),
             _ => self.holders(job),
@@ -251,6 +251,16 @@ impl SchedulerView for PlannerState {
 
     fn earliest(&self, w: &QueuedJob) -> Option<Shadow> {
         PlannerState::earliest(self, w)
+    }
+
+    fn beside(
+        &self,
+        w: &QueuedJob,
+        held: &HeldNodes,
+    ) -> Option<(Time, Vec<NodeId>, Vec<NodeHold>)> {
+        let (at, nodes) = self.earliest_beside(w, held)?;
+        let holds = self.hold_of(w, at, &nodes);
+        Some((at, nodes, holds))
     }
 
     fn waited(&self, w: &QueuedJob) -> Nanos {

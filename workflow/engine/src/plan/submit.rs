@@ -224,7 +224,7 @@ impl PlannerState {
     pub(crate) fn key(&self, state: &PlannerJob) -> JobQueueKey {
         let flow = state.job.flow.and_then(|f| self.flows.get(&f));
         match self.policy.order {
-            Order::Fcfs | Order::Greedy | Order::Easy | Order::SameNodes => {
+            Order::Fcfs | Order::Greedy | Order::Easy | Order::Conservative | Order::SameNodes => {
                 (state.job.place.unwrap_or(state.seq), 0)
             }
             Order::SjfEasy => (state.job.limit, state.seq),

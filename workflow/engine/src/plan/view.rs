@@ -3,6 +3,8 @@
 //! decide/view.rs.
 
 use super::queue::{Fit, QueuedJob};
+use crate::capacity::Demand;
+use std::collections::HashMap;
 use tarn_types::energy::EnergyRank;
 use tarn_types::id::NodeId;
 use tarn_types::site::AllocationReason;
@@ -19,6 +21,31 @@ pub(crate) struct Shadow {
     pub(crate) extra: u32,
     /// Nodes that it waits for by name, in ascending order; nobody else may keep them beyond `at`.
     pub(crate) keeps: Vec<NodeId>,
+}
+
+/// Resources of a node that a job is to have in some time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NodeHold {
+    pub(crate) node: NodeId,
+    pub(crate) from: Time,
+    pub(crate) until: Time,
+    pub(crate) demand: Demand,
+}
+
+/// Reservations of jobs that wait, by node.
+#[derive(Debug, Default)]
+pub(crate) struct HeldNodes(HashMap<NodeId, Vec<NodeHold>>);
+
+impl HeldNodes {
+    pub(crate) fn add(&mut self, holds: &[NodeHold]) {
+        for hold in holds {
+            self.0.entry(hold.node).or_default().push(*hold);
+        }
+    }
+
+    pub(crate) fn of(&self, node: NodeId) -> &[NodeHold] {
+        self.0.get(&node).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// A node on which a job could run, and when.
@@ -71,6 +98,10 @@ pub(crate) trait SchedulerView {
     fn class_of(&self, node: NodeId) -> usize;
     /// When it could begin.
     fn earliest(&self, w: &QueuedJob) -> Option<Shadow>;
+    /// Its earliest begin beside what others hold, its nodes then, and what it would hold. `None`: it has none, or the view
+    /// plans for the first of the queue only.
+    fn beside(&self, w: &QueuedJob, held: &HeldNodes)
+    -> Option<(Time, Vec<NodeId>, Vec<NodeHold>)>;
     /// How long it has waited since it could have begun.
     fn waited(&self, w: &QueuedJob) -> Nanos;
     /// Gives it its nodes, free now. False if its data has no space there yet: it continues to wait.

@@ -221,6 +221,8 @@ policies! {
     easy: "easy",
     easy_cache: "easy+cache",
     easy_keep: "easy+keep",
+    conservative: "conservative",
+    conservative_keep: "conservative+keep",
     sjf_easy: "sjf-easy",
     sjf_easy_cache: "sjf-easy+cache",
     heft: "heft",

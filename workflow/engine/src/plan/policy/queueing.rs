@@ -1,7 +1,7 @@
 //! The orders of batch schedulers: strict order, any job that fits, and backfilling.
 
 use super::super::queue::{Fit, QueuedJob};
-use super::super::view::{SchedulerView, Shadow};
+use super::super::view::{HeldNodes, SchedulerView, Shadow};
 use super::{LOOKED_AT, SchedulingPolicy};
 use tarn_types::site::AllocationReason;
 use tarn_types::units::{Nanos, Time};
@@ -74,6 +74,44 @@ impl<D: SchedulerView> SchedulingPolicy<D> for Easy {
         };
         if let Some(mut shadow) = view.earliest(&head) {
             backfill(view, &head, &mut shadow, LOOKED_AT);
+        }
+    }
+}
+
+/// Conservative backfilling (Mu'alem and Feitelson 2001), as Slurm's: each job that waits has a reservation, in the order
+/// of the queue, and no job begins that would delay one before it. Where a view plans for the first job only, it is
+/// [`Easy`].
+pub(super) struct Conservative;
+
+impl<D: SchedulerView> SchedulingPolicy<D> for Conservative {
+    fn decide(&self, view: &mut D) {
+        let all = Fit::without_time_limit(u32::MAX, u32::MAX);
+        let mut held = HeldNodes::default();
+        let mut after: Option<QueuedJob> = None;
+        for _ in 0..LOOKED_AT {
+            let free = view.free();
+            // Reservations are made again for each event: without anything free now, nothing begins.
+            if free.nodes == 0 && free.cores == 0 {
+                return;
+            }
+            let Some(w) = view.next(after.as_ref(), &all) else {
+                return;
+            };
+            let is_first = after.replace(w).is_none();
+            let why = if is_first {
+                AllocationReason::First
+            } else {
+                AllocationReason::Backfill
+            };
+            match view.beside(&w, &held) {
+                Some((at, nodes, holds)) => {
+                    if at > view.now() || !view.start(&w, &nodes, why) {
+                        held.add(&holds);
+                    }
+                }
+                None if is_first => return Easy.decide(view),
+                None => {}
+            }
         }
     }
 }
