@@ -13,6 +13,8 @@ use tarn_types::units::{Nanos, SECOND, Time};
 
 /// The shortest limit of a job.
 const LEAST_LIMIT: Nanos = SECOND;
+/// Slurm's reservations begin and end at full minutes: so does the twin's time.
+const PHASE: Time = 60 * SECOND;
 /// Without anything else, a user's limit is so many times what the job takes.
 const LIMIT_FACTOR: u64 = 2;
 
@@ -21,7 +23,7 @@ const LIMIT_FACTOR: u64 = 2;
 pub struct SiteTwin {
     /// The machine.
     pub machine: Machine,
-    /// What ran, and what happened. Its time 0 is the first arrival.
+    /// What ran, and what happened. Its time 0 is the begin of the minute of the first arrival.
     pub recorded: RecordedWorkload,
     /// How long after an event the site's scheduler gave nodes to a job: a part of each job's run time.
     pub reaction: Nanos,
@@ -53,7 +55,7 @@ pub fn twin(history: &SiteHistory) -> SiteTwin {
         ));
     }
     let (machine, places) = machine_of(history, &mut notes);
-    let origin = jobs.first().map_or(0, |o| o.at);
+    let origin = jobs.first().map_or(0, |o| o.at - o.at % PHASE);
     let mut builder = TwinBuilder {
         history,
         origin,
@@ -106,7 +108,7 @@ impl<'h> TwinBuilder<'h> {
         if limit == 0 {
             limit = held.saturating_mul(LIMIT_FACTOR);
         }
-        let limit = limit.saturating_add(self.reaction).max(LEAST_LIMIT);
+        let limit = limit.max(LEAST_LIMIT);
         let mut job = Job {
             flow: None,
             nodes: past.nodes.len() as u32,

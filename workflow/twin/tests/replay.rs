@@ -19,8 +19,8 @@ use tarn_types::site::{
 use tarn_types::units::{SECOND, Time};
 
 const GB: u64 = 1_000_000_000;
-/// 2026-11-30: clocks of sites do not begin at 0.
-const EPOCH: Time = 1_796_000_000 * SECOND;
+/// 2026-11-30: clocks of sites do not begin at 0. It is a full minute, as reservations are of minutes.
+const EPOCH: Time = 1_796_000_040 * SECOND;
 
 fn machine(nodes: u32) -> Machine {
     let rates = |gb| Rates {
@@ -66,6 +66,7 @@ fn workload(draws: &[Draw], nodes: u32) -> Workload {
     let mut work = Workload::default();
     let (mut at, mut last) = (0, None);
     for (wait, count, cores, compute, more, is_step) in draws {
+        let limit = 2 * compute + more + 60;
         let mut job = Job {
             flow: None,
             nodes: count % nodes + 1,
@@ -73,9 +74,10 @@ fn workload(draws: &[Draw], nodes: u32) -> Workload {
             memory: 0,
             gpus: 0,
             mode: None,
-            limit: (compute + more + 1) * SECOND,
+            // Nobody is beyond it, however long data takes: that would be an event that accounting does not have.
+            limit: limit * SECOND,
             // As the twin assumes, of users' limits.
-            expect: (compute + more + 1) * SECOND / 2,
+            expect: limit * SECOND / 2,
             after: Vec::new(),
             continues: None,
             reads: Vec::new(),
@@ -97,8 +99,8 @@ fn workload(draws: &[Draw], nodes: u32) -> Workload {
                     spread: Spread::Share,
                 });
             }
-            // Reservations are rounded, so both times begin at 0.
-            None if work.jobs.is_empty() => at = 0,
+            // The twin's time begins with the minute of the first arrival.
+            None if work.jobs.is_empty() => at = wait * SECOND,
             None => at += wait * SECOND / 7,
         }
         if job.flow.is_none() && more % 3 == 0 {
