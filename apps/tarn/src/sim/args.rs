@@ -36,8 +36,8 @@ pub(crate) struct SimArgs {
     /// The machine (docs/reference/cluster-file.md)
     #[arg(long, value_name = "FILE", required_unless_present_any = RECORDED)]
     pub(super) cluster: Option<PathBuf>,
-    /// The workload: a workload file, a trace (SWF), a recorded workflow (WfFormat) or a workflow file; may be given
-    /// several times
+    /// The workload: a workload file, a trace (SWF), a recorded workflow (WfFormat), a site's history or a workflow
+    /// file; may be given several times
     #[arg(long, value_name = "FILE", required_unless_present_any = RECORDED, num_args = 1..)]
     pub(super) workload: Vec<PathBuf>,
     /// Instead of a cluster and a workload: replay the events of a recorded run (its name, or the path of its event log) in a fresh

@@ -5,7 +5,7 @@ use crate::site::draft::{DraftJob, MAX_TIME, WorkflowDraft};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_types::site::{
-    Flow, FlowId, Input, ItemId, Job, JobId, SiteResult, Skipped, Submit, WorkItem, WorkJob,
+    Fate, Flow, FlowId, Input, ItemId, Job, JobId, SiteResult, Skipped, Submit, WorkItem, WorkJob,
     Workload,
 };
 use tarn_types::units::Time;
@@ -37,10 +37,12 @@ pub(crate) struct Gather {
 }
 
 impl Gather {
-    /// Other files beside a history: what happened then is not what is simulated.
+    /// Other files beside a history: what happened then is not what is simulated. It may say nothing of what happened.
     pub(crate) fn finish(mut self) -> Loaded {
         let jobs = self.loaded.workload.jobs.len();
-        self.loaded.recorded = self.recorded.filter(|r| r.jobs.len() == jobs);
+        let has_run = |r: &SiteResult| r.jobs.iter().any(|job| job.fate == Fate::Done);
+        let recorded = self.recorded.filter(has_run);
+        self.loaded.recorded = recorded.filter(|r| r.jobs.len() == jobs);
         self.loaded
     }
 
