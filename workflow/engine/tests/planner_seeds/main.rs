@@ -75,6 +75,7 @@ fn run(case: &Case, policy: Policy, mut log: Option<&mut String>) -> Result<u64,
             Order::Fcfs
             | Order::Greedy
             | Order::Easy
+            | Order::Conservative
             | Order::SjfEasy
             | Order::Heft
             | Order::SameNodes => site.with_faults(case.faults).checked(),

@@ -103,14 +103,15 @@ impl<D: SchedulerView> SchedulingPolicy<D> for Conservative {
             } else {
                 AllocationReason::Backfill
             };
-            match view.beside(&w, &held) {
-                Some((at, nodes, holds)) => {
-                    if at > view.now() || !view.start(&w, &nodes, why) {
-                        held.add(&holds);
-                    }
+            let Some((at, nodes, holds)) = view.beside(&w, &held) else {
+                if is_first {
+                    return Easy.decide(view);
                 }
-                None if is_first => return Easy.decide(view),
-                None => {}
+                continue;
+            };
+            let has_begun = at <= view.now() && view.start(&w, &nodes, why);
+            if !has_begun {
+                held.add(&holds);
             }
         }
     }
