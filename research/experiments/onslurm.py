@@ -208,8 +208,9 @@ def site_config(mode, bound):
 
 
 def last_words(log):
-    """The error in the last line of a log, as one line."""
-    return " ".join(re.sub(r"^.*? ERROR ", "", log.splitlines()[-1]).replace("\\n", " ").split())
+    """The error in the last line of a log, as one line, without what would be right instead."""
+    words = re.sub(r"^.*? ERROR ", "", log.splitlines()[-1]).replace("\\n", " ")
+    return " ".join(re.sub(r", expected one of .*", "", words).split())
 
 
 @contextlib.contextmanager

@@ -315,7 +315,7 @@ class OnSlurm(unittest.TestCase):
         self.assertEqual(onslurm.hosts("node12"), [12])
 
     def test_a_controllers_last_words(self):
-        log = "2026-11-30T16:00:47Z  INFO begins\n2026-11-30T16:00:48Z ERROR /shared/site.toml: TOML parse error\\n  |\\nunknown field `mode`\\n"
+        log = "2026-11-30T16:00:47Z  INFO begins\n2026-11-30T16:00:48Z ERROR /shared/site.toml: TOML parse error\\n  |\\nunknown field `mode`, expected one of `nodes`, `sinfo`\\n"
         self.assertEqual(onslurm.last_words(log), "/shared/site.toml: TOML parse error | unknown field `mode`")
 
     def test_days_of_the_trace(self):
