@@ -36,8 +36,8 @@ def cluster(folder, nodes, memory, tier, options=()):
         holder.wait()
 
 
-class ControllerRefused(Exception):
-    """The controller does not start with a configuration; its last words."""
+class ControllerRefused(SystemExit):
+    """The controller has ended, as with a configuration that it refuses; with its log's end. Where nobody minds, the program ends by it."""
 
 
 class Site:

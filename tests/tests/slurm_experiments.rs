@@ -35,12 +35,12 @@ fn measured(name: &str, options: &[&str]) -> Option<Value> {
         None => {}
     }
     assert!(ended.status.success(), "{words}");
-    assert_eq!(left_in(folder.path()), ["page.html", "results.json"]);
+    assert_eq!(entries_of(folder.path()), ["page.html", "results.json"]);
     Some(experiment)
 }
 
-/// What is left in a folder, in order.
-fn left_in(folder: &Path) -> Vec<String> {
+/// The names of the entries of a folder, in order.
+fn entries_of(folder: &Path) -> Vec<String> {
     let entries = folder.read_dir().expect("the folder").flatten();
     let mut names: Vec<String> = entries
         .map(|e| e.file_name().to_string_lossy().into_owned())
