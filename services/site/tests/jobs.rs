@@ -1,8 +1,8 @@
 //! The way of jobs over a site.
 
 mod access;
-mod checkpoints;
 mod accounts;
+mod checkpoints;
 mod data;
 mod exported;
 mod levels;
