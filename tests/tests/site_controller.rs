@@ -129,7 +129,6 @@ impl Controller {
             owners: owners.map(|(name, who)| (name.to_owned(), who)).into(),
             is_alone: parsed.is_alone,
             chain: None,
-            before: Vec::new(),
             excludes: Some(Vec::new()),
             workflow: parsed.parsed.workflow,
         };

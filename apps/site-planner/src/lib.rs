@@ -146,6 +146,10 @@ impl SitePlanner {
             rebuilt: self.doubt(snapshot, view),
             ..SeenChanges::default()
         };
+        if seen.rebuilt == Some(RebuildReason::NodesChanged) {
+            // Nodes have other numbers now.
+            self.kept.clear();
+        }
         if seen.rebuilt.is_some() {
             self.begin_again(Arc::new(Topology::of(snapshot, view)));
         }
@@ -183,10 +187,6 @@ impl SitePlanner {
 
     fn begin_again(&mut self, topology: Arc<Topology>) {
         self.planner = Planner::new(&topology.machine(&self.rates), self.policy);
-        if !topology.is_as(&self.topology) {
-            // Nodes have other numbers now.
-            self.kept.clear();
-        }
         self.topology = topology;
         self.jobs = JobTable::default();
         self.data = DataTable::default();
