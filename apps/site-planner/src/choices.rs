@@ -3,6 +3,7 @@
 
 use crate::features::FeatureExpression;
 use crate::gres;
+use crate::marks::is_own_reservation;
 use crate::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -58,7 +59,8 @@ impl<'a> NodeChoices<'a> {
         let blocks = |r: &&SlurmReservation| {
             let has_begun = r.is_active || r.start.is_some_and(|at| at < end);
             let is_over = r.end.is_some_and(|at| at <= self.now);
-            r.name != job.reservation && has_begun && !is_over
+            // Those of tarn's follow from the plan, and the plan not from them.
+            r.name != job.reservation && has_begun && !is_over && !is_own_reservation(&r.name)
         };
         let reservations = self.snapshot.reservations.values();
         let key = ChoiceKey {
@@ -66,7 +68,10 @@ impl<'a> NodeChoices<'a> {
             features: job.features.clone(),
             excluded: job.excluded.clone(),
             required,
-            reservation: job.reservation.clone(),
+            reservation: match is_own_reservation(&job.reservation) {
+                true => String::new(),
+                false => job.reservation.clone(),
+            },
             gres: job.tres_per_node.clone(),
             blocking: reservations
                 .filter(blocks)

@@ -1,9 +1,7 @@
 //! What Slurm would not start is not planned: holds, dependencies, limits, licences, partitions that are down.
 
+use crate::marks::is_own_reservation;
 use tarn_slurm::{PartitionState, PendingReason, SlurmJob, SlurmSnapshot};
-
-/// The beginning of the names of tarn's own reservations.
-const OWN_RESERVATION: &str = "tarn_";
 
 /// Why a job that waits gets no plan; `None` if it gets one.
 pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Option<String> {
@@ -16,7 +14,8 @@ pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Opt
     if job.priority == 0 {
         return Some("it is held".to_owned());
     }
-    if !job.reservation.is_empty() && !snapshot.reservations.contains_key(&job.reservation) {
+    let has_foreign = !job.reservation.is_empty() && !is_own_reservation(&job.reservation);
+    if has_foreign && !snapshot.reservations.contains_key(&job.reservation) {
         return Some(format!("there is no reservation {}", job.reservation));
     }
     let starts = |name: &String| {
@@ -29,7 +28,7 @@ pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Opt
     let is_later = job.eligible.is_some_and(|at| at > now);
     // Nodes that tarn reserves are missing to others only for a while: such a job keeps its place and its promise.
     let mut reservations = snapshot.reservations.keys();
-    if is_for_nodes(job) && reservations.any(|name| name.starts_with(OWN_RESERVATION)) {
+    if is_for_nodes(job) && reservations.any(|name| is_own_reservation(name)) {
         return None;
     }
     let is_planned = |jobs: Vec<u32>| !jobs.is_empty();

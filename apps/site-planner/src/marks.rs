@@ -31,6 +31,10 @@ const JOIN_TIMEOUT: Nanos = 10 * SECOND;
 const AFTER_DELETION: Nanos = 600 * SECOND;
 /// For which one is that Slurm refused something, or that did not start.
 const AFTER_REFUSAL: Nanos = 300 * SECOND;
+/// For which a reservation stays that nobody wishes for any more, and after which its workflow may have another: two views
+/// of one moment must not have it made and deleted in turn.
+const LINGER: Nanos = 3 * SECOND;
+const AFTER_CANCEL: Nanos = 5 * SECOND;
 /// The beginning of the names of tarn's reservations.
 const PREFIX: &str = "tarn_";
 
@@ -93,6 +97,8 @@ struct Mark {
     renewed: Time,
     /// Jobs that joined, and when.
     joined: BTreeMap<u32, Time>,
+    /// Since when nobody wishes for it.
+    unwanted: Option<Time>,
     /// It is being given up; Slurm refused to delete it if `is_in_use`.
     is_cancelled: bool,
     is_in_use: bool,
@@ -152,7 +158,7 @@ impl Marks {
         self.forget_missing(snapshot, begun, now, &mut step.notes);
         self.budgets.add_idle(now, self.idle_nodes(snapshot));
         let wanted = self.followed(snapshot, wishes, &mut step.notes);
-        self.cancel_unwanted(snapshot, &wanted, &mut step.orders);
+        self.cancel_unwanted(snapshot, &wanted, now, &mut step.orders);
         self.leave(snapshot, now, &mut step);
         for (key, wish) in &wanted {
             self.follow(snapshot, key, wish, (begun, now), &mut step.orders);
@@ -177,6 +183,7 @@ impl Marks {
                         changed: now,
                         renewed: now,
                         joined: BTreeMap::new(),
+                        unwanted: None,
                         is_cancelled: false,
                         is_in_use: false,
                     };
@@ -206,7 +213,10 @@ impl Marks {
                 }
             }
             (SlurmAction::Delete { reservation } | SlurmAction::Expire { reservation }, Ok(())) => {
-                self.marks.remove(reservation);
+                if let Some(mark) = self.marks.remove(reservation) {
+                    let until = now.saturating_add(AFTER_CANCEL);
+                    self.left_alone.insert(mark.workflow, until);
+                }
             }
             (SlurmAction::Delete { reservation }, Err(_)) => {
                 if let Some(mark) = self.marks.get_mut(reservation) {
@@ -344,10 +354,16 @@ impl Marks {
         &mut self,
         snapshot: &SlurmSnapshot,
         wanted: &BTreeMap<WorkflowKey, &ReservationWish>,
+        now: Time,
         orders: &mut Vec<MarkOrder>,
     ) {
         for mark in self.marks.values_mut() {
-            mark.is_cancelled = !wanted.contains_key(&mark.workflow);
+            mark.unwanted = match wanted.contains_key(&mark.workflow) {
+                true => None,
+                false => Some(mark.unwanted.unwrap_or(now)),
+            };
+            let since = mark.unwanted;
+            mark.is_cancelled = since.is_some_and(|since| now.saturating_sub(since) >= LINGER);
         }
         for name in snapshot
             .reservations
@@ -491,6 +507,11 @@ impl Marks {
             return;
         }
     }
+}
+
+/// Whether a reservation is one of tarn's, by its name.
+pub(crate) fn is_own_reservation(name: &str) -> bool {
+    epoch_of(name).is_some()
 }
 
 /// The epoch in the name of a reservation of tarn's.

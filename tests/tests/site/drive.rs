@@ -151,7 +151,8 @@ fn a_controller_that_dies_leaves_nothing_for_longer_than_a_minute_and_a_half() {
     assert_eq!(driven.field(&second, "JobState"), "PENDING");
     assert_ne!(driven.field(&second, "Priority"), "0", "it is not held");
     // The next controller, which only advises, ends the workflow.
-    restart(site, "mode = \"advise\"\\n");
+    site.root(&["sh", "-c", "echo 'mode = \"advise\"' > /shared/site.toml"]);
+    site.start_controller_with("--config /shared/site.toml");
     driven.end_first_step();
     site.wait_for(&second, "COMPLETED");
 }

@@ -12,9 +12,7 @@ const AHEAD: u64 = 60;
 /// Why a wish is not followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    #[error(
-        "somebody deleted its reservation, or Slurm refused it; it is only advised for some minutes"
-    )]
+    #[error("its reservation has just gone, or Slurm refused it; it is only advised for a while")]
     LeftAlone,
     #[error("it has a reservation already")]
     Twice,
