@@ -3,7 +3,7 @@
 use crate::difference::JobTransition;
 use crate::jobs::{JobTable, KnownStage};
 use crate::planned::SitePlan;
-use crate::topology::Topology;
+use crate::topology::ClusterTopology;
 use crate::wanted::WantedJob;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tarn_types::units::{Nanos, Time};
@@ -39,7 +39,12 @@ impl BeginRecords {
         }
     }
 
-    pub(crate) fn note(&mut self, change: &JobTransition, jobs: &JobTable, topology: &Topology) {
+    pub(crate) fn note(
+        &mut self,
+        change: &JobTransition,
+        jobs: &JobTable,
+        topology: &ClusterTopology,
+    ) {
         if change.ended.is_some() {
             return;
         }

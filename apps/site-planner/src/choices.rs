@@ -4,14 +4,14 @@
 use crate::features::FeatureExpression;
 use crate::gres;
 use crate::marks::is_own_reservation;
-use crate::topology::Topology;
+use crate::topology::ClusterTopology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_slurm::{NodeNames, SlurmJob, SlurmNode, SlurmReservation, SlurmSnapshot};
 use tarn_types::id::NodeId;
 use tarn_types::site::NodeMask;
 
-/// What the nodes of a job follow from.
+/// The properties from which the nodes of a job follow.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct ChoiceKey {
     partitions: Vec<String>,
@@ -27,14 +27,18 @@ struct ChoiceKey {
 /// The nodes of each kind of request, found once for a snapshot.
 pub(crate) struct NodeChoices<'a> {
     snapshot: &'a SlurmSnapshot,
-    topology: &'a Topology,
+    topology: &'a ClusterTopology,
     /// Seconds since 1970.
     now: u64,
     known: BTreeMap<ChoiceKey, Result<Option<Arc<NodeMask>>, String>>,
 }
 
 impl<'a> NodeChoices<'a> {
-    pub(crate) fn new(snapshot: &'a SlurmSnapshot, topology: &'a Topology, now: u64) -> Self {
+    pub(crate) fn new(
+        snapshot: &'a SlurmSnapshot,
+        topology: &'a ClusterTopology,
+        now: u64,
+    ) -> Self {
         Self {
             snapshot,
             topology,

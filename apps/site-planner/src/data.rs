@@ -1,6 +1,6 @@
 //! The site's versions as the planner's items, and the difference between where both have them.
 
-use crate::topology::Topology;
+use crate::topology::ClusterTopology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_engine::plan::Planner;
@@ -51,7 +51,7 @@ impl DataTable {
         job: &PlanningJob,
         view: &PlanningView,
         planner: &Planner,
-        topology: &Topology,
+        topology: &ClusterTopology,
     ) -> Vec<NewItem> {
         let (items, flows) = (&mut self.items, &mut self.flows);
         let (next_flow, submitting) = (&mut self.next_flow, self.submitting);
@@ -111,7 +111,7 @@ impl DataTable {
         &mut self,
         (view, used): (&PlanningView, &BTreeSet<&PlanningKey>),
         planner: &Planner,
-        topology: &Topology,
+        topology: &ClusterTopology,
         events: &mut Vec<SiteEvent>,
     ) {
         self.items.retain(|key, item| {
@@ -165,7 +165,7 @@ fn difference(
 }
 
 /// The layouts of a version: each node that has all of it, else the first nodes of its parts.
-fn layouts(version: &PlanningVersion, topology: &Topology) -> Vec<ItemNodes> {
+fn layouts(version: &PlanningVersion, topology: &ClusterTopology) -> Vec<ItemNodes> {
     if !version.is_made {
         return Vec::new();
     }

@@ -2,9 +2,9 @@
 
 use crate::SNAPSHOTS_TO_BEGIN;
 use crate::data::{DataTable, NewItem};
-use crate::hosted::Wish;
+use crate::hosted::NodeWish;
 use crate::jobs::{JobTable, KnownJob, KnownStage};
-use crate::topology::Topology;
+use crate::topology::ClusterTopology;
 use crate::wanted::{WantedJob, WantedStage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,13 +27,13 @@ pub struct JobTransition {
 }
 
 /// A difference in the making.
-pub(crate) struct Difference<'a> {
+pub(crate) struct SnapshotDifference<'a> {
     pub(crate) planner: &'a Planner,
-    pub(crate) topology: &'a Topology,
+    pub(crate) topology: &'a ClusterTopology,
     pub(crate) jobs: &'a mut JobTable,
     pub(crate) data: &'a mut DataTable,
     pub(crate) closed: &'a mut BTreeSet<NodeId>,
-    pub(crate) wishes: &'a mut BTreeMap<u32, Wish>,
+    pub(crate) wishes: &'a mut BTreeMap<u32, NodeWish>,
     pub(crate) view: &'a PlanningView,
     /// Seconds since 1970.
     pub(crate) read_at: u64,
@@ -43,9 +43,9 @@ pub(crate) struct Difference<'a> {
     pub(crate) again: BTreeSet<u32>,
 }
 
-impl Difference<'_> {
+impl SnapshotDifference<'_> {
     pub(crate) fn of(&mut self, snapshot: &SlurmSnapshot, jobs: &BTreeMap<u32, WantedJob<'_>>) {
-        // What follows may take wishes back: they are settled first.
+        // The events that follow may take wishes back: they are settled first.
         self.not_begun(jobs);
         self.change(jobs);
         self.leave(jobs);
@@ -311,7 +311,7 @@ impl Difference<'_> {
                 continue;
             }
             known.spec = Arc::new(spec);
-            let was_allocated = |wish: &Wish| wish.allocated_for.is_some();
+            let was_allocated = |wish: &NodeWish| wish.allocated_for.is_some();
             let is_taken_back = self
                 .wishes
                 .remove(number)
@@ -370,6 +370,6 @@ fn is_alike(known: &Job, wanted: &Job) -> bool {
     if !known.reads.is_empty() {
         return false;
     }
-    let asks = |job: &Job| (job.nodes, job.cores, job.memory, job.gpus, job.limit);
-    asks(known) == asks(wanted) && known.on == wanted.on
+    let requested = |job: &Job| (job.nodes, job.cores, job.memory, job.gpus, job.limit);
+    requested(known) == requested(wanted) && known.on == wanted.on
 }

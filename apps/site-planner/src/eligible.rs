@@ -1,4 +1,4 @@
-//! What Slurm would not start is not planned: holds, dependencies, limits, licences, partitions that are down.
+//! Jobs that Slurm would not start are not planned: holds, dependencies, limits, licences, partitions that are down.
 
 use crate::marks::is_own_reservation;
 use tarn_slurm::{PartitionState, PendingReason, SlurmJob, SlurmSnapshot};

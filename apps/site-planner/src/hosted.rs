@@ -1,4 +1,4 @@
-//! What a host that only observes keeps of the planner's decisions: wishes about nodes, and copies that nobody makes.
+//! The decisions of the planner that a host keeps if it only observes: wishes about nodes, and copies that nobody makes.
 //! A copy is over when its estimated time is; the next state of the site service corrects it.
 
 use crate::rates::SiteRates;
@@ -11,7 +11,7 @@ const LEAST: Nanos = SECOND / 100;
 
 /// The planner's wish about a job that has not begun.
 #[derive(Debug, Clone)]
-pub(crate) struct Wish {
+pub(crate) struct NodeWish {
     pub(crate) nodes: JobNodes,
     pub(crate) begin: Time,
     pub(crate) why: AllocationReason,
@@ -21,7 +21,7 @@ pub(crate) struct Wish {
     pub(crate) runs: bool,
 }
 
-impl Wish {
+impl NodeWish {
     pub(crate) fn planned(nodes: &JobNodes, begin: Time, why: AllocationReason) -> Self {
         Self {
             nodes: nodes.clone(),

@@ -31,16 +31,16 @@ mod tests;
 pub use accuracy::PlanAccuracy;
 pub use difference::JobTransition;
 pub use marks::{
-    JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS, MarkOrder, MarkStep, Marks,
-    ReservationWish, WorkflowKey,
+    CallRefused, JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS, MarkOrder, MarkStep,
+    Marks, ReservationWish, WorkflowKey,
 };
 pub use planned::{PlannedJob, SitePlan, UnplannedJob};
 pub use rates::SiteRates;
 
 use accuracy::BeginRecords;
 use data::DataTable;
-use difference::Difference;
-use hosted::{HostedMoves, Wish};
+use difference::SnapshotDifference;
+use hosted::{HostedMoves, NodeWish};
 use jobs::{JobTable, KnownStage};
 use reserve::KeptNodes;
 use runtimes::RunTimes;
@@ -53,7 +53,7 @@ use tarn_types::id::NodeId;
 use tarn_types::policy::Policy;
 use tarn_types::site::{JobId, SiteAction, SiteEvent};
 use tarn_types::units::{SECOND, Time};
-use topology::Topology;
+use topology::ClusterTopology;
 use wanted::{WantedJob, WantedStage, wanted};
 
 /// Numbers of jobs or items after which the planner is built again: its tables are as long as the highest.
@@ -78,7 +78,7 @@ pub enum RebuildReason {
     Disagreement(String),
 }
 
-/// What a snapshot has changed.
+/// The changes that a snapshot brought.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SeenChanges {
     /// Why the planner was built again, if it was.
@@ -95,13 +95,13 @@ pub struct SeenChanges {
 pub struct SitePlanner {
     policy: Policy,
     rates: SiteRates,
-    topology: Arc<Topology>,
+    topology: Arc<ClusterTopology>,
     planner: Planner,
     jobs: JobTable,
     data: DataTable,
     closed: BTreeSet<NodeId>,
     moves: HostedMoves,
-    wishes: BTreeMap<u32, Wish>,
+    wishes: BTreeMap<u32, NodeWish>,
     /// Why jobs of the newest snapshot get no plan.
     excluded: BTreeMap<u32, (u32, String)>,
     /// The users of the jobs of the newest snapshot, and their workflows.
@@ -118,7 +118,7 @@ pub struct SitePlanner {
 impl SitePlanner {
     /// A planner that has seen nothing yet.
     pub fn new(policy: Policy, rates: SiteRates) -> Self {
-        let topology = Topology::default();
+        let topology = ClusterTopology::default();
         Self {
             planner: Planner::new(&topology.machine(&rates), policy),
             policy,
@@ -151,7 +151,7 @@ impl SitePlanner {
             self.kept.clear();
         }
         if seen.rebuilt.is_some() {
-            self.begin_again(Arc::new(Topology::of(snapshot, view)));
+            self.begin_again(Arc::new(ClusterTopology::of(snapshot, view)));
         }
         self.boot = Some(snapshot.settings.boot_time);
         self.note_runs(snapshot);
@@ -185,7 +185,7 @@ impl SitePlanner {
         (numbers > MAX_NUMBERS).then_some(RebuildReason::NumbersUsedUp)
     }
 
-    fn begin_again(&mut self, topology: Arc<Topology>) {
+    fn begin_again(&mut self, topology: Arc<ClusterTopology>) {
         self.planner = Planner::new(&topology.machine(&self.rates), self.policy);
         self.topology = topology;
         self.jobs = JobTable::default();
@@ -232,7 +232,7 @@ impl SitePlanner {
         seen: &mut SeenChanges,
     ) -> Vec<String> {
         let mut events = self.moves.over(self.now);
-        let mut difference = Difference {
+        let mut difference = SnapshotDifference {
             planner: &self.planner,
             topology: &self.topology,
             jobs: &mut self.jobs,
@@ -307,9 +307,9 @@ impl SitePlanner {
                 nodes,
                 begin,
                 why,
-            } => self.wish(*job, Wish::planned(nodes, *begin, *why)),
+            } => self.wish(*job, NodeWish::planned(nodes, *begin, *why)),
             SiteAction::Allocate { job, nodes, why } => {
-                self.wish(*job, Wish::allocated(nodes, self.now, *why));
+                self.wish(*job, NodeWish::allocated(nodes, self.now, *why));
             }
             SiteAction::Unplan { job } | SiteAction::Release { job } => {
                 if let Some(number) = self.jobs.number_of(*job) {
@@ -338,7 +338,7 @@ impl SitePlanner {
         None
     }
 
-    fn wish(&mut self, job: JobId, wish: Wish) {
+    fn wish(&mut self, job: JobId, wish: NodeWish) {
         if let Some(number) = self.jobs.number_of(job) {
             self.wishes.insert(number, wish);
         }
@@ -351,7 +351,7 @@ impl SitePlanner {
         }
     }
 
-    /// What of the running jobs the planner has otherwise than the snapshot; `None` where it has all.
+    /// The running job that the planner has otherwise than the snapshot; `None` where it has all.
     fn difference_from(
         &self,
         jobs: &BTreeMap<u32, WantedJob<'_>>,

@@ -78,6 +78,11 @@ pub struct MarkOrder {
     pub reason: String,
 }
 
+/// Slurm refused a call, or could not be asked; its text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CallRefused(pub String);
+
 /// The result of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MarkStep {
@@ -168,7 +173,7 @@ impl Marks {
     }
 
     /// A call was made: the reason of a failure is Slurm's.
-    pub fn done(&mut self, order: &MarkOrder, result: Result<(), String>, now: Time) {
+    pub fn done(&mut self, order: &MarkOrder, result: Result<(), CallRefused>, now: Time) {
         match (&order.action, &result) {
             (
                 SlurmAction::Reserve {

@@ -3,7 +3,7 @@
 use tarn_types::site::AllocationReason;
 use tarn_types::units::{Elapsed, Time};
 
-/// What is planned, as of one moment.
+/// The plan, as of one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SitePlan {
     /// When it was made: nanoseconds since 1970.

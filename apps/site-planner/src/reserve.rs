@@ -1,4 +1,4 @@
-//! What drive wishes for: nodes for the jobs of workflows that the planner has given some, and for the next steps of those
+//! The wishes of drive: nodes for the jobs of workflows that the planner has given some, and for the next steps of those
 //! that run. docs/internals/driving-slurm.md, "One cycle of drive".
 
 use crate::SitePlanner;

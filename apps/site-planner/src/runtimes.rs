@@ -7,12 +7,12 @@ use tarn_slurm::SlurmJob;
 const MAX_KINDS: usize = 16_384;
 /// Runs of one kind that count: the newest.
 const MAX_RUNS: usize = 32;
-/// What a job without a limit is expected to run if none of its kind was seen, in seconds.
+/// Seconds that a job without a limit is expected to run if none of its kind was seen.
 const UNLIMITED_RUN: u64 = 12 * 3600;
 /// The limit of a job that has none, in seconds: a year.
 pub(crate) const NO_LIMIT: u64 = 365 * 24 * 3600;
 
-/// What makes jobs of one kind: Slurm's snapshot has no names of jobs, which are texts of users.
+/// The properties that make jobs of one kind: Slurm's snapshot has no names of jobs, which are texts of users.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct JobKind {
     user: u32,

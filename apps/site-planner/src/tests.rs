@@ -156,7 +156,7 @@ pub(crate) fn see(planner: &mut SitePlanner, snapshot: &SlurmSnapshot, view: &Pl
     assert_eq!(seen.refused, Vec::<String>::new());
 }
 
-/// What a planner believes of its host, beside its own wishes.
+/// The state of its host that a planner believes in, beside its own wishes.
 #[derive(Debug, PartialEq)]
 pub(crate) struct HostFacts {
     running: BTreeMap<u32, BTreeSet<NodeId>>,

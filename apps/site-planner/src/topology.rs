@@ -16,7 +16,7 @@ const MAX_ISLANDS: usize = 4_096;
 /// Streams of the external store that are under way at once.
 const STREAMS: u32 = 16;
 
-/// What makes nodes equal.
+/// The properties that make nodes equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeShape {
     pub(crate) cores: u32,
@@ -29,7 +29,7 @@ pub(crate) struct NodeShape {
 
 /// The nodes by number, and the machine that they make.
 #[derive(Debug, Default)]
-pub(crate) struct Topology {
+pub(crate) struct ClusterTopology {
     names: Vec<String>,
     /// For lookups alone.
     numbers: HashMap<String, NodeId>,
@@ -41,7 +41,7 @@ pub(crate) struct Topology {
     islands: Vec<(NodeShape, u32)>,
 }
 
-impl Topology {
+impl ClusterTopology {
     pub(crate) fn of(snapshot: &SlurmSnapshot, view: &PlanningView) -> Self {
         let mut alike: BTreeMap<NodeShape, Vec<&str>> = BTreeMap::new();
         for (name, node) in &snapshot.nodes {

@@ -1,11 +1,11 @@
-//! What a snapshot says of each job, as the planner has to know it.
+//! Each job of a snapshot, as the planner has to know it.
 
 use crate::choices::NodeChoices;
 use crate::eligible::{waits_for, why_not};
 use crate::gres::gpus_of;
 use crate::jobs::{JobTable, KnownJob, KnownStage};
 use crate::runtimes::{JobKind, NO_LIMIT, RunTimes};
-use crate::topology::Topology;
+use crate::topology::ClusterTopology;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use tarn_site::{PlanningJob, PlanningView};
@@ -57,7 +57,7 @@ pub(crate) enum WantedStage {
 pub(crate) fn wanted<'a>(
     snapshot: &SlurmSnapshot,
     view: &'a PlanningView,
-    topology: &Topology,
+    topology: &ClusterTopology,
     (runs, known): (&RunTimes, &JobTable),
 ) -> BTreeMap<u32, WantedJob<'a>> {
     let mut reader = JobReader {
@@ -79,7 +79,7 @@ pub(crate) fn wanted<'a>(
 
 struct JobReader<'a> {
     snapshot: &'a SlurmSnapshot,
-    topology: &'a Topology,
+    topology: &'a ClusterTopology,
     runs: &'a RunTimes,
     known: &'a JobTable,
     choices: NodeChoices<'a>,

@@ -372,7 +372,7 @@ fn status(controller: &ControllerClient) -> CliResult {
     Ok(Exit::Success)
 }
 
-/// What the controller knows of Slurm, and how old that is.
+/// Slurm's state as the controller knows it, and its age.
 fn slurm_status(info: &SlurmInfo) -> String {
     let failure = info.failure.as_deref().map(plain);
     let failure = failure.map(|why| format!("; it cannot be read: {why}"));

@@ -159,7 +159,7 @@ pub fn restore_preference(
     let Some(preferred) = preferred else {
         return Ok(Preference::None);
     };
-    // What is cut names no node; nor do features of other names.
+    // A name that is cut is of no node; nor are features of other names.
     let wished: Vec<String> = preferred.preferred.split('|').map(str::to_owned).collect();
     if preferred.is_incomplete || !wished.iter().all(|name| snapshot.nodes.contains_key(name)) {
         return Ok(Preference::None);

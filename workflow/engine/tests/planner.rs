@@ -111,6 +111,7 @@ impl Work {
             Order::Fcfs
             | Order::Greedy
             | Order::Easy
+            | Order::Conservative
             | Order::SjfEasy
             | Order::Heft
             | Order::SameNodes => site,

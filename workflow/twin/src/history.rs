@@ -1,4 +1,4 @@
-//! What is known of a site's past. Times are nanoseconds of one clock.
+//! A site's past, as far as it is known. Times are nanoseconds of one clock.
 
 use tarn_types::site::{BytesByWay, NodePowerModel};
 use tarn_types::units::{Nanos, Time};
@@ -33,7 +33,7 @@ pub struct NodeHistory {
     pub partitions: Vec<u32>,
     /// Its stores, fast to slow.
     pub stores: Vec<StoreHistory>,
-    /// What it draws, as far as it was measured.
+    /// The power that it draws, as far as it was measured.
     pub power: NodePowerModel,
 }
 

@@ -86,7 +86,7 @@ fn kind_of(node: &NodeHistory, link: Rates) -> NodeKind {
     let tiers = node.stores.iter().zip(1..).map(|(store, number)| TierKind {
         name: format!("tier-{number}"),
         capacity: store.capacity,
-        // What programs read and write there is in their run times.
+        // Reading and writing there by programs is in their run times.
         rates: Rates::default(),
         app_direct: false,
     });

@@ -23,11 +23,11 @@ const LIMIT_FACTOR: u64 = 2;
 pub struct SiteTwin {
     /// The machine.
     pub machine: Machine,
-    /// What ran, and what happened. Its time 0 is the begin of the minute of the first arrival.
+    /// The jobs that ran, and their outcome. Its time 0 is the begin of the minute of the first arrival.
     pub recorded: RecordedWorkload,
     /// How long after an event the site's scheduler gave nodes to a job: a part of each job's run time.
     pub reaction: Nanos,
-    /// What was assumed or left out, as sentences without names.
+    /// Assumptions and omissions, as sentences without names.
     pub notes: Vec<String>,
 }
 
@@ -175,7 +175,7 @@ impl<'h> TwinBuilder<'h> {
         *end = (*end).max(at);
     }
 
-    /// What happened to a job. It was ready when it came, or when the last of those that it waited for had ended.
+    /// The outcome of a job. It was ready when it came, or when the last of those that it waited for had ended.
     fn result_of(&self, past: &PastJob, at: Time, staged: Nanos) -> JobResult {
         let (begun, released) = (self.since(past.begun), self.since(past.ended));
         let held = released.saturating_sub(begun);

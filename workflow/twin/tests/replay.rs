@@ -154,7 +154,7 @@ fn simulate(machine: &Machine, work: &Workload, policy: Policy) -> SiteResult {
     site.into_inner().into_result()
 }
 
-/// What a site's accounting, and tarn's records, say of what was simulated.
+/// A simulation as a site's accounting, and tarn's records, would have it.
 fn history_of(machine: &Machine, work: &Workload, result: &SiteResult) -> SiteHistory {
     let kind = &machine.islands[0].kind;
     let node = NodeHistory {
@@ -291,7 +291,7 @@ fn check(draws: &[Draw], nodes: u32, policy: &str) -> Result<(), TestCaseError> 
         figures(&summary(&again, &loaded.workload, &replayed)),
         &*expected
     );
-    // What is recorded is what happened.
+    // The records are of what happened.
     let recorded = loaded.recorded.expect("what happened");
     prop_assert_eq!(
         figures(&summary(&again, &loaded.workload, &recorded)),

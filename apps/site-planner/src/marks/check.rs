@@ -40,7 +40,7 @@ pub(super) enum Refusal {
     OtherNodes(u32),
 }
 
-/// What a snapshot allows.
+/// The wishes that a snapshot allows.
 pub(super) struct SnapshotCheck<'a> {
     snapshot: &'a SlurmSnapshot,
     /// Nodes of others' reservations that have begun or begin soon.

@@ -14,6 +14,10 @@ fn node(at: usize) -> String {
     format!("n{at}")
 }
 
+fn refused(why: &str) -> CallRefused {
+    CallRefused(why.to_owned())
+}
+
 fn nodes(of: impl IntoIterator<Item = usize>) -> BTreeSet<String> {
     of.into_iter().map(node).collect()
 }
@@ -114,16 +118,16 @@ impl Model {
         nodes: &[String],
         user: &str,
         end: u64,
-    ) -> Result<(), String> {
+    ) -> Result<(), CallRefused> {
         let busy = self.snapshot.reservations.values();
         if busy.clone().any(|r| r.name == name) {
-            return Err("duplicate name".into());
+            return Err(CallRefused("duplicate name".into()));
         }
         if busy
             .clone()
             .any(|r| nodes.iter().any(|n| r.nodes.contains(n)))
         {
-            return Err("overlaps with another reservation".into());
+            return Err(CallRefused("overlaps with another reservation".into()));
         }
         let reservation = SlurmReservation {
             name: name.into(),
@@ -140,7 +144,7 @@ impl Model {
         Ok(())
     }
 
-    fn perform(&mut self, action: &SlurmAction) -> Result<(), String> {
+    fn perform(&mut self, action: &SlurmAction) -> Result<(), CallRefused> {
         let until = self.now + u64::from(RESERVATION_SECONDS);
         match action {
             SlurmAction::Reserve {
@@ -154,26 +158,38 @@ impl Model {
                 if others
                     .any(|r| r.name != *reservation && nodes.iter().any(|n| r.nodes.contains(n)))
                 {
-                    return Err("overlaps with another reservation".into());
+                    return Err(CallRefused("overlaps with another reservation".into()));
                 }
                 self.of(reservation)?.nodes = nodes.clone().into();
             }
             SlurmAction::NameFeature { node, .. } => {
-                let node_of = self.snapshot.nodes.get_mut(node).ok_or("no node")?;
+                let node_of = self
+                    .snapshot
+                    .nodes
+                    .get_mut(node)
+                    .ok_or_else(|| refused("no node"))?;
                 node_of.features.push(node.clone());
             }
             SlurmAction::Join {
                 job, reservation, ..
             } => {
                 let users = self.of(reservation)?.users.clone();
-                let job = self.snapshot.jobs.get_mut(job).ok_or("no job")?;
+                let job = self
+                    .snapshot
+                    .jobs
+                    .get_mut(job)
+                    .ok_or_else(|| refused("no job"))?;
                 if !users.contains(&job.user_name) {
-                    return Err("access denied".into());
+                    return Err(CallRefused("access denied".into()));
                 }
                 job.reservation.clone_from(reservation);
             }
             SlurmAction::Leave { job } => {
-                let job = self.snapshot.jobs.get_mut(job).ok_or("no job")?;
+                let job = self
+                    .snapshot
+                    .jobs
+                    .get_mut(job)
+                    .ok_or_else(|| refused("no job"))?;
                 job.reservation.clear();
             }
             SlurmAction::Delete { reservation } => {
@@ -184,7 +200,7 @@ impl Model {
                     .values()
                     .any(|j| j.reservation == *reservation)
                 {
-                    return Err("requested reservation is in use".into());
+                    return Err(CallRefused("requested reservation is in use".into()));
                 }
                 self.snapshot.reservations.remove(reservation);
             }
@@ -193,9 +209,9 @@ impl Model {
         Ok(())
     }
 
-    fn of(&mut self, name: &str) -> Result<&mut SlurmReservation, String> {
+    fn of(&mut self, name: &str) -> Result<&mut SlurmReservation, CallRefused> {
         let found = self.snapshot.reservations.get_mut(name);
-        found.ok_or_else(|| "no such reservation".to_owned())
+        found.ok_or_else(|| refused("no such reservation"))
     }
 
     /// Time passes: reservations end, and jobs in one start on its idle nodes.
@@ -535,7 +551,7 @@ fn one_user_gets_four_reservations_however_many_workflows_there_are() {
 enum Happening {
     Pass(u64),
     Step,
-    Wish {
+    NodeWish {
         user: u32,
         workflow: u8,
         from: usize,
@@ -576,7 +592,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => (1..30_u64).prop_map(Happening::Pass),
         8 => Just(Happening::Step),
         6 => (user.clone(), 0..3_u8, 1..=NODES, 0..4_usize, job.clone(), any::<bool>()).prop_map(
-            |(user, workflow, from, count, job, is_staged)| Happening::Wish {
+            |(user, workflow, from, count, job, is_staged)| Happening::NodeWish {
                 user, workflow, from, count, job, is_staged,
             }
         ),
@@ -613,7 +629,7 @@ impl Site {
                 slurm.drive(&mut self.marks, &wishes);
                 slurm.pass(0);
             }
-            Happening::Wish {
+            Happening::NodeWish {
                 user,
                 workflow,
                 from,
@@ -663,13 +679,12 @@ impl Site {
             }
             Happening::UserJoins { job, at } => {
                 let name = slurm.snapshot.reservations.keys().nth(at).cloned();
-                if let (Some(name), Some(job)) = (name, slurm.snapshot.jobs.get_mut(&job)) {
-                    if slurm.snapshot.reservations[&name]
+                if let (Some(name), Some(job)) = (name, slurm.snapshot.jobs.get_mut(&job))
+                    && slurm.snapshot.reservations[&name]
                         .users
                         .contains(&job.user_name)
-                    {
-                        job.reservation = name;
-                    }
+                {
+                    job.reservation = name;
                 }
             }
             Happening::ControllerRestarts => {
@@ -708,7 +723,7 @@ impl Site {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever happens: no mark outlives its minute, wishes that end leave nothing, and a dead controller leaves nothing.
+    /// In any order of events no mark outlives its minute, wishes that end leave nothing, and a dead controller leaves nothing.
     #[test]
     fn whatever_happens_marks_lapse_and_stay_within_their_bounds(
         happenings in proptest::collection::vec(happening(), 1..80)

@@ -1,4 +1,4 @@
-//! What Slurm would not start, or not there, is not planned.
+//! Jobs that Slurm would not start, or not there, are not planned.
 
 use super::*;
 use tarn_slurm::{HetComponent, SlurmReservation};

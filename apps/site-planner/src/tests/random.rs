@@ -165,7 +165,7 @@ proptest! {
             let first = (at == 0).then_some(crate::RebuildReason::First);
             prop_assert_eq!(seen.rebuilt, first, "moment {}", at);
             let mut built = planner();
-            // What is known of earlier jobs is in no snapshot.
+            // Earlier jobs are in no snapshot.
             built.runs = stepped.runs.clone();
             let seen = built.see(&snapshot, &view, now);
             prop_assert_eq!(seen.refused, Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! What drive wishes for.
+//! The wishes of drive.
 
 use super::data::{key, reads, stored};
 use super::*;

@@ -33,7 +33,7 @@ const MASKS: usize = 4;
 /// Nodes that each leaves out.
 const LEFT_OUT: u32 = 20;
 
-/// What happens to the host, in order of time.
+/// The events of the host, in order of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     /// The program of a job ends, if it still has the nodes that it had got so-many-th.
@@ -44,7 +44,7 @@ enum Due {
     Submit(usize),
 }
 
-struct Host<'a> {
+struct BenchHost<'a> {
     work: &'a Workload,
     random: Random,
     due: BinaryHeap<Reverse<(Time, u64, Due)>>,
@@ -59,7 +59,7 @@ struct Host<'a> {
     nodes: u32,
 }
 
-impl<'a> Host<'a> {
+impl<'a> BenchHost<'a> {
     fn new(machine: &Machine, work: &'a Workload, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let nodes = machine.nodes();
@@ -249,7 +249,7 @@ fn submit_time(work: &Workload, job: usize) -> Time {
     }
 }
 
-/// What a host's day costs the planner.
+/// The time that a host's day costs the planner.
 pub(super) struct HostedFigures {
     pub(super) timed: Timed,
     /// Bytes that the planner has with the machine and all waiting jobs.
@@ -263,7 +263,7 @@ pub(super) fn time_hosted(
     (policy, seed): (Policy, u64),
     (waiting, most): (usize, usize),
 ) -> anyhow::Result<HostedFigures> {
-    let mut host = Host::new(machine, workload, seed);
+    let mut host = BenchHost::new(machine, workload, seed);
     let before = resident()?;
     let mut planner = Planner::new(machine, policy);
     let (mut timed, mut actions) = (Timed::default(), Vec::new());

@@ -23,7 +23,7 @@ pub(super) fn workflows(globals: &Globals, since: Time) -> CliResult {
     let mut names = OwnerNames::default();
     if globals.json {
         for run in &runs {
-            print::json(&json_of(run, &names.of(Owner::User(run.user))))?;
+            print::json(&json_of(run, names.of(Owner::User(run.user))))?;
         }
         return Ok(Exit::Success);
     }

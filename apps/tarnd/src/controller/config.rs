@@ -36,7 +36,7 @@ pub(super) struct ControllerConfigFile {
     pub(super) port: Option<u16>,
     /// The user that slurmctld runs as.
     pub(super) slurm_user: Option<String>,
-    /// What tarn does in Slurm.
+    /// The mode in which tarn acts in Slurm.
     pub(super) mode: SiteMode,
     /// The policy of its plans.
     pub(super) policy: Option<String>,

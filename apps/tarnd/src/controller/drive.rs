@@ -5,7 +5,7 @@ use super::plan_log::PlanLog;
 use super::reader::{SlurmReader, SlurmReading};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use tarn_site_planner::{MarkOrder, Marks, ReservationWish};
+use tarn_site_planner::{CallRefused, MarkOrder, Marks, ReservationWish};
 use tarn_types::units::{Nanos, Time};
 
 /// Calls of Slurm that are made within [`SPAN`] at most.
@@ -53,7 +53,8 @@ impl SlurmDriver {
         self.noted = step.notes;
         for order in &step.orders {
             self.pause();
-            let result = order.action.perform().map_err(|e| e.to_string());
+            let result = order.action.perform();
+            let result = result.map_err(|e| CallRefused(e.to_string()));
             log.note_mark(now, &text(order, &result));
             self.marks.done(order, result, self.time());
         }
@@ -78,7 +79,7 @@ impl SlurmDriver {
     }
 }
 
-fn text(order: &MarkOrder, result: &Result<(), String>) -> String {
+fn text(order: &MarkOrder, result: &Result<(), CallRefused>) -> String {
     let workflow = match &order.workflow {
         Some((user, name)) => format!(" for workflow {name} of user {user}"),
         None => String::new(),

@@ -1,4 +1,4 @@
-//! What tarn does in Slurm with its decisions: docs/admin/site.md, "Modes".
+//! How far tarn's decisions reach into Slurm: docs/admin/site.md, "Modes".
 
 use anyhow::{Context, bail};
 use serde::Deserialize;

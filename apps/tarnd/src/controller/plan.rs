@@ -30,7 +30,7 @@ const EVERY_DRIVEN: Duration = Duration::from_millis(250);
 /// A plan may take this share of the time, one in so many.
 const SHARE: u32 = 10;
 
-/// What the planner sees next.
+/// The state that the planner sees next.
 struct PlanInput {
     reading: Arc<SlurmReading>,
     view: PlanningView,
@@ -133,7 +133,7 @@ impl PlanThread {
                     if let Some(pause) = rest {
                         std::thread::sleep(pause.saturating_duration_since(Instant::now()));
                     }
-                    // What came meanwhile is newer.
+                    // A state that came meanwhile is newer.
                     let input = self.exchange().next.take().unwrap_or(input);
                     clock = Some((input.now, Instant::now()));
                     let began = Instant::now();
@@ -301,7 +301,7 @@ impl PlanThread {
         info
     }
 
-    /// What is planned for a job, and its user; `None` where it is in no plan.
+    /// The plan for a job, and its user; `None` where it is in no plan.
     fn of_job(&self, id: SlurmJobId) -> Option<(Uid, String)> {
         let made = self.made();
         let jobs = &made.plan.jobs;

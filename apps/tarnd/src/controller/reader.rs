@@ -28,7 +28,7 @@ pub(super) struct SlurmReading {
     /// When the reading of everything began, and that of the jobs: by a clock that does not jump.
     began: Instant,
     pub(super) jobs_began: Instant,
-    /// What the last reading of everything took.
+    /// The time of the last reading of everything.
     took: Duration,
     bytes: u64,
 }

@@ -23,7 +23,7 @@ pub(super) struct ListedJob {
     pub(super) has_wish: bool,
 }
 
-/// What was found of a job: `None` if it has nothing for tarn, or cannot be read. Then Slurm asks about it, or it is over.
+/// A job, and its lines: `None` if it has nothing for tarn, or cannot be read. Then Slurm asks about it, or it is over.
 pub(super) type FoundJob = (SlurmJobId, Option<Box<JobSubmission>>);
 
 /// Reads scripts.

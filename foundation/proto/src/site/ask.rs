@@ -109,7 +109,7 @@ pub enum ControllerRequest {
     Job(SlurmJobId),
     /// The state of all nodes.
     Nodes,
-    /// What the controller knows of Slurm.
+    /// Slurm's state as the controller knows it.
     Slurm,
     /// Answer when all these jobs, at most [`MAX_AWAITED`] of the asker's, are taken in: refused if one of them cannot be.
     AwaitJobs(Vec<SlurmJobId>),
@@ -117,7 +117,7 @@ pub enum ControllerRequest {
     Usage(Time),
     /// The sums of workflows that had a job since a time; one's own, or all if root asks.
     WorkflowUsage(Time),
-    /// What is remembered of the data of jobs that have ended: the asker's own, or all if root or Slurm's user asks.
+    /// The records of the data of jobs that have ended: the asker's own, or all if root or Slurm's user asks.
     Records {
         /// Jobs that ended then, or later.
         since: Time,
@@ -382,7 +382,7 @@ pub struct JobInfo {
     /// The versions of its data that will soon be removed.
     #[serde(default)]
     pub ending: Vec<String>,
-    /// What the planner has for it while it waits.
+    /// Its plan while it waits.
     #[serde(default)]
     pub planned: Option<String>,
 }
@@ -410,7 +410,7 @@ pub struct NodeInfo {
     pub stores: Vec<StoreInfo>,
 }
 
-/// What the controller knows of Slurm, for people.
+/// Slurm's state as the controller knows it, for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlurmInfo {
     /// Slurm's release; empty if Slurm was never read.

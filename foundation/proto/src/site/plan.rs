@@ -9,7 +9,7 @@ pub const MAX_PLAN_JOBS: usize = 20_000;
 /// Names of nodes in one reply, those of all its jobs together.
 pub const MAX_PLAN_NODES: usize = 400_000;
 
-/// What is planned. Users see their own jobs whole, and of others' the numbers, nodes and times.
+/// The plan. Users see their own jobs whole, and of others' the numbers, nodes and times.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanInfo {
     /// The state of the planning.

@@ -1,4 +1,4 @@
-//! What the controller remembers of the data of jobs that have ended: for a site's history.
+//! Records of the data of jobs that have ended: for a site's history.
 
 use super::{Owner, SlurmJobId, Uid};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct JobDataRecord {
     pub job: SlurmJobId,
     /// Its user.
     pub user: Uid,
-    /// Whose workflow it is a part of.
+    /// The owner of its workflow.
     pub owner: Owner,
     /// The workflow's name.
     pub workflow: String,
@@ -34,11 +34,11 @@ pub struct JobDataRecord {
     pub reads: Vec<RecordedUse>,
     /// Its outputs.
     pub writes: Vec<RecordedUse>,
-    /// What was read outside for it.
+    /// Bytes that were read outside for it, and the time.
     pub read_outside: MovedBytes,
-    /// What was written outside for it.
+    /// Bytes that were written outside for it, and the time.
     pub written_outside: MovedBytes,
-    /// What came for it from other nodes.
+    /// Bytes that came for it from other nodes, and the time.
     pub between_nodes: MovedBytes,
 }
 

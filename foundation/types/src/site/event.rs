@@ -180,7 +180,7 @@ pub enum SiteEventError {
     /// It continues in the allocation of another.
     #[error("job {0} continues in the allocation of another job: report that one")]
     Continues(JobId),
-    /// What it waits for cannot change.
+    /// The jobs that it waits for cannot change.
     #[error(
         "the workflow, the script, the predecessors or the data of job {0} would change: withdraw it and submit it again"
     )]
@@ -190,7 +190,7 @@ pub enum SiteEventError {
     OtherResources(JobId),
     /// A job asks for no nodes.
     #[error("job {0} asks for no nodes: give at least 1")]
-    AsksForNothing(JobId),
+    EmptyRequest(JobId),
     /// Jobs continue in each other's allocation.
     #[error(
         "job {0} would continue in an allocation that waits for it: give each script a first job"

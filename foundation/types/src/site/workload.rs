@@ -76,10 +76,10 @@ pub struct Skipped {
 /// A workload that has run on a site, and what happened to it. Users, jobs, data and workflows are numbers.
 #[derive(Debug, Clone, Default)]
 pub struct RecordedWorkload {
-    /// What was submitted, with true run times and sizes.
+    /// The submissions, with true run times and sizes.
     pub workload: Workload,
     /// By [`JobId`]: its user, numbered in the order of the first submissions.
     pub users: Vec<u32>,
-    /// What happened: times of jobs, bytes, energy.
+    /// The outcome: times of jobs, bytes, energy.
     pub result: SiteResult,
 }

@@ -1,4 +1,4 @@
-//! What the controller remembers of jobs that have ended.
+//! The controller's records of jobs that have ended.
 
 use crate::world::*;
 use tarn_proto::site::{ControllerReply, ControllerRequest, JobDataRecord, Stage};

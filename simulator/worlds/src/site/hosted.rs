@@ -30,7 +30,7 @@ struct HostedJob {
     held_until: Option<Time>,
 }
 
-/// What the host will do about nodes that the planner has allocated.
+/// The host's intention about nodes that the planner has allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WishFate {
     Begins,
@@ -158,7 +158,7 @@ impl HostedSite {
         wishes.chain(held).chain(opens).chain(whim).min()
     }
 
-    /// What the host does now, one thing at a time.
+    /// The next act of the host.
     fn decide(&mut self) -> Result<Option<SiteEvent>, WorldError> {
         if !self.looks {
             return Ok(None);

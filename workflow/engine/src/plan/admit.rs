@@ -60,7 +60,7 @@ impl PlannerState {
                 return Err(SiteEventError::NumberTooHigh(id.0));
             }
             if job.nodes == 0 {
-                return Err(SiteEventError::AsksForNothing(*id));
+                return Err(SiteEventError::EmptyRequest(*id));
             }
             if self.job(*id).is_some() || !new.insert(*id) {
                 return Err(SiteEventError::KnownJob(*id));

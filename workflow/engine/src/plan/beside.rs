@@ -50,7 +50,7 @@ impl PlannerState {
         best
     }
 
-    /// What a job has on its nodes from a time on, as a reservation.
+    /// The share of a job on its nodes from a time on, as a reservation.
     pub(crate) fn hold_of(&self, w: &QueuedJob, from: Time, nodes: &[NodeId]) -> Vec<NodeHold> {
         let Some(job) = self.job_of(w) else {
             return Vec::new();

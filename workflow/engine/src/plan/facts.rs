@@ -1,4 +1,4 @@
-//! What the planner of a host that decides by itself believes of it: the host compares that with its own state, and
+//! The planner's view of a host that decides by itself: the host compares it with its own state, and
 //! plans ahead with a copy of the planner.
 
 use super::Planner;
@@ -36,7 +36,7 @@ impl Planner {
         has_nodes.contains(&state.stage).then_some(&state.nodes)
     }
 
-    /// What no job has of a node.
+    /// The resources of a node that no job has.
     pub fn free(&self, node: NodeId) -> Option<NodeShare> {
         let free = self.state.nodes.all.get(node.at())?.free;
         Some(NodeShare {

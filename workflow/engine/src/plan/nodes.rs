@@ -37,13 +37,13 @@ pub(crate) struct NodeOccupant {
     pub(crate) first: Time,
     /// The share that it took, and gives back.
     pub(crate) share: Demand,
-    /// What the host gave it beyond what was free: it takes that as soon as others give it back.
+    /// The resources that the host gave it beyond those that were free: it takes them as soon as others give it back.
     pub(crate) lacks: Option<Box<Demand>>,
     /// It has the node as a whole.
     pub(crate) whole: bool,
 }
 
-/// What a job takes.
+/// The share that a job takes.
 #[derive(Debug)]
 pub(crate) struct NodeTaking<'a> {
     pub(crate) job: JobId,

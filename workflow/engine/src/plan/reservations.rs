@@ -5,7 +5,7 @@ use super::queue::JobQueueKey;
 use super::view::Shadow;
 use std::collections::BTreeSet;
 use tarn_types::id::NodeId;
-use tarn_types::site::JobId;
+use tarn_types::site::{Job, JobId};
 use tarn_types::units::Time;
 
 /// The promise to the first ordinary job that waits.
@@ -143,5 +143,38 @@ impl PlanDeadlines {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Time, JobId)> {
         self.0.iter().copied()
+    }
+}
+
+/// Jobs whose time has not come, in its order.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LaterJobs(BTreeSet<(Time, JobId)>);
+
+impl LaterJobs {
+    pub(crate) fn insert(&mut self, id: JobId, job: &Job) {
+        self.0.insert((job.not_before, id));
+    }
+
+    /// Whether a job, as it was submitted, is among them.
+    pub(crate) fn has(&self, id: JobId, job: &Job) -> bool {
+        self.0.contains(&(job.not_before, id))
+    }
+
+    /// Takes a job out. Returns whether it was there.
+    pub(crate) fn remove(&mut self, id: JobId, job: &Job) -> bool {
+        self.0.remove(&(job.not_before, id))
+    }
+
+    /// The job whose time comes first, and that time.
+    pub(crate) fn first(&self) -> Option<(Time, JobId)> {
+        self.0.first().copied()
+    }
+
+    pub(crate) fn take_first(&mut self) {
+        self.0.pop_first();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 }

@@ -1,12 +1,11 @@
 //! Everything that the planner of a site knows.
 
 use super::items::{ItemState, Pin, SiteItems};
-use super::later::LaterJobs;
 use super::leeway::Leeway;
 use super::nodes::PlannerNodes;
 use super::outbox::{MoveRequest, Outbox};
 use super::queue::{JobQueueKey, PlannerJobQueue};
-use super::reservations::{BackfillPromises, PlanDeadlines, SpaceClaims};
+use super::reservations::{BackfillPromises, LaterJobs, PlanDeadlines, SpaceClaims};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tarn_types::policy::Policy;

@@ -86,7 +86,7 @@ impl PlannerState {
     pub(crate) fn changed(&mut self, id: JobId, spec: &Arc<Job>) -> Result<(), SiteEventError> {
         let state = self.job(id).ok_or(SiteEventError::UnknownJob(id))?;
         if spec.nodes == 0 {
-            return Err(SiteEventError::AsksForNothing(id));
+            return Err(SiteEventError::EmptyRequest(id));
         }
         if !same_needs(&state.job, spec) {
             return Err(SiteEventError::OtherNeeds(id));

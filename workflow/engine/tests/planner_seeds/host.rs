@@ -31,7 +31,7 @@ fn case(seed: u64) -> Case {
     }
 }
 
-/// What a run led to.
+/// The outcome of a run.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Outcome {
     hash: u64,

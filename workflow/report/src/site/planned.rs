@@ -22,7 +22,7 @@ const SLICES: u64 = 600;
 pub struct PlanChart {
     /// The policy that planned.
     pub policy: String,
-    /// What tarn does with its plans: `observe`, `advise`.
+    /// The mode of the site: `observe`, `advise`.
     pub mode: String,
     /// When it was made, for people.
     pub made: String,

@@ -24,7 +24,7 @@ pub struct Loaded {
     pub workload: Workload,
     /// Sentences, each beginning with the file's name.
     pub notes: Vec<String>,
-    /// What happened to it, where it is one site's history and nothing else.
+    /// Its outcome, where it is one site's history and nothing else.
     pub recorded: Option<SiteResult>,
 }
 
@@ -46,7 +46,7 @@ impl Gather {
         self.loaded
     }
 
-    /// What happened to the jobs of a history.
+    /// The outcomes of the jobs of a history.
     pub(crate) fn recorded(&mut self, result: SiteResult) {
         self.recorded = Some(result);
     }

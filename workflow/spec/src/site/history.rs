@@ -37,7 +37,7 @@ enum HistoryLine {
     Job(Box<HistoryJob>),
     /// A workflow's kept data was outside.
     Delivered(HistoryDelivery),
-    /// What the site moved and used in all.
+    /// The bytes that the site moved, and its energy, in all.
     Totals(HistoryTotals),
 }
 
@@ -108,7 +108,7 @@ struct HistoryJob {
     reads: Vec<HistoryRead>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     writes: Vec<u32>,
-    /// What happened.
+    /// The outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     recorded: Option<HistoryTimes>,
 }
@@ -121,7 +121,7 @@ struct HistoryRead {
     spread: Spread,
 }
 
-/// What happened to a job.
+/// The outcome of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HistoryTimes {

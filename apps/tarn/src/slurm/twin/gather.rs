@@ -1,4 +1,4 @@
-//! What was read becomes a history: names become positions.
+//! The sources become a history: names become positions.
 
 use super::sources::HistorySources;
 use crate::clock::now;
@@ -204,13 +204,13 @@ fn gpus(gres: &str) -> u32 {
     gres.split(',').filter_map(of).fold(0, u32::saturating_add)
 }
 
-/// What nodes draw now: the median of those that run nothing, and of those that run something.
+/// The power that nodes draw now: the median of those that run nothing, and of those that run something.
 fn power_of(snapshot: &SlurmSnapshot, infos: &HashMap<&str, &NodeInfo>) -> NodePowerModel {
     let median = |is_busy: bool| {
         let nodes = snapshot.nodes.values();
         let nodes = nodes.filter(|node| (node.cpus_allocated > 0) == is_busy);
         let draws = nodes.filter_map(|node| infos.get(&*node.name)?.draw.power);
-        let mut draws: Vec<u64> = draws.map(|power| u64::from(power.milliwatts)).collect();
+        let mut draws: Vec<u64> = draws.map(|power| power.milliwatts).collect();
         draws.sort_unstable();
         draws.get(draws.len() / 2).map(|draw| *draw as f64 / 1000.0)
     };

@@ -5,7 +5,7 @@ use tarn_types::units::{Bytes, Elapsed, Nanos};
 
 /// The same time three times.
 pub(super) struct Replays {
-    /// What happened.
+    /// The figures of what happened.
     pub(super) recorded: SiteSummary,
     /// The simulation of what happened.
     pub(super) as_it_was: SiteSummary,

@@ -17,7 +17,7 @@ use tarn_types::units::{SECOND, Time};
 /// Pages of records that are read: more than a controller keeps.
 const MAX_PAGES: usize = 10_000;
 
-/// What is known, before it is put together.
+/// All that is known, before it is put together.
 pub(super) struct HistorySources {
     pub(super) snapshot: SlurmSnapshot,
     pub(super) jobs: Vec<AccountedJob>,

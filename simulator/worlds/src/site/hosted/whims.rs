@@ -1,4 +1,4 @@
-//! What administrators, users and the host's own data service do.
+//! Acts of administrators, users and the host's own data service.
 
 use super::{HostedSite, OWN_MOVES};
 use std::sync::Arc;

@@ -253,7 +253,7 @@ fn a_host_may_give_more_than_is_free() {
     site.began(1, &[0], three).expect("it begins too");
     site.began(2, &[0], WHOLE).expect("and that");
     assert_eq!(site.free_cores(0), 0);
-    // Who got less takes the rest when it is given back, so nothing is free.
+    // A job that got less takes the rest when it is given back, so nothing is free.
     site.ended(0, true);
     assert_eq!(site.free_cores(0), 0);
     site.ended(2, true);

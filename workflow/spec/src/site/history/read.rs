@@ -54,15 +54,15 @@ pub(crate) fn read_history(
         }
         let parsed = serde_json::from_slice(&line).map_err(|e| wrong(number, &e.to_string()))?;
         reader.add(parsed).map_err(|why| match why {
-            LineError::Is(why) => wrong(number, &why),
-            LineError::Bound(finding) => finding,
+            HistoryLineError::Is(why) => wrong(number, &why),
+            HistoryLineError::Bound(finding) => finding,
         })?;
     }
     reader.finish()
 }
 
 /// Why a line cannot be used.
-enum LineError {
+enum HistoryLineError {
     Is(String),
     /// The workload has become too large.
     Bound(Finding),
@@ -101,27 +101,27 @@ struct HistoryReader<'g> {
     arrives: Time,
     flows: Vec<FlowId>,
     /// Of each item: whether it may be read by jobs below, and whether it may be written.
-    items: Vec<ItemUse>,
+    items: Vec<HistoryItemUse>,
     /// The sets of nodes that jobs are bound to: jobs share them.
     masks: Vec<Arc<NodeMask>>,
     result: SiteResult,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ItemUse {
+enum HistoryItemUse {
     Outside,
     Unmade,
     Made,
 }
 
 impl HistoryReader<'_> {
-    fn add(&mut self, line: HistoryLine) -> Result<(), LineError> {
+    fn add(&mut self, line: HistoryLine) -> Result<(), HistoryLineError> {
         match line {
             HistoryLine::Item(item) => self.item(&item),
             HistoryLine::Workflow(flow) => {
                 self.gather
                     .check_workload_size(1, 0)
-                    .map_err(LineError::Bound)?;
+                    .map_err(HistoryLineError::Bound)?;
                 let at = self.time(flow.at)?;
                 let name = format!("workflow-{}", self.flows.len());
                 self.flows.push(self.gather.begin_flow(&name, at));
@@ -140,22 +140,22 @@ impl HistoryReader<'_> {
         }
     }
 
-    fn time(&self, at: Time) -> Result<Time, LineError> {
+    fn time(&self, at: Time) -> Result<Time, HistoryLineError> {
         let time = self.arrives.saturating_add(at);
         if at > MAX_TIME || time > MAX_TIME {
-            return Err(LineError::Is(format!("the time {at} is too large")));
+            return Err(HistoryLineError::Is(format!("the time {at} is too large")));
         }
         Ok(time)
     }
 
-    fn item(&mut self, item: &HistoryItem) -> Result<(), LineError> {
+    fn item(&mut self, item: &HistoryItem) -> Result<(), HistoryLineError> {
         self.gather
             .check_workload_size(0, 1)
-            .map_err(LineError::Bound)?;
+            .map_err(HistoryLineError::Bound)?;
         self.items.push(if item.outside {
-            ItemUse::Outside
+            HistoryItemUse::Outside
         } else {
-            ItemUse::Unmade
+            HistoryItemUse::Unmade
         });
         self.gather.items(&[WorkItem {
             item: Item {
@@ -169,10 +169,10 @@ impl HistoryReader<'_> {
         Ok(())
     }
 
-    fn job(&mut self, job: HistoryJob) -> Result<(), LineError> {
+    fn job(&mut self, job: HistoryJob) -> Result<(), HistoryLineError> {
         self.gather
             .check_workload_size(1, 0)
-            .map_err(LineError::Bound)?;
+            .map_err(HistoryLineError::Bound)?;
         let at = self.time(job.at)?;
         let flow = match job.workflow {
             Some(number) => {
@@ -192,14 +192,14 @@ impl HistoryReader<'_> {
     }
 
     /// The job with its own numbers, which count from the history's first job and item.
-    fn draft(&mut self, job: &HistoryJob) -> Result<DraftJob, LineError> {
-        let wrong = |why: &str| Err(LineError::Is(why.to_owned()));
+    fn draft(&mut self, job: &HistoryJob) -> Result<DraftJob, HistoryLineError> {
+        let wrong = |why: &str| Err(HistoryLineError::Is(why.to_owned()));
         if job.nodes == 0 || job.nodes as usize > bounds::MAX_NODES {
             return wrong("it has no nodes, or more than tarn takes");
         }
         let uses = job.after.len().max(job.reads.len()).max(job.writes.len());
         if uses > MAX_USES {
-            return Err(LineError::Is(format!(
+            return Err(HistoryLineError::Is(format!(
                 "it names more than {MAX_USES} jobs or items"
             )));
         }
@@ -213,8 +213,8 @@ impl HistoryReader<'_> {
         }
         for read in &job.reads {
             match self.items.get(read.item as usize) {
-                Some(ItemUse::Outside | ItemUse::Made) => {}
-                Some(ItemUse::Unmade) => {
+                Some(HistoryItemUse::Outside | HistoryItemUse::Made) => {}
+                Some(HistoryItemUse::Unmade) => {
                     return wrong("it reads an item that no job above it makes");
                 }
                 None => return Err(no_such("item", read.item)),
@@ -222,7 +222,7 @@ impl HistoryReader<'_> {
         }
         for item in &job.writes {
             match self.items.get_mut(*item as usize) {
-                Some(made @ ItemUse::Unmade) => *made = ItemUse::Made,
+                Some(made @ HistoryItemUse::Unmade) => *made = HistoryItemUse::Made,
                 Some(_) => return wrong("it makes an item that is there already"),
                 None => return Err(no_such("item", *item)),
             }
@@ -259,7 +259,7 @@ impl HistoryReader<'_> {
         })
     }
 
-    fn mask(&mut self, mask: Option<&NodeMask>) -> Result<Option<Arc<NodeMask>>, LineError> {
+    fn mask(&mut self, mask: Option<&NodeMask>) -> Result<Option<Arc<NodeMask>>, HistoryLineError> {
         let Some(mask) = mask else {
             return Ok(None);
         };
@@ -269,17 +269,19 @@ impl HistoryReader<'_> {
         if self.masks.len() >= MAX_MASKS {
             let why =
                 format!("there are more than {MAX_MASKS} sets of nodes that jobs are bound to");
-            return Err(LineError::Is(why));
+            return Err(HistoryLineError::Is(why));
         }
         let mask = Arc::new(mask.clone());
         self.masks.push(mask.clone());
         Ok(Some(mask))
     }
 
-    fn result_of(&self, times: &HistoryTimes) -> Result<JobResult, LineError> {
+    fn result_of(&self, times: &HistoryTimes) -> Result<JobResult, HistoryLineError> {
         let (begun, released) = (self.time(times.begun)?, self.time(times.released)?);
         if released < begun {
-            return Err(LineError::Is("it was released before it had begun".into()));
+            return Err(HistoryLineError::Is(
+                "it was released before it had begun".into(),
+            ));
         }
         Ok(JobResult {
             submitted: self.time(times.submitted)?,
@@ -294,7 +296,7 @@ impl HistoryReader<'_> {
         })
     }
 
-    fn totals(&mut self, totals: &HistoryTotals) -> Result<(), LineError> {
+    fn totals(&mut self, totals: &HistoryTotals) -> Result<(), HistoryLineError> {
         self.result.end = self.time(totals.end)?;
         self.result.energy = totals.joules as f64;
         self.result.bytes = BytesByWay {
@@ -318,8 +320,8 @@ impl HistoryReader<'_> {
     }
 }
 
-fn no_such(noun: &str, number: u32) -> LineError {
-    LineError::Is(format!("there is no {noun} {number} above it"))
+fn no_such(noun: &str, number: u32) -> HistoryLineError {
+    HistoryLineError::Is(format!("there is no {noun} {number} above it"))
 }
 
 /// Whether a text begins as a history of any version does.

@@ -80,7 +80,7 @@ fn some_job() -> impl Strategy<Value = Job> {
     })
 }
 
-/// What happens: an event, or another spec of a job that differs only where the host may change it.
+/// A happening: an event, or another spec of a job that differs only where the host may change it.
 #[derive(Debug, Clone)]
 enum Happens {
     Event(SiteEvent),
