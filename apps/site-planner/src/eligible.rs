@@ -27,8 +27,8 @@ pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Opt
     }
     let is_later = job.eligible.is_some_and(|at| at > now);
     // Nodes that tarn reserves are missing to others only for a while: such a job keeps its place and its promise.
-    let mut reservations = snapshot.reservations.keys();
-    if is_for_nodes(job) && reservations.any(|name| is_own_reservation(name)) {
+    // Slurm's text of them stays until it looks again; what is closed, or reserved by others, the planner knows by itself.
+    if is_for_nodes(job) && job.required.is_empty() {
         return None;
     }
     let is_planned = |jobs: Vec<u32>| !jobs.is_empty();

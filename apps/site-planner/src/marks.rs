@@ -35,6 +35,10 @@ const AFTER_REFUSAL: Nanos = 300 * SECOND;
 /// of one moment must not have it made and deleted in turn.
 const LINGER: Nanos = 3 * SECOND;
 const AFTER_CANCEL: Nanos = 5 * SECOND;
+/// Between two tries of a call that Slurm refused.
+const RETRY: Nanos = 10 * SECOND;
+/// Jobs in a reservation that are taken out one by one; with more it is made to end.
+const MAX_LEAVES: usize = 5;
 /// The beginning of the names of tarn's reservations.
 const PREFIX: &str = "tarn_";
 
@@ -119,6 +123,10 @@ pub struct Marks {
     /// Workflows that are only advised, until when.
     left_alone: BTreeMap<WorkflowKey, Time>,
     budgets: IdleBudgets,
+    /// When the last job joined.
+    last_join: Option<Time>,
+    /// Calls that Slurm refused, and until when they are not tried again.
+    refused: BTreeMap<SlurmAction, Time>,
     is_superseded: bool,
 }
 
@@ -133,6 +141,8 @@ impl Marks {
             marks: BTreeMap::new(),
             left_alone: BTreeMap::new(),
             budgets: IdleBudgets::default(),
+            last_join: None,
+            refused: BTreeMap::new(),
             is_superseded: false,
         }
     }
@@ -160,20 +170,36 @@ impl Marks {
             return step;
         }
         self.left_alone.retain(|_, until| *until > now);
+        self.refused.retain(|_, until| *until > now);
         self.forget_missing(snapshot, begun, now, &mut step.notes);
         self.budgets.add_idle(now, self.idle_nodes(snapshot));
         let wanted = self.followed(snapshot, wishes, &mut step.notes);
         self.cancel_unwanted(snapshot, &wanted, now, &mut step.orders);
-        self.leave(snapshot, now, &mut step);
-        for (key, wish) in &wanted {
-            self.follow(snapshot, key, wish, (begun, now), &mut step.orders);
+        self.leave(snapshot, (begun, now), &mut step);
+        // The most urgent wish first, as they come.
+        for wish in wishes {
+            if wanted
+                .get(&wish.workflow)
+                .is_some_and(|of| std::ptr::eq(*of, wish))
+            {
+                self.follow(snapshot, wish, (begun, now), &mut step.orders);
+            }
         }
+        step.orders
+            .retain(|order| !self.refused.contains_key(&order.action));
+        // A renewal that is late has its reservation lapse: those come first.
+        step.orders
+            .sort_by_key(|order| !matches!(order.action, SlurmAction::Renew { .. }));
         step.orders.truncate(MAX_ORDERS);
         step
     }
 
     /// A call was made: the reason of a failure is Slurm's.
     pub fn done(&mut self, order: &MarkOrder, result: Result<(), CallRefused>, now: Time) {
+        if result.is_err() {
+            let until = now.saturating_add(RETRY);
+            self.refused.insert(order.action.clone(), until);
+        }
         match (&order.action, &result) {
             (
                 SlurmAction::Reserve {
@@ -213,19 +239,25 @@ impl Marks {
                 },
                 Ok(()),
             ) => {
+                self.last_join = Some(now);
                 if let Some(mark) = self.marks.get_mut(reservation) {
                     mark.joined.insert(*job, now);
                 }
             }
             (SlurmAction::Delete { reservation } | SlurmAction::Expire { reservation }, Ok(())) => {
                 if let Some(mark) = self.marks.remove(reservation) {
-                    let until = now.saturating_add(AFTER_CANCEL);
-                    self.left_alone.insert(mark.workflow, until);
+                    let until = self.left_alone.entry(mark.workflow).or_default();
+                    *until = now.saturating_add(AFTER_CANCEL).max(*until);
                 }
             }
             (SlurmAction::Delete { reservation }, Err(_)) => {
                 if let Some(mark) = self.marks.get_mut(reservation) {
                     mark.is_in_use = true;
+                }
+            }
+            (SlurmAction::Leave { job }, Ok(())) => {
+                for mark in self.marks.values_mut() {
+                    mark.joined.remove(job);
                 }
             }
             (SlurmAction::Leave { .. } | SlurmAction::NameFeature { .. }, _)
@@ -256,6 +288,15 @@ impl Marks {
 
     fn has(&self, workflow: &WorkflowKey) -> bool {
         self.marks.values().any(|mark| mark.workflow == *workflow)
+    }
+
+    /// Whether a node is in the reservation of another workflow.
+    fn is_others(&self, node: &str, workflow: &WorkflowKey) -> bool {
+        let mut others = self
+            .marks
+            .values()
+            .filter(|mark| mark.workflow != *workflow);
+        others.any(|mark| mark.nodes.contains(node))
     }
 
     fn newer_epoch(&self, snapshot: &SlurmSnapshot) -> Option<u64> {
@@ -294,14 +335,14 @@ impl Marks {
         });
     }
 
-    /// Of each user the reserved nodes that no job uses.
+    /// Of each user the reserved nodes that are not full.
     fn idle_nodes(&self, snapshot: &SlurmSnapshot) -> BTreeMap<u32, u64> {
         let mut idle = BTreeMap::new();
         for mark in self.marks.values() {
             let of_mark = mark
                 .nodes
                 .iter()
-                .filter(|name| check::is_idle(snapshot, name));
+                .filter(|name| check::is_kept(snapshot, name));
             *idle.entry(mark.workflow.0).or_default() += of_mark.count() as u64;
         }
         idle
@@ -335,7 +376,11 @@ impl Marks {
                 Err(Refusal::TooManyOfUser(MAX_USER_RESERVATIONS))
             } else if !self.budgets.is_within(key.0, snapshot.nodes.len() as u64) {
                 Err(Refusal::IdleTooLong)
-            } else if let Some(node) = wish.nodes.iter().find(|n| taken.contains(n.as_str())) {
+            } else if let Some(node) = wish
+                .nodes
+                .iter()
+                .find(|n| taken.contains(n.as_str()) || self.is_others(n, key))
+            {
                 Err(Refusal::Reserved(node.clone()))
             } else {
                 check.of(wish)
@@ -391,23 +436,37 @@ impl Marks {
                     reason: reason.to_owned(),
                 });
             };
+            if snapshot.reservations[name]
+                .end
+                .is_some_and(|end| end <= snapshot.read_at)
+            {
+                // It is over; Slurm forgets it by itself.
+                continue;
+            }
             // Slurm deletes no reservation that a job refers to.
-            for job in snapshot
+            let inside = snapshot
                 .jobs
                 .values()
-                .filter(|job| job.reservation == *name)
-            {
-                order(SlurmAction::Leave { job: job.number });
+                .filter(|job| job.reservation == *name);
+            let inside: Vec<u32> = inside.map(|job| job.number).take(MAX_LEAVES + 1).collect();
+            let is_crowded = inside.len() > MAX_LEAVES;
+            for job in inside.into_iter().filter(|_| !is_crowded) {
+                order(SlurmAction::Leave { job });
             }
             let reservation = name.clone();
-            order(match mark.is_some_and(|mark| mark.is_in_use) {
+            let delete = SlurmAction::Delete {
+                reservation: reservation.clone(),
+            };
+            let is_in_use = mark.is_some_and(|mark| mark.is_in_use) || is_crowded;
+            order(match is_in_use || self.refused.contains_key(&delete) {
                 true => SlurmAction::Expire { reservation },
-                false => SlurmAction::Delete { reservation },
+                false => delete,
             });
         }
         // After a restart Slurm may know the job's reservation no more, and keeps the job waiting for it.
         let lost = snapshot.jobs.values().filter(|job| {
-            epoch_of(&job.reservation).is_some()
+            is_own_reservation(&job.reservation)
+                && job.state == SlurmJobState::Pending
                 && !snapshot.reservations.contains_key(&job.reservation)
         });
         orders.extend(lost.map(|job| MarkOrder {
@@ -418,32 +477,58 @@ impl Marks {
     }
 
     /// Takes out jobs that joined: those that have nodes, so that an administrator may delete the reservation at any time,
-    /// and those that Slurm did not start: while one waits there, others may not start.
-    fn leave(&mut self, snapshot: &SlurmSnapshot, now: Time, step: &mut MarkStep) {
+    /// and those that Slurm did not start: while one waits there, others may not start. Jobs that their user put in go too:
+    /// they would pass the whole queue.
+    fn leave(&mut self, snapshot: &SlurmSnapshot, (begun, now): (Time, Time), step: &mut MarkStep) {
+        let left_alone = &mut self.left_alone;
+        let until = now.saturating_add(AFTER_REFUSAL);
         for (name, mark) in &mut self.marks {
+            let is_inside = |job: &u32| {
+                let job = snapshot.jobs.get(job);
+                job.is_some_and(|job| job.reservation == *name)
+            };
+            // Slurm lost what was set on it when it was started again, or its user took it out, or it has ended.
+            let is_gone = |job: &u32, since: &Time| *since < begun && !is_inside(job);
+            let waits = |job: &u32| {
+                let job = snapshot.jobs.get(job);
+                job.is_some_and(|job| job.state == SlurmJobState::Pending)
+            };
+            if mark
+                .joined
+                .iter()
+                .any(|(job, since)| is_gone(job, since) && waits(job))
+            {
+                left_alone.insert(mark.workflow.clone(), until);
+            }
+            mark.joined.retain(|job, since| !is_gone(job, since));
+            let inside = snapshot
+                .jobs
+                .values()
+                .filter(|job| job.reservation == *name);
             let mut leaves: Vec<(u32, &str)> = Vec::new();
-            let joined = mark.joined.iter().filter_map(|(number, since)| {
-                let job = snapshot.jobs.get(number);
-                Some((job.filter(|job| job.reservation == *name)?, *since))
-            });
-            for (job, since) in joined {
-                if job.state != SlurmJobState::Pending {
+            for job in inside {
+                let since = mark.joined.get(&job.number);
+                if job.state == SlurmJobState::Completing {
+                    // It is about to be out of it.
+                } else if job.state != SlurmJobState::Pending {
                     leaves.push((job.number, "it has its nodes"));
-                } else if now.saturating_sub(since) > JOIN_TIMEOUT {
+                } else if since.is_none() {
+                    leaves.push((job.number, "its user put it in: that is left to tarn"));
+                    left_alone.insert(mark.workflow.clone(), until);
+                } else if since.is_some_and(|since| now.saturating_sub(*since) > JOIN_TIMEOUT) {
                     let reason = "Slurm did not start it on the nodes that were free for it";
                     leaves.push((job.number, reason));
-                    let until = now.saturating_add(AFTER_REFUSAL);
-                    self.left_alone.insert(mark.workflow.clone(), until);
+                    left_alone.insert(mark.workflow.clone(), until);
                 }
             }
-            for (job, reason) in leaves {
-                mark.joined.remove(&job);
-                step.orders.push(MarkOrder {
+            // What is left alone is given up; with many inside it is made to end.
+            leaves.truncate(MAX_LEAVES);
+            step.orders
+                .extend(leaves.into_iter().map(|(job, reason)| MarkOrder {
                     action: SlurmAction::Leave { job },
                     workflow: Some(mark.workflow.clone()),
                     reason: reason.to_owned(),
-                });
-            }
+                }));
         }
     }
 
@@ -451,11 +536,14 @@ impl Marks {
     fn follow(
         &mut self,
         snapshot: &SlurmSnapshot,
-        key: &WorkflowKey,
         wish: &ReservationWish,
         (begun, now): (Time, Time),
         orders: &mut Vec<MarkOrder>,
     ) {
+        let key = &wish.workflow;
+        // One at a time: of two that wait in reservations, 24.11 starts no ordinary job of any partition.
+        let joins = |order: &MarkOrder| matches!(order.action, SlurmAction::Join { .. });
+        let may_join = !orders.iter().any(joins) && self.last_join.is_none_or(|at| at < begun);
         let mut order = |action, reason: &str| {
             orders.push(MarkOrder {
                 action,
@@ -488,7 +576,7 @@ impl Marks {
             let action = SlurmAction::Resize { reservation, nodes };
             return order(action, &wish.reason);
         }
-        if mark.changed >= begun {
+        if mark.changed >= begun || !may_join {
             return;
         }
         for join in &wish.jobs {
@@ -508,7 +596,6 @@ impl Marks {
                 nodes: join.nodes.iter().cloned().collect(),
             };
             order(action, "its nodes are free, and its data is there");
-            // One at a time: of two that wait in reservations, 24.11 starts no ordinary job of any partition.
             return;
         }
     }
@@ -521,5 +608,9 @@ pub(crate) fn is_own_reservation(name: &str) -> bool {
 
 /// The epoch in the name of a reservation of tarn's.
 fn epoch_of(name: &str) -> Option<u64> {
+    // Users may name several at once; those lists are theirs.
+    if name.contains(',') {
+        return None;
+    }
     name.strip_prefix(PREFIX)?.split('_').next()?.parse().ok()
 }

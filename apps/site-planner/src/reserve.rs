@@ -158,6 +158,9 @@ impl SitePlanner {
             .jobs
             .get(&number)
             .is_some_and(|job| job.state == SlurmJobState::Pending);
+        // A job that shares nodes would never find its own idle.
+        let is_whole = |job: &KnownJob| job.spec.cores == 0;
+        let waits = waits && self.jobs.jobs.get(&number).is_some_and(is_whole);
         let owner = self.owners.get(&number).filter(|_| waits);
         let Some((user, Some(workflow))) = owner else {
             return;

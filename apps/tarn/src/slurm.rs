@@ -358,10 +358,11 @@ fn status(controller: &ControllerClient) -> CliResult {
         }
     }
     // A controller of an earlier version does not know the question.
-    if let ControllerReply::Slurm(info) = controller.ask_once(&ControllerRequest::Slurm, TIMEOUT)? {
+    if let Ok(ControllerReply::Slurm(info)) =
+        controller.ask_once(&ControllerRequest::Slurm, TIMEOUT)
+    {
         out!("{}", slurm_status(&info))?;
     }
-    // An older controller does not know the question.
     if let Ok(ControllerReply::PlanStatus(status)) =
         controller.ask_once(&ControllerRequest::PlanStatus, TIMEOUT)
     {

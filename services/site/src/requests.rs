@@ -243,7 +243,10 @@ impl Site {
             return;
         }
         job.is_leaving = true;
-        self.flows.leave(id, now);
+        // One that Slurm has put back into its queue is a part of its run still.
+        if job.put_back.is_none() {
+            self.flows.leave(id, now);
+        }
         job.done.clear();
         job.tries.clear();
         let has_run = (SiteJobPhase::Running..SiteJobPhase::Published).contains(&job.phase);

@@ -24,6 +24,7 @@ impl Site {
             // A user may have changed it since it was found.
             if let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_reported) {
                 known.excludes.clone_from(&submitted.excludes);
+                known.has_wish = submitted.has_wish;
             }
             self.register(job, &submitted);
         } else {

@@ -3,7 +3,8 @@
 use super::{JoinWish, ReservationWish};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_slurm::{
-    NodeBase, NodeFlag, PartitionState, PendingReason, SlurmJob, SlurmJobState, SlurmSnapshot,
+    NodeBase, NodeFlag, PartitionState, PendingReason, SlurmJob, SlurmJobState, SlurmNode,
+    SlurmSnapshot,
 };
 
 /// Seconds within which another reservation is in the way.
@@ -77,7 +78,8 @@ impl<'a> SnapshotCheck<'a> {
             let Some(node) = self.snapshot.nodes.get(name) else {
                 return Err(Refusal::UnknownNode(name.clone()));
             };
-            if !node.state.is_usable() {
+            // One that sleeps is not woken for a job that waits beside its reservation.
+            if !node.state.is_usable() || is_asleep(node) {
                 return Err(Refusal::UnusableNode(name.clone()));
             }
             if self.reserved.contains(name.as_str()) {
@@ -147,7 +149,7 @@ pub(super) fn can_join(snapshot: &SlurmSnapshot, reservation: &str, join: &JoinW
     let another = snapshot.jobs.values().any(|other| {
         other.state == SlurmJobState::Pending
             && super::epoch_of(&other.reservation).is_some()
-            && other.partitions.iter().any(|p| job.partitions.contains(p))
+            && other.number != job.number
     });
     job.state == SlurmJobState::Pending
         && job.priority > 0
@@ -156,10 +158,10 @@ pub(super) fn can_join(snapshot: &SlurmSnapshot, reservation: &str, join: &JoinW
         && is_ready
         && !another
         && join.nodes.len() >= job.min_nodes as usize
-        && join
-            .nodes
-            .iter()
-            .all(|node| holds(node) && is_idle(snapshot, node))
+        && join.nodes.iter().all(|node| {
+            let is_read = snapshot.nodes.get(node).is_some_and(|n| !n.is_incomplete);
+            is_read && holds(node) && is_idle(snapshot, node)
+        })
 }
 
 /// Whether a node has no job and can get one now: it is `idle`, reserved, and nothing else.
@@ -176,9 +178,28 @@ pub(super) fn is_idle(snapshot: &SlurmSnapshot, node: &str) -> bool {
     })
 }
 
+fn is_asleep(node: &SlurmNode) -> bool {
+    let asleep = [
+        NodeFlag::PowerDown,
+        NodeFlag::PoweringDown,
+        NodeFlag::PoweredDown,
+    ];
+    asleep.iter().any(|flag| node.state.flags.contains(flag))
+}
+
+/// Whether no job has a reserved node.
+pub(super) fn is_kept(snapshot: &SlurmSnapshot, node: &str) -> bool {
+    let node = snapshot.nodes.get(node);
+    node.is_some_and(|node| node.state.base != NodeBase::Allocated)
+}
+
 /// The features of a node that has none of its own name.
 pub(super) fn features_without_name(snapshot: &SlurmSnapshot, name: &str) -> Option<Vec<String>> {
-    let node = snapshot.nodes.get(name)?;
+    // Of a list that is cut the rest would be lost.
+    let node = snapshot
+        .nodes
+        .get(name)
+        .filter(|node| !node.is_incomplete)?;
     let has = node.features.iter().any(|feature| feature == name);
     (!has).then(|| node.features.clone())
 }

@@ -546,6 +546,104 @@ fn one_user_gets_four_reservations_however_many_workflows_there_are() {
     );
 }
 
+#[test]
+fn a_job_that_its_user_puts_in_is_taken_out_and_its_workflow_left_alone() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    for job in 7..17 {
+        slurm.submit(job, 0, 2);
+    }
+    let mut wishes = [wish(0, "wing", [1, 2], 7)];
+    wishes[0].jobs[0].is_staged = false;
+    slurm.drive(&mut marks, &wishes);
+    for job in 8..17 {
+        let job = slurm.snapshot.jobs.get_mut(&job).unwrap();
+        job.reservation = "tarn_1_workflow_1".into();
+        // Slurm has not looked yet.
+        job.priority = 0;
+    }
+    slurm.drive(&mut marks, &wishes);
+    assert!(marks.is_left_alone(&wishes[0].workflow, slurm.time()));
+    for _ in 0..10 {
+        slurm.pass(1);
+        slurm.drive(&mut marks, &wishes);
+    }
+    assert!(slurm.tarns().is_empty(), "{:?}", slurm.tarns());
+    assert!(
+        slurm
+            .snapshot
+            .jobs
+            .values()
+            .all(|job| job.reservation.is_empty())
+    );
+    // A list of reservations is the user's own.
+    slurm.snapshot.jobs.get_mut(&8).unwrap().reservation = "tarn_1_workflow_1,other".into();
+    assert!(slurm.drive(&mut marks, &[]).orders.is_empty());
+}
+
+#[test]
+fn a_job_whose_place_in_its_reservation_slurm_lost_does_not_have_nodes_kept_for_ever() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    slurm.submit(7, 0, 2);
+    let wishes = [wish(0, "wing", [1, 2], 7)];
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(1);
+    slurm.drive(&mut marks, &wishes);
+    slurm.snapshot.jobs.get_mut(&7).unwrap().reservation.clear();
+    slurm.pass(1);
+    slurm.drive(&mut marks, &wishes);
+    assert!(marks.is_left_alone(&wishes[0].workflow, slurm.time()));
+    for _ in 0..4 {
+        slurm.pass(1);
+        slurm.drive(&mut marks, &wishes);
+    }
+    assert!(slurm.tarns().is_empty());
+}
+
+#[test]
+fn nodes_that_sleep_are_not_reserved_and_those_of_another_workflow_are_waited_for() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    slurm.submit(7, 0, 2);
+    slurm.submit(8, 1, 2);
+    slurm.snapshot.nodes.get_mut("n1").unwrap().state = SlurmNodeState::parse("idle~");
+    let step = slurm.drive(&mut marks, &[wish(0, "wing", [1, 2], 7)]);
+    assert!(
+        step.orders.is_empty() && step.notes[0].contains("takes no jobs"),
+        "{step:?}"
+    );
+    slurm.drive(&mut marks, &[wish(0, "wing", [2, 3], 7)]);
+    slurm.pass(1);
+    // The first is not wished for any more, and lingers: Slurm would refuse the second.
+    let next = [wish(1, "sea", [3, 4], 8)];
+    let step = slurm.drive(&mut marks, &next);
+    assert!(
+        step.orders.is_empty() && step.notes[0].contains("another reservation"),
+        "{step:?}"
+    );
+    assert!(!marks.is_left_alone(&next[0].workflow, slurm.time()));
+    for _ in 0..5 {
+        slurm.pass(1);
+        slurm.drive(&mut marks, &next);
+    }
+    assert_eq!(slurm.tarns(), ["tarn_1_workflow_2"]);
+}
+
+#[test]
+fn jobs_join_one_after_the_other() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    slurm.submit(7, 0, 2);
+    slurm.submit(8, 1, 2);
+    let wishes = [wish(0, "wing", [1, 2], 7), wish(1, "sea", [3, 4], 8)];
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(1);
+    let joins = |step: &MarkStep| {
+        let is_join = |o: &&MarkOrder| matches!(o.action, SlurmAction::Join { .. });
+        step.orders.iter().filter(is_join).count()
+    };
+    assert_eq!(joins(&slurm.drive(&mut marks, &wishes)), 1);
+    slurm.pass(1);
+    assert_eq!(joins(&slurm.drive(&mut marks, &wishes)), 1);
+}
+
 /// Something that happens at a site.
 #[derive(Debug, Clone)]
 enum Happening {

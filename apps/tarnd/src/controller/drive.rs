@@ -5,7 +5,8 @@ use super::plan_log::PlanLog;
 use super::reader::{SlurmReader, SlurmReading};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use tarn_site_planner::{CallRefused, MarkOrder, Marks, ReservationWish};
+use tarn_site_planner::{CallRefused, MAX_AGE, MarkOrder, Marks, ReservationWish};
+use tarn_slurm::SlurmError;
 use tarn_types::units::{Nanos, Time};
 
 /// Calls of Slurm that are made within [`SPAN`] at most.
@@ -53,10 +54,18 @@ impl SlurmDriver {
         self.noted = step.notes;
         for order in &step.orders {
             self.pause();
+            // The order was right for the state that was read then.
+            if self.time().saturating_sub(nanos(begun)) > MAX_AGE {
+                break;
+            }
             let result = order.action.perform();
+            let is_late = matches!(result, Err(SlurmError::Late { .. }));
             let result = result.map_err(|e| CallRefused(e.to_string()));
             log.note_mark(now, &text(order, &result));
             self.marks.done(order, result, self.time());
+            if is_late {
+                break;
+            }
         }
         if !step.orders.is_empty() {
             // The next step relies on what Slurm made of these.

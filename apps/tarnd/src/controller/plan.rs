@@ -27,6 +27,8 @@ const HORIZON: Nanos = 24 * 3600 * SECOND;
 const EVERY: Duration = Duration::from_secs(2);
 /// The same where tarn drives Slurm: a step that has ended keeps nodes idle until the next one has them.
 const EVERY_DRIVEN: Duration = Duration::from_millis(250);
+/// The longest pause after a plan.
+const MAX_REST: Duration = Duration::from_secs(10);
 /// A plan may take this share of the time, one in so many.
 const SHARE: u32 = 10;
 
@@ -138,14 +140,18 @@ impl PlanThread {
                     clock = Some((input.now, Instant::now()));
                     let began = Instant::now();
                     see(&mut planner, &mut log, &input);
+                    let mut took = began.elapsed();
                     self.drive(&mut planner, &mut driver, &mut log, &input);
+                    let began = Instant::now();
                     self.publish(&mut planner, &mut log, began);
-                    rest = Some(Instant::now() + every.max(began.elapsed() * SHARE));
+                    took += began.elapsed();
+                    // Reservations must be renewed meanwhile.
+                    rest = Some(Instant::now() + every.max(took * SHARE).min(MAX_REST));
                 }
                 None => {
                     planner.pass(now(Instant::now()));
                     // The next deadline may be at once.
-                    rest = Some(Instant::now() + EVERY);
+                    rest = Some(Instant::now() + every);
                 }
             }
         }

@@ -110,6 +110,7 @@ impl SlurmSource {
             Self::Json => json::jobs(answers, &mut lists)?,
         };
         Ok(SlurmSnapshot {
+            read_at: answers.read_at,
             jobs,
             ..earlier.clone()
         })

@@ -72,6 +72,7 @@ impl PlannerState {
         let may = |n: &NodeId| {
             self.class_of(*n) == class
                 && self.nodes.node(*n).power == NodePowerState::Up
+                && self.nodes.node(*n).closed != Some(Time::MAX)
                 && job.on.as_ref().is_none_or(|on| on.contains(*n))
         };
         all.filter(may).collect()
@@ -114,6 +115,7 @@ impl PlannerState {
     /// The earliest time from `from` on at which a node has what a job asks for until its limit.
     fn free_from(&self, id: NodeId, job: &Job, from: Time, held: &HeldNodes) -> Option<Time> {
         let node = self.nodes.node(id);
+        let from = from.max(node.closed.unwrap_or(0));
         let holds = held.of(id);
         let want = balance(self.nodes.share(job, id));
         let late = |until: Time| until.max(self.now.saturating_add(1));

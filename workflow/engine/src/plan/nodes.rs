@@ -420,10 +420,12 @@ impl PlannerNodes {
     /// A job is expected to give its nodes back at other times.
     pub(crate) fn set_ends(&mut self, id: JobId, nodes: &[NodeId], ends: NodeReleaseTimes) {
         let until = ends.iter().map(|e| e.0).max().unwrap_or(0);
+        let first = ends.iter().map(|e| e.0).min().unwrap_or(0);
         for n in nodes {
             self.unlist(*n);
             let guests = self.node_mut(*n).guests.iter_mut();
-            guests.filter(|g| g.job == id).for_each(|g| g.until = until);
+            let own = guests.filter(|g| g.job == id);
+            own.for_each(|g| (g.until, g.first) = (until, first));
             self.list(*n);
         }
         self.leave(id);
