@@ -200,6 +200,9 @@ impl Site {
         if is_followed {
             self.advance_waiting();
         }
+        if self.arriving.contains_key(&id) {
+            self.take_in();
+        }
     }
 
     /// Drops data that waited for a job that is over, or for a workflow's end.

@@ -122,7 +122,10 @@ impl Site {
             SiteJobPhase::Published => self.advise_readers(id),
             _ => ControllerReply::Done,
         };
-        self.answer_stage(id, Ok(reply));
+        // Where Slurm waits to have it set up again, that has a reply of its own.
+        if phase != SiteJobPhase::Ended || !self.arriving.contains_key(&id) {
+            self.answer_stage(id, Ok(reply));
+        }
         match phase {
             SiteJobPhase::Published => self.advance_waiting(),
             SiteJobPhase::Ended => self.ended(id),

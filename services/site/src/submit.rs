@@ -65,7 +65,7 @@ impl Site {
     }
 
     /// Takes in, by their numbers, the arriving jobs before which no other one of their users is missing.
-    fn take_in(&mut self) {
+    pub(crate) fn take_in(&mut self) {
         let jobs: Vec<SlurmJobId> = self.arriving.keys().copied().collect();
         // Users whose next job has to wait.
         let mut early: BTreeSet<Uid> = BTreeSet::new();
@@ -80,6 +80,10 @@ impl Site {
                 && !self.queue.lacks_lower(user, job)
                 && !owners.any(|owner| self.queue.lacks_lower_of(*owner, job))
                 && !early.contains(&user);
+            if self.is_leaving_its_nodes(job) {
+                // It has been taken in once: it keeps nobody waiting.
+                continue;
+            }
             if !is_next {
                 early.insert(user);
             } else if let Some((_, submitted)) = self.arriving.remove(&job) {
@@ -131,11 +135,18 @@ impl Site {
         }
     }
 
-    /// Whether a job is set up already.
+    /// Whether a job is set up already. One that Slurm has put back into its queue is set up again.
     fn is_registered(&self, job: SlurmJobId, submitted: &JobSubmission) -> bool {
+        self.jobs.get(&job).is_some_and(|known| {
+            let is_set_up = known.put_back.is_none() && known.phase != SiteJobPhase::Ended;
+            known.user == submitted.user && is_set_up
+        })
+    }
+
+    /// Whether a job that Slurm has put back still leaves the nodes that it had.
+    fn is_leaving_its_nodes(&self, job: SlurmJobId) -> bool {
         let known = self.jobs.get(&job);
-        known
-            .is_some_and(|known| known.user == submitted.user && known.phase != SiteJobPhase::Ended)
+        known.is_some_and(|known| known.put_back.is_some() && known.phase != SiteJobPhase::Ended)
     }
 
     /// Registers a job. Slurm repeats the request when slurmctld was started again, and when a job is put back into its

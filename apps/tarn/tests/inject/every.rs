@@ -2,7 +2,7 @@
 
 use crate::calls::{count, sweep};
 use crate::common::Site;
-use crate::controller::{Controller, install_slurm, with_slurm};
+use crate::controller::{Controller, ENDED, install_slurm, with_slurm, write_accounting};
 use crate::plugins::with_plugins;
 use crate::table::SWEPT;
 use crate::verbs::{of, put, tree, with_tier};
@@ -48,10 +48,12 @@ const WITHOUT: &[(&str, &str)] = &[
     ("slurm post-run", WRITES_NOTHING),
     ("slurm data-out", WRITES_NOTHING),
     ("slurm teardown", WRITES_NOTHING),
-    ("slurm whole", WRITES_NOTHING),
     ("slurm end", WRITES_NOTHING),
     ("slurm rotate-key", WRITES_NOTHING),
+    ("slurm advise", WRITES_NOTHING),
+    ("slurm audit", WRITES_NOTHING),
     ("slurm status", WRITES_NOTHING),
+    ("slurm plan", WRITES_NOTHING),
     ("slurm why", WRITES_NOTHING),
     ("nodes", READS),
     ("doctor", READS),
@@ -226,7 +228,7 @@ fn are_all(reason: &str, run: &[Vec<&str>]) {
 #[test]
 fn what_only_asks_writes_nothing() {
     let site = crate::modes::node();
-    let _controller = Controller::start(&site);
+    let controller = Controller::start(&site);
     install_slurm(&site);
     crate::plugins::install(&site);
     site.write(
@@ -234,11 +236,9 @@ fn what_only_asks_writes_nothing() {
         "#!/bin/bash\n#TARN name = \"w\"\n#TARN [[step]]\n#TARN out = [\"kept\"]\ntrue\n",
     );
     let script = site.path("job.sh").display().to_string();
-    // Two jobs of a chain.
-    for (job, mark) in [("1", "start"), ("2", "prior=1 end")] {
-        let text = format!("held\n/\njob.sh\n{script}\n[tarn {mark}]\n");
-        site.write(&format!("slurm/jobs/{job}"), &text);
-    }
+    // It has ended well: what comes before an end does not depend on it.
+    site.write("slurm/jobs/1", &format!("ended\n/\njob.sh\n{script}\n\n"));
+    write_accounting(&site);
     let lines = [
         "data show w/kept",
         "data grant w/kept 1",
@@ -250,16 +250,19 @@ fn what_only_asks_writes_nothing() {
         "mode show",
         "mode plan 2lm --destroy namespace0.0",
         "usage",
+        "usage --workflows",
         &format!("slurm setup 1 --user 0 --group 0 --script {script}"),
         "slurm data-in 1",
         "slurm pre-run 1",
         "slurm post-run 1",
         "slurm data-out 1",
         "slurm teardown 1",
-        "slurm whole 1 --user 0",
         "slurm end w",
         "slurm rotate-key",
+        &format!("slurm advise --since {ENDED}"),
+        &format!("slurm audit --since {ENDED}"),
         "slurm status",
+        "slurm plan",
         "slurm why 1",
     ];
     let lines = lines.map(|line| line.split(' ').collect::<Vec<_>>());
@@ -281,10 +284,14 @@ fn what_only_asks_writes_nothing() {
     assert_eq!(seen, Some(true));
     // Their questions came to somebody.
     let call_log = site.read("calls");
-    for called in ["squeue", "scontrol", "sinfo", "ipmctl", "ndctl"] {
+    for called in ["squeue", "scontrol", "sinfo", "sacct", "ipmctl", "ndctl"] {
         assert!(call_log.contains(called), "{called}: {call_log}");
     }
-    assert!(site.read("slurm/jobs/1").starts_with("released\n"));
+    // The job's end was seen, and that nobody has put it back into the queue.
+    let stages = controller.stages();
+    for stage in ["PostRun { ok: true }", "Teardown { hurry: false }"] {
+        assert!(stages.iter().any(|asked| asked == stage), "{stages:?}");
+    }
 }
 
 /// All files but locks.

@@ -1,12 +1,14 @@
-//! The files that `tarn slurm` writes for Slurm, in an image of its host.
+//! The files that `tarn slurm` writes: for Slurm, in an image of its host, and of its history.
 
 use crate::calls::sweep;
 use crate::common::{Ran, Site};
+use crate::controller::{Controller, ENDED, install_slurm, with_slurm, write_accounting};
 use crate::verbs::{of, tree, well};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 const OFF: &str = "etc/slurm/tarn.off";
 
@@ -158,5 +160,69 @@ pub(crate) fn slurm_off_and_on() {
         well(hit, "on", tarn(site, &off(site, true)));
         nothing_is_unfinished(site, &hit.what);
         assert_eq!(files(site), files(&host()), "{}", hit.what);
+    });
+}
+
+/// A site with a history.
+struct Past {
+    /// Ends before the folder.
+    _controller: Controller,
+    site: Site,
+}
+
+impl Past {
+    fn new() -> Self {
+        let site = Site::new("");
+        install_slurm(&site);
+        write_accounting(&site);
+        Self {
+            _controller: Controller::start(&site),
+            site,
+        }
+    }
+
+    fn export(&self, folder: &str) -> (PathBuf, Command) {
+        let words = ["slurm", "export", folder, "--since", ENDED];
+        let (path, mut command) = of(&self.site, &words);
+        with_slurm(&self.site, &mut command);
+        (path, command)
+    }
+
+    fn exported(&self, folder: &str) -> Ran {
+        Ran::of(self.export(folder).1.output().unwrap())
+    }
+}
+
+/// Each file is there whole, or not at all. If one is there, the next command names it and leaves it; another folder is free.
+pub(crate) fn slurm_export() {
+    let none = BTreeMap::new();
+    let after = {
+        let past = Past::new();
+        past.exported("twin").exits(0);
+        tree(&past.site.path("twin"))
+    };
+    assert_eq!(after.len(), 2, "{:?}", after.keys());
+    let export = |past: &Past| past.export("twin");
+    sweep("slurm export", "tarn", Past::new, export, |past, hit| {
+        let files = |folder| tree(&past.site.path(folder));
+        let now = files("twin");
+        each_is_one_of(&now, [&none, &after], &hit.what);
+        let is_whole = now == after || !hit.done();
+        assert!(is_whole, "{}: {:?}", hit.what, now.keys());
+        let again = past.exported("twin");
+        match now.keys().next() {
+            None => {
+                well(hit, "export", again);
+                assert_eq!(files("twin"), after, "{}", hit.what);
+            }
+            Some(first) => {
+                let is_named = again.err.contains(&format!("twin/{}", first.display()));
+                let is_refused = again.code != Some(0) && is_named;
+                assert!(is_refused, "{}: {:?}: {}", hit.what, again.code, again.err);
+                assert_eq!(files("twin"), now, "{}", hit.what);
+            }
+        }
+        well(hit, "export to another folder", past.exported("other"));
+        assert_eq!(files("other"), after, "{}", hit.what);
     });
 }

@@ -47,6 +47,7 @@ sweeps! {
     slurm_install: slurm of "slurm install";
     slurm_install_remove: slurm of "slurm install";
     slurm_off_and_on: slurm of "slurm off", "slurm on";
+    slurm_export: slurm of "slurm export";
     block_serve: serve of "block serve";
     submit: submit of "submit";
     mode_set: modes of "mode set";
