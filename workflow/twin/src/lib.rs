@@ -2,7 +2,7 @@
 //! the site's digital twin. docs/internals/digital-twin.md.
 //!
 //! Reading order: `history` (what is known of a site), `data` (items and workflows), `order` (which job comes when),
-//! `machine`, [`twin`] (all of it together).
+//! `machine`, [`twin()`] (all of it together).
 
 mod data;
 mod history;
