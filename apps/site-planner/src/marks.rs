@@ -521,7 +521,7 @@ impl Marks {
                     left_alone.insert(mark.workflow.clone(), until);
                 }
             }
-            // What is left alone is given up; with many inside it is made to end.
+            // The workflow is left alone, so its reservation goes; with many inside it is made to end.
             leaves.truncate(MAX_LEAVES);
             step.orders
                 .extend(leaves.into_iter().map(|(job, reason)| MarkOrder {

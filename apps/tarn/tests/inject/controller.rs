@@ -33,13 +33,13 @@ impl Controller {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
         let stages = Stages::default();
-        let asked = stages.clone();
+        let reached = stages.clone();
         let thread = std::thread::spawn(move || {
             while let Ok((peer, _)) = listener.accept() {
                 if over.load(Ordering::SeqCst) {
                     break;
                 }
-                answer(peer, &asked);
+                answer(peer, &reached);
             }
         });
         let thread = Some(thread);

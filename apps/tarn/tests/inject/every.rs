@@ -290,7 +290,7 @@ fn what_only_asks_writes_nothing() {
     // The job's end was seen, and that nobody has put it back into the queue.
     let stages = controller.stages();
     for stage in ["PostRun { ok: true }", "Teardown { hurry: false }"] {
-        assert!(stages.iter().any(|asked| asked == stage), "{stages:?}");
+        assert!(stages.iter().any(|reached| reached == stage), "{stages:?}");
     }
 }
 
