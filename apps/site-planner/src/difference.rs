@@ -365,7 +365,7 @@ fn has_same_data(known: &KnownJob, wanted: Option<&WantedJob<'_>>) -> bool {
     known.data.as_ref().map(lines) == now
 }
 
-/// Whether jobs ask for the same: a refusal stands. What data there is may differ.
+/// Whether jobs ask for the same: a job stays refused then. What data there is may differ.
 fn is_alike(known: &Job, wanted: &Job) -> bool {
     if !known.reads.is_empty() {
         return false;

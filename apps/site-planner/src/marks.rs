@@ -10,7 +10,7 @@ mod check;
 mod tests;
 
 use budget::IdleBudgets;
-use check::{Refusal, SnapshotCheck};
+use check::{SnapshotCheck, WishError};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_slurm::{RESERVATION_SECONDS, SlurmAction, SlurmJobState, SlurmSnapshot};
 use tarn_types::units::{Nanos, SECOND, Time};
@@ -366,26 +366,26 @@ impl Marks {
             let new = followed.keys().filter(|key| !self.has(key));
             let users: Vec<u32> = marks.chain(new).map(|(user, _)| *user).collect();
             let of_user = users.iter().filter(|user| **user == key.0).count();
-            let refusal = if self.left_alone.contains_key(key) {
-                Err(Refusal::LeftAlone)
+            let checked = if self.left_alone.contains_key(key) {
+                Err(WishError::LeftAlone)
             } else if followed.contains_key(key) {
-                Err(Refusal::Twice)
+                Err(WishError::Twice)
             } else if is_new && users.len() >= MAX_RESERVATIONS {
-                Err(Refusal::TooMany(MAX_RESERVATIONS))
+                Err(WishError::TooMany(MAX_RESERVATIONS))
             } else if is_new && of_user >= MAX_USER_RESERVATIONS {
-                Err(Refusal::TooManyOfUser(MAX_USER_RESERVATIONS))
+                Err(WishError::TooManyOfUser(MAX_USER_RESERVATIONS))
             } else if !self.budgets.is_within(key.0, snapshot.nodes.len() as u64) {
-                Err(Refusal::IdleTooLong)
+                Err(WishError::IdleTooLong)
             } else if let Some(node) = wish
                 .nodes
                 .iter()
                 .find(|n| taken.contains(n.as_str()) || self.is_others(n, key))
             {
-                Err(Refusal::Reserved(node.clone()))
+                Err(WishError::Reserved(node.clone()))
             } else {
                 check.of(wish)
             };
-            match refusal {
+            match checked {
                 Ok(()) => {
                     taken.extend(wish.nodes.iter().map(String::as_str));
                     followed.insert(key.clone(), wish);
@@ -569,7 +569,7 @@ impl Marks {
         let reservation = name.clone();
         if now.saturating_sub(mark.renewed) >= RENEW {
             let reservation = reservation.clone();
-            order(SlurmAction::Renew { reservation }, "its workflow goes on");
+            order(SlurmAction::Renew { reservation }, "its workflow continues");
         }
         if mark.nodes != wish.nodes {
             let nodes = wish.nodes.iter().cloned().collect();

@@ -60,7 +60,7 @@ impl SitePlanner {
                 .get(number)
                 .is_some_and(|w| w.allocated_for.is_some());
             if !is_given {
-                let reason = format!("job {number} goes on on nodes of job {}", kept.before);
+                let reason = format!("job {number} continues on nodes of job {}", kept.before);
                 self.draft(
                     *number,
                     &kept.nodes,
@@ -90,7 +90,7 @@ impl SitePlanner {
         wishes.into_iter().map(|(_, wish)| wish).collect()
     }
 
-    /// Notes which steps go on on nodes of running ones. What it noted of a step that has ended holds for a while.
+    /// Notes which steps continue on nodes of running ones. What it noted of a step that has ended holds for a while.
     fn note_next_steps(&mut self) {
         let mut next: BTreeMap<u32, KeptNodes> = BTreeMap::new();
         for (number, known) in &self.jobs.jobs {
@@ -123,7 +123,7 @@ impl SitePlanner {
         self.kept.extend(next);
     }
 
-    /// The waiting job that goes on on nodes of a running one, and these.
+    /// The waiting job that continues on nodes of a running one, and these.
     fn next_step(&self, known: &KnownJob) -> Option<(u32, Vec<NodeId>)> {
         let KnownStage::Has { nodes, .. } = &known.stage else {
             return None;

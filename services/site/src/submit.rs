@@ -104,7 +104,7 @@ impl Site {
         }
     }
 
-    /// Sets a job up, and answers Slurm if it waits; else keeps the reason of a refusal until it asks.
+    /// Sets a job up, and answers Slurm if it waits; else keeps why it is refused until Slurm asks.
     fn register(&mut self, job: SlurmJobId, submitted: &JobSubmission) {
         let done = self.set_up(job, submitted);
         let is_reported = self.waiting.contains_key(&job);

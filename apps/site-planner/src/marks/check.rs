@@ -12,7 +12,7 @@ const AHEAD: u64 = 60;
 
 /// Why a wish is not followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum WishError {
     #[error("its reservation has just gone, or Slurm refused it; it is only advised for a while")]
     LeftAlone,
     #[error("it has a reservation already")]
@@ -70,31 +70,31 @@ impl<'a> SnapshotCheck<'a> {
     }
 
     /// Whether a wish can be followed.
-    pub(super) fn of(&self, wish: &ReservationWish) -> Result<(), Refusal> {
+    pub(super) fn of(&self, wish: &ReservationWish) -> Result<(), WishError> {
         if wish.nodes.is_empty() || wish.jobs.is_empty() {
-            return Err(Refusal::NoNode);
+            return Err(WishError::NoNode);
         }
         for name in &wish.nodes {
             let Some(node) = self.snapshot.nodes.get(name) else {
-                return Err(Refusal::UnknownNode(name.clone()));
+                return Err(WishError::UnknownNode(name.clone()));
             };
             // One that sleeps is not woken for a job that waits beside its reservation.
             if !node.state.is_usable() || is_asleep(node) {
-                return Err(Refusal::UnusableNode(name.clone()));
+                return Err(WishError::UnusableNode(name.clone()));
             }
             if self.reserved.contains(name.as_str()) {
-                return Err(Refusal::Reserved(name.clone()));
+                return Err(WishError::Reserved(name.clone()));
             }
         }
         let mut partitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for join in &wish.jobs {
             let job = self.snapshot.jobs.get(&join.job);
-            let job = job.ok_or(Refusal::UnknownJob(join.job))?;
+            let job = job.ok_or(WishError::UnknownJob(join.job))?;
             if job.user != wish.workflow.0 || job.user_name != wish.user {
-                return Err(Refusal::OtherUser(join.job));
+                return Err(WishError::OtherUser(join.job));
             }
             if !self.is_touchable(job) {
-                return Err(Refusal::Untouchable(join.job));
+                return Err(WishError::Untouchable(join.job));
             }
             let fits = join.nodes.len() >= job.min_nodes as usize
                 && join.nodes.is_subset(&wish.nodes)
@@ -110,7 +110,7 @@ impl<'a> SnapshotCheck<'a> {
                         .all(|node| of_partition.contains(node.as_str()))
                 });
             if !fits {
-                return Err(Refusal::OtherNodes(join.job));
+                return Err(WishError::OtherNodes(join.job));
             }
         }
         Ok(())

@@ -124,7 +124,7 @@ impl SiteMetrics {
         })
     }
 
-    /// Makes the text anew, if the last one is a while ago.
+    /// Makes the text again, if the last one is a while ago.
     pub(super) fn update_if_due(&mut self, figures: impl FnOnce() -> SiteFigures) {
         let Some(text) = &self.text else { return };
         if self.made.is_some_and(|made| made.elapsed() < EVERY) {

@@ -58,7 +58,7 @@ impl Planner {
         present.map(|layout| (&layout.nodes, layout.spread, layout.each))
     }
 
-    /// The job that is to go on on nodes of this one, which are kept for it, and how many of them it takes.
+    /// The job that is to continue on nodes of this one, which are kept for it, and how many of them it takes.
     pub fn next_step(&self, job: JobId) -> Option<(JobId, u32)> {
         let is_whole = self
             .state
