@@ -7,7 +7,10 @@ Prints the results in the form of `tarn bench --json`:
 - staging of a dataset from the external store to a node's store (tmpfs), encrypted and not, in turns: MB/s from the first that is seen of it
   to its publication (goal: 0.6 of plain);
 - the three-job workflow of Weiland 2018, Figures 3 to 5 (one script, jobs that submit the next one, dependencies), without tarn and with
-  it: bytes that reach the external store, a file system on a block device of its own, counted by the kernel at that device.
+  it: bytes that reach the external store, a file system on a block device of its own, counted by the kernel at that device;
+- what tarn adds to a job whose data is there already (--only overhead): the same job without lines, with a burst_buffer.lua whose functions
+  return at once, and with tarn, in turns. Medians in seconds of sbatch, from there to the job's first instruction, and from its last one until
+  Slurm has completed it; and of tarn's stages by themselves (goal: at most 0.3 s in all).
 """
 
 import argparse
@@ -257,6 +260,108 @@ def staging(site, folder, rounds, mib):
     return [report_result(f"staged encrypted, {mib} MiB", encrypted, "MB/s", "in clear", plain)]
 
 
+# The functions of a burst buffer that does nothing: what is left is Slurm's own part.
+RETURN_AT_ONCE = """
+function slurm_bb_job_process() return slurm.SUCCESS, "" end
+function slurm_bb_pools() return slurm.SUCCESS end
+function slurm_bb_setup() return slurm.SUCCESS, "" end
+function slurm_bb_data_in() return slurm.SUCCESS, "" end
+function slurm_bb_test_data_in() return slurm.SUCCESS, "" end
+function slurm_bb_real_size() return slurm.SUCCESS, "0" end
+function slurm_bb_paths() return slurm.SUCCESS, "" end
+function slurm_bb_pre_run() return slurm.SUCCESS, "" end
+function slurm_bb_post_run() return slurm.SUCCESS, "" end
+function slurm_bb_data_out() return slurm.SUCCESS, "" end
+function slurm_bb_test_data_out() return slurm.SUCCESS, "" end
+function slurm_bb_job_teardown() return slurm.SUCCESS, "" end
+function slurm_bb_get_status() return slurm.SUCCESS, "" end
+return slurm.SUCCESS
+"""
+
+# In place of tarn: when each stage of a job began and ended.
+TIMED = """#!/bin/bash
+began=$EPOCHREALTIME
+/shared/bin/tarn "$@"
+status=$?
+echo "$2 $began $EPOCHREALTIME" >> /shared/stages
+exit $status
+"""
+
+# Submits a job and waits until Slurm has completed it; prints the spans of sbatch, until its first instruction, and from its last one on.
+ONE_JOB = """
+import os, subprocess, sys, time
+for name in ("began", "ended"):
+    if os.path.exists(name):
+        os.remove(name)
+began = time.time()
+job = subprocess.run(["sbatch", "--parsable", sys.argv[1]], check=True, capture_output=True, text=True).stdout.strip()
+submitted = time.time()
+while True:
+    state = subprocess.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"], capture_output=True, text=True).stdout.strip()
+    if state == "COMPLETED":
+        break
+    if state in ("FAILED", "CANCELLED") or time.time() > submitted + 300:
+        sys.exit(f"job {job} is {state}")
+    time.sleep(0.01)
+over = time.time()
+first, last = (float(open(name).read()) for name in ("began", "ended"))
+print(submitted - began, first - submitted, over - last)
+"""
+
+
+def overhead(site, turns):
+    """What tarn adds to a job whose data is there, from its submission to its first instruction and from its last one to its end."""
+    named = '#TARN name = "overhead"\n#TARN data.d = {}\n#TARN data.r = {}\n#TARN [[step]]\n'
+    head = "#!/bin/bash\n#SBATCH -N1 -n1 -o /dev/null\n"
+    body = "echo $EPOCHREALTIME > ~/began\n{}echo $EPOCHREALTIME > ~/ended\n"
+    scripts_of = {
+        "makes": head + named + '#TARN out = ["d"]\nhead -c 1M /dev/urandom > $TARN_d/f\n',
+        "plain": head + body.format(""),
+        "at-once": head + named + '#TARN in = ["d"]\n' + body.format(""),
+        "tarn": head + named + '#TARN in = ["d"]\n#TARN out = ["r"]\n' + body.format("cat $TARN_d/f > $TARN_r/f\n"),
+    }
+    for name, text in scripts_of.items():
+        site.alice(f"cat > {name}.sh << 'END'\n{text}END")
+    site.alice(f"cat > one.py << 'END'\n{ONE_JOB}END")
+    for name, text in (("timed", TIMED), ("at-once.lua", RETURN_AT_ONCE)):
+        with open(os.path.join(site.shared, name), "w", encoding="ascii") as file:
+            file.write(text)
+    lua = "/etc/slurm/burst_buffer.lua"
+    stages = os.path.join(site.shared, "stages")
+    site.root(f"touch /shared/stages; chmod 666 /shared/stages; chmod 755 /shared/timed; sed 's,/shared/bin/tarn,/shared/timed,' {lua} > /shared/tarn.lua")
+    site.alice("sbatch -Q -W makes.sh")
+    spans = {name: [] for name in ("plain", "at-once", "tarn")}
+    own = {}
+    for turn in range(turns + 1):
+        for name, taken in spans.items():
+            site.root(f"cp /shared/{'at-once' if name == 'at-once' else 'tarn'}.lua {lua}")
+            open(stages, "w", encoding="ascii").close()
+            spent = [float(span) for span in site.alice(f"/usr/bin/python3 one.py {name}.sh").split()]
+            time.sleep(0.5)
+            if turn == 0:
+                continue
+            taken.append(spent)
+            with open(stages, encoding="ascii") as file:
+                for line in file:
+                    stage, began, ended = line.split()
+                    own.setdefault(stage, []).append(float(ended) - float(began))
+            print(f"  {name}: sbatch {spent[0]:.3f}, to the first instruction {spent[1]:.3f}, from the last {spent[2]:.3f} s", file=sys.stderr)
+    site.root(f"cp /shared/tarn.lua {lua}")
+    site.alice("tarn slurm end overhead")
+    medians = {name: [statistics.median(column) for column in zip(*taken)] for name, taken in spans.items()}
+    results = []
+    for at, what in enumerate(("sbatch", "to the first instruction", "from the last instruction on")):
+        tarn, plain, at_once = (medians[name][at] for name in ("tarn", "plain", "at-once"))
+        results.append(report_result(f"{what}, with tarn", tarn, "s", "without lines", plain))
+        results.append(report_result(f"{what}, with tarn and", tarn, "s", "functions that return at once", at_once))
+    for stage, taken in own.items():
+        results.append(report_result(f"stage {stage} by itself", statistics.median(taken), "s", "slowest", max(taken)))
+    added = [sum(medians["tarn"]) - sum(medians[name]) for name in ("plain", "at-once")]
+    results.append(report_result("what tarn and Slurm's burst buffer add", added[0], "s", "goal", 0.3))
+    results.append(report_result("what tarn adds to Slurm's burst buffer", added[1], "s", "goal", 0.3))
+    return results
+
+
 def main():
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -265,8 +370,9 @@ def main():
     parser.add_argument("--turns", type=int, default=100, help="submissions of each kind (default 100)")
     parser.add_argument("--jobs", type=int, default=1000, help="jobs submitted while sinfo is asked (default 1000)")
     parser.add_argument("--mib", type=int, default=64, help="size of what the workflow reads and of each intermediate (default 64)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of staging (default 5)")
-    parser.add_argument("--only", choices=("staging",), help="measure this alone")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of staging, and of jobs one by one (default 5)")
+    parser.add_argument("--only", choices=("staging", "overhead"), help="measure this alone")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON, as is done in any case")
     a = parser.parse_args()
     # What is up is taken down then too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -280,7 +386,9 @@ def main():
             for name in ("tarn", "tarnd"):
                 shutil.copy2(os.path.join(os.path.dirname(os.path.abspath(a.tarn)), name), os.path.join(folder, "shared", "bin"))
             site = Site(folder, alice, 2)
-            results = staging(site, external, a.rounds, 4 * a.mib)
+            results = overhead(site, a.rounds) if a.only != "staging" else []
+            if a.only != "overhead":
+                results += staging(site, external, a.rounds, 4 * a.mib)
             if a.only is None:
                 results += moved_bytes(site, external, moved, a.mib) + costs(site, a.turns, a.jobs)
     machine = {"cores": os.cpu_count(), "kernel": os.uname().release}

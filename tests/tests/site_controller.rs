@@ -185,7 +185,7 @@ fn a_grant_is_given_kept_over_a_restart_and_taken() {
     };
     assert!(matches!(
         site.submit(1, ALICE, MESH),
-        ControllerReply::Advice(_)
+        ControllerReply::Updates(_)
     ));
     let mesh = format!("{ALICE}/foam/mesh");
     assert_eq!(site.names(ALICE), [mesh.as_str()]);
@@ -201,7 +201,7 @@ fn a_grant_is_given_kept_over_a_restart_and_taken() {
     assert_eq!(site.names(BOB), [mesh.as_str()]);
     assert!(matches!(
         site.submit(3, BOB, READ),
-        ControllerReply::Advice(_)
+        ControllerReply::Updates(_)
     ));
     let shown = site
         .tarn(ALICE, &["data", "show", "foam/mesh"])

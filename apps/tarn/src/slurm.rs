@@ -20,12 +20,19 @@ use crate::error::{CliError, CliResult};
 use crate::globals::Globals;
 use crate::print::{self, out};
 use clap::{Args, Parser, Subcommand};
+use command::run_command;
 use std::path::PathBuf;
 use std::time::Duration;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
-    Chain, ControllerReply, ControllerRequest, JobSubmission, SlurmInfo, SlurmJobId, Stage, Staging,
+    Chain, ControllerReply, ControllerRequest, JobSubmission, SlurmInfo, SlurmJobId, SlurmUpdate,
+    Stage, Staging,
 };
+use tarn_slurm::{
+    JobProgress, SlurmError, SlurmNodeState, admin_comment, apply_update, completed_job, has_wish,
+    job_origins, job_progress,
+};
+use tarn_spec::ChainOptions;
 use tarn_types::codes::Exit;
 use tarn_types::energy::Draw;
 use tarn_types::line::plain;
@@ -152,40 +159,37 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
         SlurmCommand::Off { conf, reason } => install::off(conf, reason),
         SlurmCommand::On { conf } => install::on(conf),
         SlurmCommand::Check(args) => check(args),
-        SlurmCommand::Setup { job, submitted } => {
-            let about = job::about(*job)?;
-            match read(*job, submitted, &about)? {
-                Some(read) => set_up(&controller(), *job, read),
-                None => Ok(Exit::Success),
-            }
-        }
-        SlurmCommand::DataIn { job } => {
-            let nodes = job::about(*job)?.expected()?;
-            stage(*job, Stage::Ahead(nodes))
-        }
+        SlurmCommand::Setup { job, submitted } => set_up(&controller(), *job, submitted),
+        SlurmCommand::DataIn { job } => stage(*job, Stage::DataIn),
         SlurmCommand::PreRun { job } => {
-            let nodes = job::about(*job).and_then(|about| about.nodes());
-            let done = nodes.and_then(|nodes| stage(*job, Stage::PreRun(nodes)));
-            reason::shown(*job, done)
+            let progress = found(*job, job_progress(*job))?;
+            let done = if progress.nodes.is_empty() {
+                let text = "Slurm has given the job no nodes yet";
+                Err(CliError::new(Exit::NotFound, text))
+            } else {
+                stage(*job, Stage::PreRun(progress.nodes))
+            };
+            reason::shown(*job, &progress.comment, done)
         }
         SlurmCommand::PostRun { job } => {
-            let ok = job::completed(*job)?.ended_well()?;
+            let progress = found(*job, completed_job(*job))?;
+            let ok = progress.ended_well && !is_a_node_lost(&progress.nodes)?;
             let ask = ControllerRequest::Stage(Staging {
                 job: *job,
                 stage: Stage::PostRun { ok },
             });
             let reply = controller().ask(&ask, TIMEOUT)?;
-            if let ControllerReply::Advices(advices) = &reply {
-                for (reader, advice) in advices {
+            if let ControllerReply::Updates(updates) = &reply {
+                for update in updates {
                     // It may run already: then it is where it is.
-                    let _ = job::advise(*reader, advice);
+                    let _ = apply_update(update);
                 }
                 return Ok(Exit::Success);
             }
-            reason::shown(*job, done(Ok(reply)))
+            reason::shown(*job, &progress.comment, done(Ok(reply)))
         }
-        SlurmCommand::DataOut { job } => reason::shown(*job, stage(*job, Stage::DataOut)),
-        SlurmCommand::Teardown { job, hurry } => match job::is_put_back(*job) {
+        SlurmCommand::DataOut { job } => reason::shown(*job, "", stage(*job, Stage::DataOut)),
+        SlurmCommand::Teardown { job, hurry } => match is_put_back(*job) {
             true => stage(*job, Stage::PutBack),
             false => stage(*job, Stage::Teardown { hurry: *hurry }),
         },
@@ -217,12 +221,12 @@ pub(crate) fn check(args: &CheckArgs) -> CliResult {
         return Ok(Exit::Success);
     };
     job::possible(&script)?;
-    out!("ok: {}", found(&script.parsed.workflow))?;
+    out!("ok: {}", declared(&script.parsed.workflow))?;
     Ok(Exit::Success)
 }
 
 /// The declarations of the `#TARN` lines of a job's script.
-fn found(workflow: &Workflow) -> String {
+fn declared(workflow: &Workflow) -> String {
     let mut parts = vec![format!("workflow `{}`", workflow.name)];
     for step in &workflow.steps {
         for (role, verb) in [
@@ -246,13 +250,23 @@ fn found(workflow: &Workflow) -> String {
     parts.join("; ")
 }
 
-fn read(
-    job: SlurmJobId,
-    args: &SubmittedArgs,
-    about: &job::SlurmJobInfo,
-) -> CliResult<Option<JobSubmission>> {
-    let Some((script, chain)) = job::read_of(job, about, &args.script)? else {
+/// Reads a job's script. `None` if it says nothing to tarn.
+fn read(job: SlurmJobId, args: &SubmittedArgs) -> CliResult<Option<JobSubmission>> {
+    let mut origins = job_origins(&[job]).map_err(slurm_error)?;
+    let Some(origin) = origins.remove(&job) else {
+        let text = format!("Slurm does not have job {job}");
+        return Err(CliError::new(Exit::NotFound, text));
+    };
+    let Some((script, chain)) = job::read_of(job, &origin, &args.script)? else {
         return Ok(None);
+    };
+    // Since its script was written, the first job of a chain has got the numbers of the others.
+    let others = match &chain {
+        Some(chain) if chain.is_start => {
+            let comment = admin_comment(job).map_err(slurm_error)?;
+            ChainOptions::of_comment(&comment).others
+        }
+        _ => Vec::new(),
     };
     let workflow = script.parsed.workflow;
     let named = workflow.data.iter().filter_map(|d| d.of.as_ref());
@@ -266,22 +280,78 @@ fn read(
             prior: chain.prior,
             is_end: chain.is_end,
             same_nodes: chain.same_nodes,
-            others: about.others.clone(),
+            others,
         }),
-        excludes: Some(about.excluded()?),
-        has_wish: about.has_wish(),
+        excludes: Some(origin.excluded),
+        has_wish: has_wish(job).map_err(slurm_error)?,
         workflow,
     }))
 }
 
-/// Register a job, and has Slurm know what it waits for, and where it would best run.
-fn set_up(controller: &ControllerClient, job: SlurmJobId, submitted: JobSubmission) -> CliResult {
-    let stage = Stage::Setup(Box::new(submitted));
-    let ask = ControllerRequest::Stage(Staging { job, stage });
-    match controller.ask(&ask, TIMEOUT)? {
-        ControllerReply::Advice(advice) => job::advise(job, &advice).map(|()| Exit::Success),
-        reply => done(Ok(reply)),
+fn slurm_error(e: SlurmError) -> CliError {
+    CliError::new(Exit::State, e.to_string())
+}
+
+fn found(
+    job: SlurmJobId,
+    progress: Result<Option<JobProgress>, SlurmError>,
+) -> CliResult<JobProgress> {
+    let progress = progress.map_err(slurm_error)?;
+    progress.ok_or_else(|| CliError::new(Exit::NotFound, format!("Slurm does not have job {job}")))
+}
+
+/// Whether Slurm has put a job back into its queue: it waits there. If Slurm does not answer, it has not.
+fn is_put_back(job: SlurmJobId) -> bool {
+    matches!(job_progress(job), Ok(Some(progress)) if progress.is_pending)
+}
+
+/// Whether a node of a job that ended well was lost meanwhile. A script whose only node is lost does not end well.
+fn is_a_node_lost(nodes: &[String]) -> CliResult<bool> {
+    if nodes.len() < 2 {
+        return Ok(false);
     }
+    let states = run_command("sinfo", &["-h", "-N", "-n", &nodes.join(","), "-o", "%t"])?;
+    let mut states = states.split_whitespace();
+    Ok(states.any(|state| !SlurmNodeState::parse(state).responds()))
+}
+
+/// Registers a job, and has Slurm know what it waits for, and where it would best run. Most jobs are known already.
+fn set_up(controller: &ControllerClient, job: SlurmJobId, args: &SubmittedArgs) -> CliResult {
+    let ask =
+        |stage: Stage| controller.ask(&ControllerRequest::Stage(Staging { job, stage }), TIMEOUT);
+    let mut reply = ask(Stage::Reported)?;
+    if reply == ControllerReply::Unknown {
+        let Some(submitted) = read(job, args)? else {
+            return Ok(Exit::Success);
+        };
+        reply = ask(Stage::Setup(Box::new(submitted)))?;
+    }
+    let ControllerReply::Updates(updates) = reply else {
+        return done(Ok(reply));
+    };
+    for update in &updates {
+        change(update)?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Changes a job. That it waits for the makers of its inputs is necessary; the gate turns it back if it has no space on its nodes.
+fn change(update: &SlurmUpdate) -> CliResult<()> {
+    let Err(why) = apply_update(update) else {
+        return Ok(());
+    };
+    let mut needed = update.clone();
+    needed
+        .words
+        .retain(|word| word.starts_with("dependency=") || word.starts_with("reqnodelist="));
+    needed.unnamed.clear();
+    if needed.words.is_empty() {
+        return Ok(());
+    }
+    if needed == *update {
+        return Err(slurm_error(why));
+    }
+    apply_update(&needed).map_err(slurm_error)
 }
 
 pub(crate) fn done(reply: CliResult<ControllerReply>) -> CliResult {

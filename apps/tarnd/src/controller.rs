@@ -46,9 +46,10 @@ use tarn_journal::RunLock;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
     ControllerReply, ControllerRequest, Holding, NODE_PORT, NodeInfo, NodeStoreReport,
-    NumberedOrder, Owner, Report, SlurmJobId, Stage, StoreCapacity, Uid,
+    NumberedOrder, Owner, Report, SlurmJobId, SlurmUpdate, Stage, StoreCapacity, Uid,
 };
 use tarn_site::{Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token, WantedAccount};
+use tarn_slurm::{JobChange, expected_nodes, job_change};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Source};
 use tarn_types::site::JobResult;
@@ -198,6 +199,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         log,
         nodes,
         replies: BTreeMap::new(),
+        expected: BTreeMap::new(),
         next: 0,
         clock: ControllerClock::start(),
         spaces: slurm::spaces(file.sinfo.unwrap_or(true) && mode.acts()),
@@ -238,12 +240,20 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     ended
 }
 
+/// A client that waits, and the job of the stage that it waits for.
+struct PendingReply {
+    to: SyncSender<ControllerReply>,
+    job: Option<SlurmJobId>,
+}
+
 struct Controller {
     state: PathBuf,
     site: Site,
     log: ControllerLog,
     nodes: NodeSessions,
-    replies: BTreeMap<Token, SyncSender<ControllerReply>>,
+    replies: BTreeMap<Token, PendingReply>,
+    /// The nodes that jobs were to prefer when they were set up, until Slurm asks where they are expected.
+    expected: BTreeMap<SlurmJobId, Vec<String>>,
     next: Token,
     clock: ControllerClock,
     spaces: SlurmNotifier<Vec<NodeInfo>>,
@@ -459,11 +469,22 @@ impl Controller {
             let _ = reply.try_send(self.plans.completed(asker, ask, answer));
             return None;
         }
-        if matches!(ask, ControllerRequest::Stage(_)) {
-            self.reader.request();
+        let mut request = request;
+        let mut job = None;
+        if let ControllerRequest::Stage(staging) = &mut request.ask {
+            // A job that arrives waits for a reading, and in mode `drive` the planner follows each stage.
+            let arrives = matches!(staging.stage, Stage::Setup(_) | Stage::Reported);
+            if arrives || self.mode == SiteMode::Drive {
+                self.reader.request();
+            }
+            job = Some(staging.job);
+            if staging.stage == Stage::DataIn {
+                staging.stage = Stage::Ahead(self.expected_of(staging.job));
+            }
         }
         self.next = request.token;
-        self.replies.insert(self.next, reply);
+        let to = reply;
+        self.replies.insert(self.next, PendingReply { to, job });
         Some(SiteServiceEvent::Requested(request))
     }
 
@@ -476,6 +497,44 @@ impl Controller {
         {
             self.nodes.know(name);
         }
+    }
+
+    /// The nodes on which Slurm is expected to start a job: those that it was to prefer at its setup, else as Slurm has it.
+    fn expected_of(&mut self, job: SlurmJobId) -> Vec<String> {
+        if let Some(nodes) = self.expected.remove(&job) {
+            return nodes;
+        }
+        let reading = self.reader.newest();
+        let snapshot = reading.as_ref().map(|reading| &reading.snapshot);
+        let listed = snapshot.and_then(|snapshot| Some((snapshot, snapshot.jobs.get(&job)?)));
+        listed.map_or_else(Vec::new, |(snapshot, job)| expected_nodes(snapshot, job))
+    }
+
+    /// Advice as changes of jobs in Slurm. A job that Slurm does not have waiting any more needs none.
+    fn updates_of(&mut self, reply: ControllerReply, job: Option<SlurmJobId>) -> ControllerReply {
+        let advices = match (reply, job) {
+            (ControllerReply::Advice(advice), Some(job)) => vec![(job, advice)],
+            (ControllerReply::Advices(advices), _) => advices,
+            (reply, _) => return reply,
+        };
+        let reading = self.reader.newest();
+        let mut updates = Vec::new();
+        for (job, advice) in advices {
+            let reading = reading.as_ref();
+            let change = reading.and_then(|r| job_change(&r.snapshot, job, &advice));
+            // The exclusions and preferences of one that is not read yet are set later, or it does without.
+            let change = change.unwrap_or_else(|| JobChange {
+                update: SlurmUpdate {
+                    job,
+                    words: makers(&advice.after),
+                    unnamed: Vec::new(),
+                },
+                expected: Vec::new(),
+            });
+            self.expected.insert(job, change.expected);
+            updates.push(change.update);
+        }
+        ControllerReply::Updates(updates)
     }
 
     fn open_node(&mut self, opened: OpenedNode) -> SiteServiceEvent {
@@ -563,8 +622,9 @@ impl Controller {
                 } => self.nodes.order(&node, number, order),
                 SiteServiceAction::Notify { owner, text } => tracing::info!(%owner, "{text}"),
                 SiteServiceAction::Answer { token, reply } => {
-                    if let Some(sender) = self.replies.remove(&token) {
-                        let _ = sender.try_send(self.mode.permitted(reply));
+                    if let Some(pending) = self.replies.remove(&token) {
+                        let reply = self.updates_of(self.mode.permitted(reply), pending.job);
+                        let _ = pending.to.try_send(reply);
                     }
                 }
             }
@@ -572,10 +632,24 @@ impl Controller {
         // A client whose job another client asks about now learns so by the end of its channel.
         let awaited = self.site.awaited();
         self.replies.retain(|token, _| awaited.contains(token));
+        self.expected.retain(|job, _| self.site.is_queued_job(*job));
         for name in self.site.nodes() {
             self.nodes.know(name);
         }
         self.log.shorten(&self.site)
+    }
+}
+
+/// The words that have a job without conditions of its own wait for these jobs and their data.
+fn makers(after: &[SlurmJobId]) -> Vec<String> {
+    let after = after.iter();
+    let after: Vec<String> = after
+        .map(|job| format!("afterok:{job},afterburstbuffer:{job}"))
+        .collect();
+    if after.is_empty() {
+        Vec::new()
+    } else {
+        vec![format!("dependency={}", after.join(","))]
     }
 }
 

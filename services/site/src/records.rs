@@ -20,7 +20,11 @@ impl Site {
             Stage::DataIn | Stage::Ahead(_) => record.taken_in = now,
             Stage::PreRun(_) => (record.began, record.fetched) = (now, 0),
             Stage::PostRun { .. } => record.ended = now,
-            Stage::Setup(_) | Stage::DataOut | Stage::PutBack | Stage::Teardown { .. } => {}
+            Stage::Reported
+            | Stage::Setup(_)
+            | Stage::DataOut
+            | Stage::PutBack
+            | Stage::Teardown { .. } => {}
         }
     }
 

@@ -67,9 +67,10 @@ impl Site {
 
     /// Slurm reports a stage of a job, and waits until it is over.
     fn report_stage(&mut self, Staging { job: id, stage }: Staging) {
-        if let Stage::Setup(submitted) = stage {
-            self.arrive(id, *submitted);
-            return;
+        match stage {
+            Stage::Setup(submitted) => return self.arrive(id, *submitted),
+            Stage::Reported => return self.answer_reported(id),
+            _ => {}
         }
         if matches!(stage, Stage::Teardown { .. } | Stage::PutBack) {
             self.arriving.remove(&id);
@@ -92,7 +93,7 @@ impl Site {
             job.was_called = true;
         }
         let is_over = match stage {
-            Stage::Setup(_) | Stage::DataIn => true,
+            Stage::Setup(_) | Stage::Reported | Stage::DataIn => true,
             Stage::Ahead(nodes) => self.begin_bringing(id, nodes),
             Stage::PreRun(nodes) => self.begin_staging(id, nodes),
             Stage::PostRun { ok } => self.begin_publishing(id, ok),

@@ -103,6 +103,12 @@ impl Site {
         !self.arriving.is_empty() || self.jobs.values().any(is_queued)
     }
 
+    /// Whether a job waits for nodes.
+    pub fn is_queued_job(&self, job: SlurmJobId) -> bool {
+        let known = self.jobs.get(&job);
+        known.is_some_and(|job| job.phase == SiteJobPhase::Queued)
+    }
+
     /// Whether jobs arrive: each waits for a reading of Slurm's queue that begins after it arrived.
     pub fn is_arriving(&self) -> bool {
         !self.arriving.is_empty()

@@ -33,6 +33,39 @@ impl Site {
         }
     }
 
+    /// Slurm asks about a job whose script its stage has not read.
+    pub(crate) fn answer_reported(&mut self, job: SlurmJobId) {
+        if let Some(why) = self.refused.remove(&job) {
+            self.answer_stage(job, Err(why));
+        } else if let Some(known) = self.jobs.get_mut(&job)
+            && known.phase != SiteJobPhase::Ended
+            && known.put_back.is_none()
+        {
+            known.is_reported = true;
+            let advice = self.advise(job);
+            self.answer_stage(job, Ok(advice));
+        } else if !self.arriving.contains_key(&job) {
+            self.answer_stage(job, Ok(ControllerReply::Unknown));
+        }
+    }
+
+    /// Where a job that is set up would best run.
+    fn advise(&mut self, job: SlurmJobId) -> ControllerReply {
+        if let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_bringing) {
+            // It is not expected anywhere twice.
+            known.ahead.clear();
+        }
+        let Some(state) = self.jobs.get(&job) else {
+            return ControllerReply::Done;
+        };
+        let advice = self.placement().advice(state);
+        let expected = advice.prefer.clone();
+        if let Some(state) = self.jobs.get_mut(&job) {
+            state.ahead = expected;
+        }
+        ControllerReply::Advice(advice)
+    }
+
     /// A job was found in Slurm's queue. All jobs that were submitted before it are in the same reading, or over.
     pub(crate) fn find(&mut self, job: SlurmJobId, submitted: JobSubmission) {
         self.queue.found(submitted.user, job);
@@ -106,33 +139,22 @@ impl Site {
 
     /// Sets a job up, and answers Slurm if it waits; else keeps why it is refused until Slurm asks.
     fn register(&mut self, job: SlurmJobId, submitted: &JobSubmission) {
-        let done = self.set_up(job, submitted);
         let is_reported = self.waiting.contains_key(&job);
-        if let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_bringing) {
-            // It is not expected anywhere twice.
-            known.ahead.clear();
-        }
-        let reply = match (done, self.jobs.get(&job)) {
-            (Ok(()), Some(state)) => {
-                let advice = self.placement().advice(state);
-                let expected = advice.prefer.clone();
+        let reply = match self.set_up(job, submitted) {
+            Ok(()) => {
                 if let Some(state) = self.jobs.get_mut(&job) {
-                    state.ahead = expected;
                     state.is_reported |= is_reported;
                 }
-                ControllerReply::Advice(advice)
+                self.advise(job)
             }
-            (Ok(()), None) => ControllerReply::Done,
-            (Err(why), _) => {
+            Err(why) => {
                 if !is_reported && self.refused.len() < MAX_JOBS {
                     self.refused.insert(job, why.clone());
                 }
                 ControllerReply::Refused(why)
             }
         };
-        if let Some(token) = self.waiting.remove(&job) {
-            self.answer_to(token, reply);
-        }
+        self.answer_stage(job, Ok(reply));
     }
 
     /// Whether a job is set up already. One that Slurm has put back into its queue is set up again.

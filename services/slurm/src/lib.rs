@@ -11,20 +11,25 @@ mod excluded;
 mod nodes;
 mod power;
 mod preferred;
+mod progress;
 mod scripts;
 mod shown;
 mod snapshot;
+mod update;
 
 pub use accounting::{
     AccountingAnswer, AccountingQuery, AccountingSource, MAX_ACCOUNTED, node_processors,
 };
 pub use act::{RESERVATION_SECONDS, SlurmAction};
 pub use allocation::{SlurmAllocation, is_of_step};
-pub use excluded::{exclude, exclusion, set_exclusion};
+pub use excluded::{exclusion, set_exclusion};
 pub use nodes::{SrunLaunch, SrunNodes};
 pub use power::{drawn, energy_plugin, put_to_sleep};
-pub use preferred::{Preference, held_without_nodes, prefer, restore_preference};
-pub use scripts::{JobOrigin, job_origins, job_script, release_with_comment};
+pub use preferred::{Preference, held_without_nodes, restore_preference};
+pub use progress::{JobProgress, completed_job, job_progress};
+pub use scripts::{
+    JobOrigin, admin_comment, has_wish, job_origins, job_script, release_with_comment,
+};
 pub use shown::show_on;
 pub use snapshot::{
     Answers, ArrayTasks, HetComponent, HostlistError, NodeBase, NodeFlag, NodeNames,
@@ -32,6 +37,7 @@ pub use snapshot::{
     SlurmNodeState, SlurmPartition, SlurmReservation, SlurmSettings, SlurmSnapshot, SlurmSource,
     SnapshotLimits, expand_hostlist,
 };
+pub use update::{JobChange, apply_update, expected_nodes, job_change};
 
 use std::time::Duration;
 

@@ -1,23 +1,30 @@
 //! Scripts of waiting jobs, also of those that Slurm has not asked about: held, and dependent ones. Needs Slurm's own rights.
 
-use crate::SlurmError;
 use crate::command::{CommandLimits, SOON, answer, answer_of};
-use crate::snapshot::values::number;
+use crate::snapshot::values::{number, text};
+use crate::{SlurmError, expand_hostlist};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
 /// Bytes of a script: Slurm's own limit is 4 MB.
 const MAX_SCRIPT: u64 = 8 << 20;
-/// Widths of the columns: a number, and the folder, whose text is its user's and may look like anything.
-const NUMBER: usize = 12;
+/// Widths of the columns: a number, a list of nodes, a folder, whose text is its user's and may look like anything.
+pub(crate) const NUMBER: usize = 12;
+pub(crate) const NODES: usize = 8192;
 const FOLDER: usize = 4096;
+/// Of a wish as much as tells whether there is one.
+const WISH: usize = 8;
 
-/// Where a job was submitted, and as which group.
+/// Where a job was submitted, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobOrigin {
-    /// The group's number.
+    /// The number of its user's group.
     pub group: u32,
+    /// Of a task of an array: the array's number.
+    pub array: Option<u32>,
+    /// The nodes that its user excludes.
+    pub excluded: Vec<String>,
     /// The folder that it begins in.
     pub folder: PathBuf,
 }
@@ -28,28 +35,113 @@ pub struct JobOrigin {
 /// When Slurm cannot be asked.
 pub fn job_origins(jobs: &[u32]) -> Result<BTreeMap<u32, JobOrigin>, SlurmError> {
     let jobs: Vec<String> = jobs.iter().map(u32::to_string).collect();
-    let columns = format!("JobID:{NUMBER},GroupID:{NUMBER},WorkDir:{FOLDER}");
-    let mut command = Command::new("squeue");
-    command.args(["-h", "-a", "-j", &jobs.join(","), "-O", &columns]);
-    let output = answer_of(&mut command, CommandLimits::short(SOON))?;
-    Ok(origins(&output))
+    let columns = format!("%{NUMBER}A%{NUMBER}F%{NUMBER}G%{NODES}x%{FOLDER}Z");
+    let output = read(
+        "squeue",
+        &[
+            "-h",
+            "-a",
+            "-t",
+            "all",
+            "-j",
+            &jobs.join(","),
+            "-o",
+            &columns,
+        ],
+    )?;
+    origins(&output)
 }
 
-/// Takes an output apart by the length of its records.
-fn origins(output: &[u8]) -> BTreeMap<u32, JobOrigin> {
-    let records = output.chunks_exact(NUMBER + NUMBER + FOLDER + 1);
-    let origins = records.filter_map(|record| {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
-        let small = |bytes: &[u8]| u32::try_from(number(&text(bytes))?).ok();
-        let (job, rest) = record.split_at(NUMBER);
-        let (group, folder) = rest.split_at(NUMBER);
-        let origin = JobOrigin {
-            group: small(group)?,
-            folder: text(folder).into(),
-        };
-        Some((small(job)?, origin))
+pub(crate) fn read(program: &str, words: &[&str]) -> Result<Vec<u8>, SlurmError> {
+    let mut command = Command::new(program);
+    // Times are seconds since 1970: others depend on the host.
+    command
+        .args(words)
+        .env("SLURM_TIME_FORMAT", "%s")
+        .env("LC_ALL", "C");
+    let limits = CommandLimits {
+        bytes: MAX_SCRIPT,
+        time: SOON,
+    };
+    answer_of(&mut command, limits)
+}
+
+/// These columns of a job, whatever its state: of an array that is named by its leading job's number there is a record of each task.
+pub(crate) fn read_job(job: u32, columns: &str) -> Result<Vec<u8>, SlurmError> {
+    let id = job.to_string();
+    read(
+        "squeue",
+        &["-h", "-a", "-t", "all", "-j", &id, "-O", columns],
+    )
+}
+
+/// Takes records apart by the widths of their columns.
+pub(crate) fn records<const N: usize>(output: &[u8], widths: [usize; N]) -> Vec<[String; N]> {
+    let length: usize = widths.iter().sum();
+    let records = output.chunks_exact(length + 1).map(|record| {
+        let mut rest = record;
+        widths.map(|width| {
+            let (value, behind) = rest.split_at(width.min(rest.len()));
+            rest = behind;
+            String::from_utf8_lossy(value).trim_end().to_owned()
+        })
     });
-    origins.collect()
+    records.collect()
+}
+
+pub(crate) fn small(text: &str) -> Option<u32> {
+    u32::try_from(number(text)?).ok()
+}
+
+pub(crate) fn list(text: &str) -> Result<Vec<String>, SlurmError> {
+    match text {
+        "" | "(null)" | "N/A" => Ok(Vec::new()),
+        list => Ok(expand_hostlist(list)?),
+    }
+}
+
+fn origins(output: &[u8]) -> Result<BTreeMap<u32, JobOrigin>, SlurmError> {
+    let mut origins = BTreeMap::new();
+    for record in records(output, [NUMBER, NUMBER, NUMBER, NODES, FOLDER]) {
+        let [job, array, group, excluded, folder] = record;
+        let (Some(job), Some(group)) = (small(&job), small(&group)) else {
+            continue;
+        };
+        let origin = JobOrigin {
+            group,
+            array: small(&array).filter(|array| *array != job),
+            excluded: list(&excluded)?,
+            folder: folder.into(),
+        };
+        origins.insert(job, origin);
+    }
+    Ok(origins)
+}
+
+/// Whether a job's user has said where it must, or had best, run; not if Slurm does not have it.
+///
+/// # Errors
+/// When Slurm cannot be asked.
+pub fn has_wish(job: u32) -> Result<bool, SlurmError> {
+    let columns = format!("JobID:{NUMBER},ReqNodes:{WISH},Prefer:{WISH}");
+    let output = read_job(job, &columns)?;
+    let mut records = records(&output, [NUMBER, WISH, WISH]).into_iter();
+    let found = records.find(|record| small(&record[0]) == Some(job));
+    Ok(found.is_some_and(|[_, required, preferred]| {
+        !text(&required).is_empty() || !text(&preferred).is_empty()
+    }))
+}
+
+/// The administrator's comment of a job; empty if there is none, or no such job.
+///
+/// # Errors
+/// When Slurm cannot be asked.
+pub fn admin_comment(job: u32) -> Result<String, SlurmError> {
+    let columns = format!("JobID:{NUMBER},admin_comment:{NODES}");
+    let output = read_job(job, &columns)?;
+    let mut records = records(&output, [NUMBER, NODES]).into_iter();
+    let found = records.find(|record| small(&record[0]) == Some(job));
+    Ok(found.map(|[_, comment]| comment).unwrap_or_default())
 }
 
 /// The script of a job.
@@ -57,13 +149,10 @@ fn origins(output: &[u8]) -> BTreeMap<u32, JobOrigin> {
 /// # Errors
 /// When Slurm cannot be asked, has no such job any more, or it has no script.
 pub fn job_script(job: u32) -> Result<String, SlurmError> {
-    let mut command = Command::new("scontrol");
-    command.args(["write", "batch_script", &job.to_string(), "-"]);
-    let limits = CommandLimits {
-        bytes: MAX_SCRIPT,
-        time: SOON,
-    };
-    let output = answer_of(&mut command, limits)?;
+    let output = read(
+        "scontrol",
+        &["write", "batch_script", &job.to_string(), "-"],
+    )?;
     Ok(String::from_utf8_lossy(&output).into_owned())
 }
 
@@ -83,13 +172,22 @@ mod tests {
 
     #[test]
     fn a_folder_that_looks_like_a_record_stays_one() {
-        let record = |job: &str, folder: &str| format!("{job:<12}{:<12}{folder:<4096}\n", 1000);
-        let forged = format!("/home/a\n{}", &record("9", "/")[..40]);
-        let output = record("7", &forged) + &record("8", "/home/b");
-        let origins = origins(output.as_bytes());
+        let record = |job: &str, array: &str, folder: &str| {
+            format!(
+                "{job:<12}{array:<12}{:<12}{:<8192}{folder:<4096}\n",
+                1000, "n[1-2]"
+            )
+        };
+        let forged = format!("/home/a\n{}", &record("9", "9", "/")[..40]);
+        let output = record("7", "7", &forged) + &record("8", "6", "/home/b");
+        let origins = origins(output.as_bytes()).unwrap();
         assert_eq!(origins.keys().collect::<Vec<_>>(), [&7, &8]);
         assert_eq!(origins[&8].folder, PathBuf::from("/home/b"));
-        assert_eq!(origins[&8].group, 1000);
-        assert!(super::origins(b"7 1000 /x\n").is_empty());
+        assert_eq!((origins[&8].group, origins[&8].array), (1000, Some(6)));
+        assert_eq!(
+            (origins[&7].array, &origins[&7].excluded[..]),
+            (None, &["n1".to_owned(), "n2".to_owned()][..])
+        );
+        assert!(super::origins(b"7 1000 /x\n").unwrap().is_empty());
     }
 }

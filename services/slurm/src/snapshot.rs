@@ -108,7 +108,7 @@ impl SlurmSnapshot {
     /// When an output is not what Slurm writes, or names more nodes than tarn takes.
     pub fn from_fields(answers: &Answers) -> Result<Self, SlurmError> {
         let mut lists = NodeLists::default();
-        let jobs = fields::jobs(answers, &mut lists)?;
+        let jobs = fields::jobs(answers, &mut lists, &BTreeMap::new())?;
         Self::of(answers, jobs, fields::nodes(answers)?, lists)
     }
 
@@ -264,6 +264,8 @@ pub struct SlurmJob {
     pub admin_comment: String,
     /// Whether a text or list of it may be cut: then nothing is to be decided on it.
     pub is_incomplete: bool,
+    /// Whether the nodes that it must not get were not read yet: a reading of the jobs alone has them of earlier jobs only.
+    pub lacks_exclusions: bool,
 }
 
 /// The state of a partition.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use tarn_proto::site::{Excluded, PlacementAdvice};
 use tarn_slurm::{
     Answers, NodeBase, NodeFlag, PartitionState, PendingReason, SlurmJob, SlurmJobState,
-    SlurmSnapshot,
+    SlurmSnapshot, job_change,
 };
 
 /// The folders of the recorded releases.
@@ -276,5 +277,56 @@ fn nodes_are_excluded_only_where_slurm_does_not_exclude_them_yet() {
             tarn_slurm::held_without_nodes(&snapshot).is_empty(),
             "{name}"
         );
+    }
+}
+
+#[test]
+fn advice_is_one_change_of_a_job() {
+    for (name, snapshot) in snapshots() {
+        let is_free = |job: &&SlurmJob| {
+            job.state.is_waiting()
+                && !job.is_incomplete
+                && job.dependency.is_empty()
+                && job.required.is_empty()
+                && job.preferred.is_empty()
+                && job.excluded.is_empty()
+                && job.min_nodes == 1
+        };
+        let job = snapshot.jobs.values().find(is_free);
+        let job = job.unwrap_or_else(|| panic!("{name}: no waiting job without conditions"));
+        let usable = snapshot.nodes.values().find(|node| {
+            node.state.is_usable() && job.partitions.iter().any(|p| node.partitions.contains(p))
+        });
+        let node = usable.unwrap_or_else(|| panic!("{name}: no usable node"));
+        let advice = PlacementAdvice {
+            prefer: vec![node.name.clone()],
+            after: vec![7, 8],
+            exclude: Some(Excluded::default()),
+            ..PlacementAdvice::default()
+        };
+        let change = job_change(&snapshot, job.number, &advice).expect("it waits");
+        let after = "dependency=afterok:7,afterburstbuffer:7,afterok:8,afterburstbuffer:8";
+        let prefer = format!("prefer={}", node.name);
+        assert_eq!(change.update.words, [after.to_owned(), prefer], "{name}");
+        assert_eq!(
+            change.update.unnamed.is_empty(),
+            node.features.contains(&node.name)
+        );
+        assert_eq!(change.expected[..], [&node.name[..]], "{name}");
+        // What the node has no space for is excluded, its user's wish is kept, and no word is left for a job that runs.
+        let advice = PlacementAdvice {
+            exclude: Some(Excluded {
+                own: vec!["elsewhere".into()],
+                full: Vec::new(),
+            }),
+            ..PlacementAdvice::default()
+        };
+        let change = job_change(&snapshot, job.number, &advice).expect("it waits");
+        assert_eq!(change.update.words, ["excnodelist=elsewhere"], "{name}");
+        let running = snapshot.jobs.values().find(|job| !job.nodes.is_empty());
+        let running = running
+            .unwrap_or_else(|| panic!("{name}: no job runs"))
+            .number;
+        assert_eq!(job_change(&snapshot, running, &advice), None, "{name}");
     }
 }

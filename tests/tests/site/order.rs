@@ -133,6 +133,6 @@ fn five_workflows_at_once_do_not_wait_for_each_other() {
     let one = time(&["warm"]).min(time(&["one"]));
     let five = time(&["a", "b", "c", "d", "e"]);
     eprintln!("one workflow: {one:.1} s, five: {five:.1} s");
-    // Slurm's own passes come once a second here; a timer of tarn's for each of them would add more.
-    assert!(five < one + 6.0, "one takes {one} s, five {five} s");
+    // One after another they would take five times as long; on a busy machine their programs share its cores.
+    assert!(five < 2.0 * one, "one takes {one} s, five {five} s");
 }

@@ -42,6 +42,11 @@ impl ClientWrappers {
         fs::write(self.0.join("rule"), rule).expect("a rule");
     }
 
+    /// Forgets those that were run.
+    pub(crate) fn forget(&self) {
+        fs::write(self.0.join("log"), "").expect("the log");
+    }
+
     /// Each client that was run, in a line.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.0.join("log")).unwrap_or_default()
@@ -167,6 +172,10 @@ impl Site {
         }
         let clients = ClientWrappers(folder);
         clients.set("");
+        clients.forget();
+        // Slurm's user runs the stages.
+        let everybody = fs::Permissions::from_mode(0o666);
+        fs::set_permissions(clients.0.join("log"), everybody).expect("the log");
         clients
     }
 

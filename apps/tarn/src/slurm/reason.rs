@@ -1,7 +1,6 @@
 //! Why a job's stage failed, in the job's comment: of a failed gate `squeue` shows no more of its own than that there was one.
 
 use super::command::run_command;
-use super::job::{ALONE, alone};
 use super::{ControllerClient, TIMEOUT};
 use crate::error::CliResult;
 use tarn_proto::site::{ControllerReply, ControllerRequest, SlurmJobId};
@@ -12,11 +11,13 @@ const OURS: &str = "tarn: ";
 /// Characters of a comment.
 const MOST: usize = 400;
 
-/// The same result, once the job's comment says why it failed, or no longer says so.
-pub(super) fn shown(job: SlurmJobId, done: CliResult) -> CliResult {
+/// The same result, once the job's comment says why it failed, or no longer says so. `begin`: of the comment that it has now.
+pub(super) fn shown(job: SlurmJobId, begin: &str, done: CliResult) -> CliResult {
     let why = done.as_ref().err().map(ToString::to_string);
-    // It stands in the job's history too (`tarn slurm why`): a Slurm that does not take a comment fails no stage.
-    let _ = set_job_comment(job, why.as_deref());
+    if why.is_some() || begin.starts_with(OURS.trim_end()) {
+        // It stands in the job's history too (`tarn slurm why`): a Slurm that does not take a comment fails no stage.
+        let _ = set_job_comment(job, why.as_deref());
+    }
     done
 }
 
@@ -49,6 +50,27 @@ fn may_change_slurm() -> bool {
     }
 }
 
+/// The format of the lines of `squeue` that [`alone`] reads.
+const ALONE: &str = "%A|%F|%K";
+
+/// A name of this job alone: the number of a task of an array may be that of the array too.
+fn alone(output: &str, job: SlurmJobId) -> Option<String> {
+    output.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [number, array, task] = fields[..] else {
+            return None;
+        };
+        if number.parse() != Ok(job) {
+            return None;
+        }
+        Some(match task.parse::<u32>() {
+            Ok(task) => format!("{array}_{task}"),
+            // Tasks that have not begun are one line together, as `1-9%2`; `N/A` if it is no array.
+            Err(_) => job.to_string(),
+        })
+    })
+}
+
 /// The new comment, if the known one is to change.
 fn comment(known: &str, why: Option<&str>) -> Option<String> {
     let is_free = matches!(known, "" | "(null)" | "N/A");
@@ -66,6 +88,16 @@ fn comment(known: &str, why: Option<&str>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_task_of_an_array_is_named_alone() {
+        let output = "12|11|1\n13|11|2\n11|11|3\n";
+        assert_eq!(alone(output, 12).as_deref(), Some("11_1"));
+        assert_eq!(alone(output, 11).as_deref(), Some("11_3"));
+        assert_eq!(alone(output, 14), None);
+        assert_eq!(alone("12|12|N/A\n", 12).as_deref(), Some("12"));
+        assert_eq!(alone("11|11|4-9%2\n", 11).as_deref(), Some("11"));
+    }
 
     #[test]
     fn only_a_comment_of_tarns_is_replaced() {

@@ -129,7 +129,6 @@ impl SlurmQueue {
         let listed = jobs.map(|job| ListedJob {
             job: job.number,
             user: job.user,
-            excludes: job.excluded.to_vec(),
             has_wish: !job.required.is_empty() || !job.preferred.is_empty(),
         });
         self.is_reading = self.scripts.read(listed.collect());

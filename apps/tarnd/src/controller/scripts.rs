@@ -17,8 +17,6 @@ pub(super) const MAX_SCRIPTS: usize = 64;
 pub(super) struct ListedJob {
     pub(super) job: SlurmJobId,
     pub(super) user: Uid,
-    /// Nodes that its user excludes.
-    pub(super) excludes: Vec<String>,
     /// Its user has said where it is to run, or had best run.
     pub(super) has_wish: bool,
 }
@@ -60,7 +58,7 @@ fn read_all(jobs: &Receiver<Vec<ListedJob>>, inputs: &Sender<ControllerInput>) {
         let found = jobs.into_iter().map(|listed| {
             let job = listed.job;
             let origin = origins.remove(&job);
-            let read = origin.map(|origin| submission_of(listed, &origin));
+            let read = origin.map(|origin| submission_of(&listed, &origin));
             let read = read.transpose().unwrap_or_else(|why| {
                 // Slurm asks about it, and its user learns what is wrong.
                 tracing::debug!("the script of job {job} is not read ahead: {why}");
@@ -88,7 +86,7 @@ enum ScriptError {
 
 /// Reads and parses a job's script. `None` if it has no lines for tarn.
 fn submission_of(
-    listed: ListedJob,
+    listed: &ListedJob,
     origin: &JobOrigin,
 ) -> Result<Option<JobSubmission>, ScriptError> {
     let text = job_script(listed.job)?;
@@ -119,7 +117,7 @@ fn submission_of(
             same_nodes: options.same_nodes,
             others: options.others,
         }),
-        excludes: Some(listed.excludes),
+        excludes: Some(origin.excluded.clone()),
         has_wish: listed.has_wish,
         workflow,
     }))

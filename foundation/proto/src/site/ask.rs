@@ -53,6 +53,8 @@ pub struct Chain {
 /// A stage of a job, as burst_buffer.lua calls them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
+    /// Slurm asks about a job; it may be known already.
+    Reported,
     /// It was submitted.
     Setup(Box<JobSubmission>),
     /// As [`Stage::Ahead`] of a version that did not ask where; nothing is done about it. In logs, and of scripts not updated yet.
@@ -218,6 +220,11 @@ pub enum ControllerReply {
     Refused(RequestError),
     /// Of a setup that is done.
     Advice(PlacementAdvice),
+    /// Of a setup, and of a publication: the changes of waiting jobs in Slurm that follow from [`ControllerReply::Advice`] and
+    /// [`ControllerReply::Advices`].
+    Updates(Vec<SlurmUpdate>),
+    /// Of [`Stage::Reported`]: the job is not known.
+    Unknown,
     /// Of a publication: jobs that wait for it, and where they would best run now that it is there.
     Advices(Vec<(SlurmJobId, PlacementAdvice)>),
     /// Of [`ControllerRequest::Datasets`] and [`ControllerRequest::Find`].
@@ -272,6 +279,17 @@ pub struct PlacementAdvice {
     /// Its preference so far is advice of this kind: it was put back into the queue, and its user prefers nothing.
     #[serde(default)]
     pub is_again: bool,
+}
+
+/// A change of a waiting job in Slurm.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlurmUpdate {
+    /// The job.
+    pub job: SlurmJobId,
+    /// What `scontrol update jobid=JOB` is to set: `dependency=afterok:7`. Nothing, if nothing is to change.
+    pub words: Vec<String>,
+    /// Nodes that need a feature of their own name first.
+    pub unnamed: Vec<String>,
 }
 
 /// Nodes that a job is not to run on.

@@ -188,10 +188,11 @@ pub(super) fn cut_jobs(answers: &Answers) -> Result<BTreeSet<u32>, SlurmError> {
     Ok(cut.map(|(job, _)| *job).collect())
 }
 
-/// The jobs that have not ended.
+/// The jobs that have not ended; what was not read of them is as in `earlier`.
 pub(super) fn jobs(
     answers: &Answers,
     lists: &mut NodeLists,
+    earlier: &BTreeMap<u32, SlurmJob>,
 ) -> Result<BTreeMap<u32, SlurmJob>, SlurmError> {
     let mut records = by_job(&answers.jobs, &JOB_COLUMNS, false)?;
     for (job, wide) in by_job(&answers.wide_jobs, &JOB_COLUMNS, true)? {
@@ -204,7 +205,11 @@ pub(super) fn jobs(
     for (number, record) in &records {
         let state = SlurmJobState::parse(record.get("State"));
         if !state.has_ended() {
-            let job = to_job(*number, state, record, excluded.get(number), lists)?;
+            let mut job = to_job(*number, state, record, excluded.get(number), lists)?;
+            if let Some(earlier) = earlier.get(number).filter(|_| job.lacks_exclusions) {
+                job.excluded.clone_from(&earlier.excluded);
+                job.lacks_exclusions = earlier.lacks_exclusions;
+            }
             jobs.insert(*number, job);
         }
     }
@@ -288,7 +293,8 @@ fn to_job(
         dependency: get("Dependency"),
         has_burst_buffer: record.values.last().is_some_and(|byte| *byte != " "),
         admin_comment: get("admin_comment"),
-        is_incomplete: record.is_full || excluded.is_none_or(|record| record.is_full),
+        is_incomplete: record.is_full || excluded.is_some_and(|record| record.is_full),
+        lacks_exclusions: excluded.is_none(),
     })
 }
 

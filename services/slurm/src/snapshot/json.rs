@@ -231,6 +231,7 @@ fn to_job(
         has_burst_buffer: !json.burst_buffer.0.is_empty(),
         admin_comment: json.admin_comment.get(),
         is_incomplete: false,
+        lacks_exclusions: false,
     })
 }
 

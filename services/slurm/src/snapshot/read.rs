@@ -78,7 +78,8 @@ impl SlurmSource {
         }
     }
 
-    /// The output of Slurm's programs about jobs alone: two of them, four where a value is longer than its column.
+    /// The output of Slurm's programs about jobs alone, without the nodes that they must not get: one of them, two where a
+    /// value is longer than its column.
     ///
     /// # Errors
     /// As [`SlurmSource::answers`].
@@ -89,7 +90,9 @@ impl SlurmSource {
             ..Answers::default()
         };
         match self {
-            Self::Fields => read_jobs(&mut answers, &run)?,
+            Self::Fields => {
+                read_jobs(&mut answers, &run)?;
+            }
             Self::Json => answers.jobs = run("squeue", &["--json"])?,
         }
         Ok(answers)
@@ -106,7 +109,7 @@ impl SlurmSource {
     ) -> Result<SlurmSnapshot, SlurmError> {
         let mut lists = NodeLists::default();
         let jobs = match self {
-            Self::Fields => fields::jobs(answers, &mut lists)?,
+            Self::Fields => fields::jobs(answers, &mut lists, &earlier.jobs)?,
             Self::Json => json::jobs(answers, &mut lists)?,
         };
         Ok(SlurmSnapshot {
@@ -129,7 +132,8 @@ impl SlurmSource {
         };
         match self {
             Self::Fields => {
-                read_jobs(&mut answers, &run)?;
+                let cut = read_jobs(&mut answers, &run)?;
+                read_exclusions(&mut answers, &run, &cut)?;
                 let format = fields::node_format();
                 answers.nodes = run("sinfo", &["-h", "-a", "-N", "-O", &format])?;
             }
@@ -160,34 +164,53 @@ fn seconds_since_1970() -> u64 {
     since.map(|since| since.as_secs()).unwrap_or_default()
 }
 
-/// Reads jobs by columns, and jobs with a value that was cut again.
-fn read_jobs(
-    answers: &mut Answers,
-    run: &impl Fn(&str, &[&str]) -> Result<Vec<u8>, SlurmError>,
-) -> Result<(), SlurmError> {
+/// Runs one program.
+type RunProgram<'r> = &'r dyn Fn(&str, &[&str]) -> Result<Vec<u8>, SlurmError>;
+
+/// Reads jobs by columns, and those with a value that was cut again. Returns these.
+fn read_jobs(answers: &mut Answers, run: RunProgram<'_>) -> Result<BTreeSet<u32>, SlurmError> {
     let jobs = |is_wide: bool, among: &[&str]| {
         let format = fields::job_format(is_wide);
         let words = ["-h", "-a", "--noconvert", "-t", STATES, "-O", &format];
         run("squeue", &[among, &words].concat())
     };
+    answers.jobs = jobs(false, &[])?;
+    let cut = fields::cut_jobs(answers)?;
+    if !cut.is_empty() {
+        // squeue fails if the jobs have ended meanwhile; else they stay marked as incomplete.
+        answers.wide_jobs = jobs(true, &["-j", &first_of(&cut)]).unwrap_or_default();
+    }
+    Ok(cut)
+}
+
+/// Reads the nodes that jobs must not get, by columns; again of jobs of which something is cut.
+fn read_exclusions(
+    answers: &mut Answers,
+    run: RunProgram<'_>,
+    cut: &BTreeSet<u32>,
+) -> Result<(), SlurmError> {
     let excluded = |is_wide: bool, among: &[&str]| {
         let format = fields::excluded_format(is_wide);
-        run(
-            "squeue",
-            &[among, &["-h", "-a", "-t", STATES, "-o", &format]].concat(),
-        )
+        let words = ["-h", "-a", "-t", STATES, "-o", &format];
+        run("squeue", &[among, &words].concat())
     };
-    answers.jobs = jobs(false, &[])?;
     answers.excluded = excluded(false, &[])?;
-    let cut: BTreeSet<u32> = fields::cut_jobs(answers)?;
-    let cut: Vec<String> = cut.iter().take(MAX_WIDE_JOBS).map(u32::to_string).collect();
+    let mut cut = cut.clone();
+    cut.extend(fields::cut_jobs(answers)?);
     if !cut.is_empty() {
-        let cut = cut.join(",");
-        // squeue fails if the jobs have ended meanwhile; else they stay marked as incomplete.
-        answers.wide_jobs = jobs(true, &["-j", &cut]).unwrap_or_default();
-        answers.wide_excluded = excluded(true, &["-j", &cut]).unwrap_or_default();
+        answers.wide_excluded = excluded(true, &["-j", &first_of(&cut)]).unwrap_or_default();
     }
     Ok(())
+}
+
+/// The first of them, as programs take them.
+fn first_of(jobs: &BTreeSet<u32>) -> String {
+    let jobs: Vec<String> = jobs
+        .iter()
+        .take(MAX_WIDE_JOBS)
+        .map(u32::to_string)
+        .collect();
+    jobs.join(",")
 }
 
 /// Runs one program with times as seconds since 1970, whatever the caller's environment wants to see.
