@@ -110,7 +110,7 @@ pub fn restore_preference(
     let Some(preferring) = preferring else {
         return Ok(Preference::None);
     };
-    // What is cut names no node; nor do features of other names.
+    // A text that is cut names no node; nor do features of other names.
     let wished: Vec<String> = preferring.preferred.split('|').map(str::to_owned).collect();
     if preferring.is_incomplete || !wished.iter().all(|name| snapshot.nodes.contains_key(name)) {
         return Ok(Preference::None);

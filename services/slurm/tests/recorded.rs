@@ -313,7 +313,7 @@ fn advice_is_one_change_of_a_job() {
             node.features.contains(&node.name)
         );
         assert_eq!(change.expected[..], [&node.name[..]], "{name}");
-        // What the node has no space for is excluded, its user's wish is kept, and no word is left for a job that runs.
+        // The nodes that its user excludes stay excluded; a job that runs is not changed.
         let advice = PlacementAdvice {
             exclude: Some(Excluded {
                 own: vec!["elsewhere".into()],

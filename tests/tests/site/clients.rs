@@ -21,7 +21,7 @@ fn a_job_costs_at_most_eight_clients_of_slurm() {
     let executable = fs::Permissions::from_mode(0o755);
     fs::set_permissions(shared.join("bin/tarn"), executable).expect("tarn");
     site.kill_controller();
-    // What sinfo shows of nodes changes with the data on them, not with jobs.
+    // The text that sinfo shows of nodes changes with the data on them, not with jobs.
     fs::write(shared.join("site.toml"), "sinfo = false\n").expect("site.toml");
     site.start_controller_with("--config /shared/site.toml");
 

@@ -286,7 +286,7 @@ pub struct PlacementAdvice {
 pub struct SlurmUpdate {
     /// The job.
     pub job: SlurmJobId,
-    /// What `scontrol update jobid=JOB` is to set: `dependency=afterok:7`. Nothing, if nothing is to change.
+    /// The settings of `scontrol update jobid=JOB`: `dependency=afterok:7`. Nothing, if nothing is to change.
     pub words: Vec<String>,
     /// Nodes that need a feature of their own name first.
     pub unnamed: Vec<String>,
