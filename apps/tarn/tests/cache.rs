@@ -294,8 +294,8 @@ fn what_an_ended_run_has_cached_makes_way_for_another_workflow() {
 fn what_a_live_run_has_cached_makes_way_for_another_workflow() {
     let tier = TempDir::new().expect("a tier");
     let first = on(chain(2 * MIB as usize), tier.path(), 16 * MIB);
-    let hangs =
-        "while ! test -e $TARN_WORKFLOW_DIR/go; do sleep 0.05; done; cp $TARN_b/f $TARN_o/f";
+    let hangs = "touch $TARN_WORKFLOW_DIR/hangs; \
+                 while ! test -e $TARN_WORKFLOW_DIR/go; do sleep 0.05; done; cp $TARN_b/f $TARN_o/f";
     let text = CHAIN
         .replace("cp $TARN_b/f $TARN_o/f", hangs)
         .replace("[data.b]", "[data.b]\nsize = \"2 MiB\"")
@@ -304,7 +304,10 @@ fn what_a_live_run_has_cached_makes_way_for_another_workflow() {
     let mut begun = command(&first, &first.run_arguments());
     let child = begun.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("tarn starts");
-    until("a is cached", || ledger(tier.path(), "cached") >= 2 * MIB);
+    // Space is claimed for the third step at any time before it runs.
+    until("a is cached, and `o` has its space", || {
+        ledger(tier.path(), "cached") >= 2 * MIB && first.path("hangs").exists()
+    });
     // The space beside `b`, `o` and the cached data would not be enough.
     let text = "name = \"large\"\n[data.big]\nsize = \"11 MiB\"\ndest = \"big\"\n[[step]]\nname = \"fill\"\nout = [\"big\"]\n\
                 run = \"head -c 11000000 /dev/zero > $TARN_big/f\"\n";

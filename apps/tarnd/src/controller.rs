@@ -472,9 +472,12 @@ impl Controller {
         let mut request = request;
         let mut job = None;
         if let ControllerRequest::Stage(staging) = &mut request.ask {
-            // A job that arrives waits for a reading, and in mode `drive` the planner follows each stage.
-            let arrives = matches!(staging.stage, Stage::Setup(_) | Stage::Reported);
-            if arrives || self.mode == SiteMode::Drive {
+            // A job that arrives waits for a reading, the planner compares begins, and where it drives it follows each stage.
+            let is_awaited = matches!(
+                staging.stage,
+                Stage::Setup(_) | Stage::Reported | Stage::PreRun(_)
+            );
+            if is_awaited || self.mode == SiteMode::Drive {
                 self.reader.request();
             }
             job = Some(staging.job);

@@ -20,6 +20,7 @@ const READ: &str = "\
 #TARN [[step]]
 #TARN in = [\"kept\"]
 [ \"$(cat $TARN_kept/it)\" = yes ]
+sleep 8
 ";
 
 /// Fields of a job that tarn, or a user, can change; in `scontrol`'s order.
@@ -102,9 +103,14 @@ fn observe_plans_and_changes_nothing() {
         .expect("it is taken");
     let first = changeable(&site, &job);
     site.wait_taken_in(&job);
-    // Both nodes come free at the same time, so the one with the data is first.
-    site.wait("the plan has the job", || {
-        of_job(&plan(&site, "alice"), &job).is_some()
+    // Both nodes come free at the same time, so the one with the data is first; the first plans may have the job without its lines,
+    // or come before the nodes have named their data.
+    site.wait("the plan has the job where its data is", || {
+        let plan = plan(&site, "alice");
+        let planned = of_job(&plan, &job);
+        planned.is_some_and(|job| {
+            job["workflow"] == "secretive-reader" && job["nodes"] == serde_json::json!(["node2"])
+        })
     });
     let own = plan(&site, "alice");
     let planned = of_job(&own, &job).expect("the job");
