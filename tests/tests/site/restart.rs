@@ -208,7 +208,35 @@ out     = ["result"]
 
 #[test]
 fn a_step_of_a_workflow_file_is_put_back_and_continues_from_its_files() {
-    let Some(site) = Site::up(2) else { return };
+    for _ in 0..3 {
+        let Some(site) = Site::up(2) else { return };
+        if !continues_from_its_files(&site) {
+            continue;
+        }
+        // Images are refused where they are asked for.
+        let script = "#TARN name = \"i\"\n#TARN [[step]]\n#TARN restart = \"image\"\ntrue\n";
+        let refused = site.submit("alice", "image.sh", script, &[]);
+        let why = format!("{:#}", refused.expect_err("images"));
+        assert!(
+            why.contains("line 4") && why.contains("Slurm's children"),
+            "{why}"
+        );
+        return;
+    }
+    panic!("Slurm began the script without its /tmp three times");
+}
+
+/// slurmd of 22.05 has a race: it may begin the script of a job that was put back before the job's own /tmp is there, and the job fails.
+fn is_begun_without_tmp(site: &Site) -> bool {
+    ["node1", "node2"].iter().any(|node| {
+        let log = site.cluster.folder().join(format!("log/slurmd.{node}.log"));
+        let log = fs::read_to_string(log).expect("slurmd's log");
+        log.contains("container_p_join: open failed")
+    })
+}
+
+/// False if Slurm did not begin the script.
+fn continues_from_its_files(site: &Site) -> bool {
     site.alice(&["mkdir", "-p", "work"]);
     let folder = site.home("alice").join("work");
     fs::write(folder.join("count.toml"), COUNT).expect("a workflow");
@@ -217,11 +245,17 @@ fn a_step_of_a_workflow_file_is_put_back_and_continues_from_its_files() {
     let starts = || fs::read_to_string(folder.join("starts")).unwrap_or_default();
     // It fails in the middle, and asks Slurm for another start.
     site.wait("it has failed", || starts().lines().count() == 1);
-    start_at_once(&site, job);
+    start_at_once(site, job);
     site.wait("it has begun again", || starts().lines().count() == 2);
     // Its time is nearly over: its shell gets the signal, and asks again.
-    start_at_once(&site, job);
+    start_at_once(site, job);
     fs::write(folder.join("go"), "").expect("a file");
+    site.wait("it has ended", || {
+        matches!(&site.state(job)[..], "COMPLETED" | "FAILED")
+    });
+    if site.state(job) == "FAILED" && is_begun_without_tmp(site) {
+        return false;
+    }
     site.wait_for(job, "COMPLETED");
     let starts = starts();
     let from: Vec<&str> = starts.lines().collect();
@@ -233,14 +267,7 @@ fn a_step_of_a_workflow_file_is_put_back_and_continues_from_its_files() {
     let result = fs::read_to_string(folder.join("result/n"));
     assert_eq!(result.expect("the result"), "5\n");
     site.wait("nothing is left", || {
-        (left(&site, 1), left(&site, 2)) == ("0 0".into(), "0 0".into())
+        (left(site, 1), left(site, 2)) == ("0 0".into(), "0 0".into())
     });
-    // Images are refused where they are asked for.
-    let script = "#TARN name = \"i\"\n#TARN [[step]]\n#TARN restart = \"image\"\ntrue\n";
-    let refused = site.submit("alice", "image.sh", script, &[]);
-    let why = format!("{:#}", refused.expect_err("images"));
-    assert!(
-        why.contains("line 4") && why.contains("Slurm's children"),
-        "{why}"
-    );
+    true
 }
