@@ -109,6 +109,7 @@ impl Model {
             dependency: String::new(),
             has_burst_buffer: true,
             admin_comment: String::new(),
+            lacks_exclusions: false,
             is_incomplete: false,
             lacks_exclusions: false,
         };
