@@ -3,6 +3,7 @@
 
 mod any_order;
 mod clock;
+mod left_out;
 
 use super::*;
 use tarn_slurm::{
