@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import cluster
-from experiment import need
+from experiment import check_bounds, claim, need
 
 sys.path.insert(1, os.path.join(cluster.TOP, "bench"))
 from slurm import CLUSTER, ControllerRefused, Site, configuration, done  # noqa: E402
@@ -24,7 +24,8 @@ BACKFILL = "backfill"
 MODES = (BACKFILL, "observe", "advise", "drive")
 # As a site with short jobs would choose: Slurm's own are 3 s, 60 s, 2 s, 30 s and 60 s, and times here are scaled.
 SCHEDULER = "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,bf_resolution=1"
-CONF = f"MaxJobCount=20000\nSchedulerParameters={SCHEDULER}\n"
+ACCOUNTING = "/var/log/slurm/jobcomp.log"
+CONF = f"MaxJobCount=20000\nSchedulerParameters={SCHEDULER}\nJobCompType=jobcomp/filetxt\nJobCompLoc={ACCOUNTING}\n"
 # A node's link to the store, and how many bytes of files a second go over it either way (measured before each run).
 MBIT, RATE = 16, 1.85e6
 # MiB of a job on a node: its files on the tier count; of a node, and of its tier.
@@ -135,6 +136,17 @@ class Machine:
         self.root("rm -r /store/rate")
         rates = [[size / micros for micros in column] for column in zip(*taken)]
         return [(min(rate), max(rate)) for rate in rates]
+
+    def audit(self, bound):
+        """How many ordinary jobs a job with data lines delayed beyond the bound, in seconds, by Slurm's accounting and limits."""
+        report = self.root(f"/shared/bin/tarn slurm audit --json --bound {math.ceil(bound)}s || [ $? -eq 1 ]")
+        return json.loads(report)["delayed"]
+
+    def keep_logs(self, folder):
+        """Copies the logs of Slurm's and tarn's controllers."""
+        os.makedirs(folder, exist_ok=True)
+        self.root(f"rm -rf /shared/logs; mkdir /shared/logs; cp {ACCOUNTING} /var/log/slurm/slurmctld.log /shared/logs; cp /shared/controller.log /shared/controller/*.log /shared/logs 2> /dev/null || true")
+        shutil.copytree(os.path.join(self.folder, "shared", "logs"), folder, dirs_exist_ok=True)
 
     def version(self):
         """Slurm's."""
@@ -249,7 +261,11 @@ def machine(bench, nodes, mode, bound):
                     Site(folder, alice, nodes, site_config(mode, bound))
                 except ControllerRefused as refused:
                     raise NotMeasured(f"this tarn refuses mode {mode}: {last_words(str(refused))}") from refused
-            yield made
+            try:
+                yield made
+            finally:
+                if bench.options.logs:
+                    made.keep_logs(os.path.join(bench.options.logs, f"{time.strftime('%H%M%S')}-{mode}"))
     finally:
         shutil.rmtree(top, ignore_errors=True)
 
@@ -266,9 +282,16 @@ def name_of(mode):
     return "Slurm alone" if mode == BACKFILL else f"tarn, {mode}"
 
 
+def audited(words, delayed):
+    """The claim that the auditor, which reads only Slurm's accounting, finds no ordinary job delayed beyond the bound; of each run how many it found."""
+    here = f"{', '.join(map(str, delayed))} jobs in {len(delayed)} {'run' if len(delayed) == 1 else 'runs'}"
+    return claim(f"{words}the auditor finds no ordinary job that a job with data delayed beyond the bound", "tarn's own", here, check_bounds(delayed, most=0))
+
+
 def options(words):
     """Options of an experiment on such clusters."""
     words.add_argument("--modes", default="backfill,advise,drive", help="the ways, backfill the first: backfill (Slurm alone), and modes of tarn's site service: observe, advise, drive (default backfill,advise,drive)")
+    words.add_argument("--logs", help="a folder for the logs of Slurm's and tarn's controllers, of each run")
     words.add_argument("--scale", type=float, help="seconds that a second of the original takes")
 
 
