@@ -60,7 +60,6 @@ impl DataTable {
             FlowId(*next_flow - 1)
         });
         spec.flow = Some(*flow);
-        spec.submitted = Some(job.arrived);
         let mut new = Vec::new();
         let mut number = |key: &PlanningKey| {
             let known = items.get(key).copied();
