@@ -1,6 +1,5 @@
 //! The site's versions as the planner's items, and the difference between where both have them.
 
-use crate::arrivals::arrival;
 use crate::topology::ClusterTopology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,8 +60,6 @@ impl DataTable {
             FlowId(*next_flow - 1)
         });
         spec.flow = Some(*flow);
-        let submitted = spec.submitted.unwrap_or(job.arrived);
-        spec.submitted = Some(arrival(submitted, job.arrived));
         let mut new = Vec::new();
         let mut number = |key: &PlanningKey| {
             let known = items.get(key).copied();

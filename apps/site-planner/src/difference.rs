@@ -304,7 +304,6 @@ impl SnapshotDifference<'_> {
                 after: known.spec.after.clone(),
                 reads: known.spec.reads.clone(),
                 writes: known.spec.writes.clone(),
-                submitted: known.spec.submitted,
                 ..wanted.spec.clone()
             };
             if spec == *known.spec {

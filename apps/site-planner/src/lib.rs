@@ -4,7 +4,7 @@
 //! difference. Its state is derived: it is built again from the newest snapshot at any time, and never logged.
 //! [`SitePlanner::plan`] follows a copy of the planner into the future, in which jobs run as long as expected.
 //!
-//! Reading order: `topology` (nodes), `wanted` with `eligible` and `choices` (jobs as a snapshot has them), `jobs` and
+//! Reading order: `topology` (nodes), `wanted` with `eligible` and `choices` (jobs as a snapshot has them), `seniority`, `jobs` and
 //! `data` (as the planner has them), `difference` (events), `forecast` (the plan), `accuracy`.
 
 mod accuracy;
@@ -23,6 +23,7 @@ mod planned;
 mod rates;
 mod reserve;
 mod runtimes;
+mod seniority;
 mod topology;
 mod wanted;
 

@@ -5,6 +5,7 @@ mod limits;
 mod random;
 mod reserve;
 mod scale;
+mod seniority;
 
 use crate::jobs::KnownStage;
 use crate::{SitePlanner, SiteRates};
@@ -115,6 +116,7 @@ pub(crate) fn waiting(number: u32, nodes: u32) -> SlurmJob {
         dependency: String::new(),
         has_burst_buffer: false,
         admin_comment: String::new(),
+        lacks_exclusions: false,
         is_incomplete: false,
     }
 }

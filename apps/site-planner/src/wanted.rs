@@ -6,6 +6,7 @@ use crate::eligible::{waits_for, why_not};
 use crate::gres::gpus_of;
 use crate::jobs::{JobTable, KnownJob, KnownStage};
 use crate::runtimes::{JobKind, NO_LIMIT, RunTimes};
+use crate::seniority::give_seniority;
 use crate::topology::ClusterTopology;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -75,6 +76,7 @@ pub(crate) fn wanted<'a>(
     let mut jobs: BTreeMap<u32, WantedJob<'a>> = jobs.collect();
     exclude_those_behind(&mut jobs);
     give_places(snapshot, &mut jobs);
+    give_seniority(snapshot, view, &mut jobs);
     jobs
 }
 
@@ -232,7 +234,7 @@ fn exclude_those_behind(jobs: &mut BTreeMap<u32, WantedJob<'_>>) {
     }
 }
 
-/// Gives ordinary jobs that wait their places: in the order of Slurm's priorities, as times. A job that goes before
+/// Gives jobs that wait their places: in the order of Slurm's priorities, as times. A job that goes before
 /// others has a time before theirs; else it has that of its submission.
 fn give_places(snapshot: &SlurmSnapshot, jobs: &mut BTreeMap<u32, WantedJob<'_>>) {
     let tier = |job: &SlurmJob| {

@@ -23,7 +23,7 @@ pub struct PlanningView {
 pub struct PlanningJob {
     /// The workflow that it is a part of.
     pub workflow: (Owner, String),
-    /// When the first job of that workflow came that is still known.
+    /// When the controller got to know it.
     pub arrived: Time,
     /// The versions that it reads, and whether only its first node does.
     pub reads: Vec<(PlanningKey, bool)>,
@@ -58,12 +58,6 @@ impl Site {
             let jobs = self.jobs.iter();
             jobs.filter(|(_, job)| job.phase != SiteJobPhase::Ended)
         };
-        let mut arrivals: BTreeMap<(Owner, &str), Time> = BTreeMap::new();
-        for job in self.jobs.values() {
-            let came = job.history.first().map_or(job.changed, |(at, _)| *at);
-            let first = arrivals.entry((job.owner, &job.workflow)).or_insert(came);
-            *first = came.min(*first);
-        }
         let mut view = PlanningView::default();
         // With the bytes that jobs declare for them.
         let mut used: BTreeMap<&VersionKey, u64> = BTreeMap::new();
@@ -82,10 +76,7 @@ impl Site {
                 *id,
                 PlanningJob {
                     workflow: (job.owner, job.workflow.clone()),
-                    arrived: arrivals
-                        .get(&(job.owner, &job.workflow[..]))
-                        .copied()
-                        .unwrap_or(0),
+                    arrived: job.history.first().map_or(job.changed, |(at, _)| *at),
                     reads,
                     makes,
                     is_well: has_ended && job.is_well,

@@ -108,6 +108,7 @@ impl Model {
             dependency: String::new(),
             has_burst_buffer: true,
             admin_comment: String::new(),
+            lacks_exclusions: false,
             is_incomplete: false,
         };
         self.snapshot.jobs.insert(number, job);

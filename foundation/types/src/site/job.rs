@@ -73,11 +73,13 @@ pub struct Job {
     pub reads: Vec<Input>,
     /// Its outputs: each node writes an equal share.
     pub writes: Vec<ItemId>,
-    /// When it was submitted; `None`: when the planner got it.
+    /// When it was submitted; `None`: when the planner got it. Of a step of a workflow: since when its workflow has its
+    /// seniority; `None`: since the planner got the first of its jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitted: Option<Time>,
     /// The place that the host's priorities give an ordinary job (one of no workflow), as a time: it queues as if it had been
-    /// submitted then, and workflows that came later overtake it. Less goes first. No two jobs have the same.
+    /// submitted then, and workflows that came later overtake it. Less goes first. No two jobs have the same. A step of a
+    /// workflow that has one stands there too, without the seniority of its workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<u64>,
     /// The only nodes that it may have; `None` for all.

@@ -59,9 +59,17 @@ impl PlannerState {
 
     /// Whether a workflow came after a job: where it goes first, it overtakes it.
     fn came_after(&self, w: JobId, first: JobId) -> bool {
-        let flow = self.job(w).and_then(|s| self.flows.get(&s.job.flow?));
-        let place = self.job(first).map(|s| s.place());
-        flow.zip(place).is_some_and(|(f, at)| f.arrived > at)
+        let Some((state, first)) = self.job(w).zip(self.job(first)) else {
+            return false;
+        };
+        let flow = state.job.flow.and_then(|flow| self.flows.get(&flow));
+        flow.is_some_and(|flow| {
+            let came = match state.job.place {
+                Some(_) => state.place(),
+                None => flow.arrival_of(state),
+            };
+            came > first.place()
+        })
     }
 
     /// Whether a workflow came after the ordinary job that has waited longest.

@@ -96,8 +96,8 @@ pub(crate) struct PlannerJob {
 }
 
 impl PlannerJob {
-    /// Of an ordinary job, as a time: its place among the others. (Half of the largest number is left for the order of
-    /// workflows and jobs at the same time.)
+    /// Of a job without seniority, as a time: its place among the others. (Half of the largest number is left for the order
+    /// of workflows and jobs at the same time.)
     pub(crate) fn place(&self) -> Time {
         self.job.place.unwrap_or(self.submitted).min(Time::MAX >> 1)
     }
@@ -106,11 +106,19 @@ impl PlannerJob {
 /// A workflow.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowState {
-    /// When its first job was submitted.
+    /// When the planner got its first job.
     pub(crate) arrived: Time,
     pub(crate) jobs: Vec<JobId>,
     /// Jobs that have not ended.
     pub(crate) left: u32,
+}
+
+impl FlowState {
+    /// Since when one of its jobs has its seniority: the host says so, or it is the arrival of its first job.
+    pub(crate) fn arrival_of(&self, job: &PlannerJob) -> Time {
+        let arrived = job.job.submitted.unwrap_or(self.arrived);
+        arrived.min(Time::MAX >> 1)
+    }
 }
 
 /// The state of a site.

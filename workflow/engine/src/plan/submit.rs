@@ -53,9 +53,6 @@ impl PlannerState {
                 left: 0,
             };
             let flow = self.flows.entry(flow).or_insert_with(first);
-            flow.arrived = job
-                .submitted
-                .map_or(flow.arrived, |at| at.min(flow.arrived));
             flow.jobs.push(id);
             flow.left += 1;
         }
@@ -230,9 +227,9 @@ impl PlannerState {
             Order::SjfEasy => (state.job.limit, state.seq),
             Order::Heft => (u64::MAX - state.rank, state.seq),
             // A workflow keeps the place of its first job: it was reserved as a whole.
-            Order::Data | Order::Energy => match flow {
+            Order::Data | Order::Energy => match flow.filter(|_| state.job.place.is_none()) {
                 Some(flow) => {
-                    let place = flow.arrived.saturating_sub(self.policy.lead);
+                    let place = flow.arrival_of(state).saturating_sub(self.policy.lead);
                     (place << 1, u64::MAX - state.rank)
                 }
                 None => (state.place() << 1 | 1, state.seq),
