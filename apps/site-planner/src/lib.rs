@@ -8,6 +8,7 @@
 //! `data` (as the planner has them), `difference` (events), `forecast` (the plan), `accuracy`.
 
 mod accuracy;
+mod arrivals;
 mod choices;
 mod data;
 mod difference;

@@ -1,6 +1,6 @@
 //! Drive's marks in Slurm: which reservations there are, and which calls make them as they are wished for.
 //!
-//! Every mark lapses by itself: a reservation lasts for a minute unless it is renewed. Nothing of it is durable: the
+//! Every mark lapses by itself: Slurm ends a reservation that is not renewed. Nothing of it is durable: the
 //! epoch of the controller is in each name, and a controller deletes those of earlier ones. The rules come from trials on
 //! a real Slurm: docs/internals/driving-slurm.md, "The actions, and how each lapses".
 
@@ -12,7 +12,7 @@ mod tests;
 use budget::IdleBudgets;
 use check::{SnapshotCheck, WishError};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_slurm::{RESERVATION_SECONDS, SlurmAction, SlurmJobState, SlurmSnapshot};
+use tarn_slurm::{RENEWED_SECONDS, SlurmAction, SlurmJobState, SlurmSnapshot};
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Nothing is done on a snapshot that is older.
@@ -58,6 +58,8 @@ pub struct ReservationWish {
     pub nodes: BTreeSet<String>,
     /// The jobs that are to run there.
     pub jobs: Vec<JoinWish>,
+    /// For how many seconds from now they need them, by their limits.
+    pub seconds: u32,
     /// Why, for the log.
     pub reason: String,
 }
@@ -105,6 +107,7 @@ struct Mark {
     nodes: BTreeSet<String>,
     /// When its nodes last changed: jobs join on a snapshot that was begun later.
     changed: Time,
+    made: Time,
     renewed: Time,
     /// Jobs that joined, and when.
     joined: BTreeMap<u32, Time>,
@@ -221,6 +224,7 @@ impl Marks {
                         workflow,
                         nodes: nodes.iter().cloned().collect(),
                         changed: now,
+                        made: now,
                         renewed: now,
                         joined: BTreeMap::new(),
                         unwanted: None,
@@ -237,7 +241,7 @@ impl Marks {
                     mark.changed = now;
                 }
             }
-            (SlurmAction::Renew { reservation }, Ok(())) => {
+            (SlurmAction::Renew { reservation, .. }, Ok(())) => {
                 if let Some(mark) = self.marks.get_mut(reservation) {
                     mark.renewed = now;
                 }
@@ -336,7 +340,7 @@ impl Marks {
     ) {
         let was_restarted = self.boot.is_some() && self.boot != snapshot.settings.boot_time;
         self.boot = snapshot.settings.boot_time;
-        let lasts = Nanos::from(RESERVATION_SECONDS) * SECOND;
+        let lasts = Nanos::from(RENEWED_SECONDS) * SECOND;
         let set = self.clock_set;
         let was_set = set.is_some_and(|at| now.saturating_sub(at) <= lasts);
         let left_alone = &mut self.left_alone;
@@ -598,6 +602,7 @@ impl Marks {
                 reservation,
                 nodes,
                 user,
+                seconds: wish.seconds,
             };
             return order(action, &wish.reason);
         };
@@ -606,8 +611,13 @@ impl Marks {
         }
         let reservation = name.clone();
         if now.saturating_sub(mark.renewed) >= RENEW {
-            let reservation = reservation.clone();
-            order(SlurmAction::Renew { reservation }, "its workflow continues");
+            let age = now.saturating_sub(mark.made) / SECOND;
+            let action = SlurmAction::Renew {
+                reservation: reservation.clone(),
+                seconds: wish.seconds,
+                age: u32::try_from(age).unwrap_or(u32::MAX),
+            };
+            order(action, "its workflow continues");
         }
         if mark.nodes != wish.nodes {
             let nodes = wish.nodes.iter().cloned().collect();

@@ -21,6 +21,8 @@ pub(crate) struct KeptNodes {
     /// The step before it, while it runs.
     before: u32,
     until: Time,
+    /// When the step before it ends by its limit.
+    free: Time,
 }
 
 /// A wish in the making.
@@ -28,6 +30,8 @@ struct Draft {
     urgency: Time,
     nodes: BTreeSet<String>,
     jobs: Vec<JoinWish>,
+    /// When the last of them ends by its limit.
+    end: Time,
     reason: String,
 }
 
@@ -47,7 +51,7 @@ impl SitePlanner {
                 self.draft(
                     *number,
                     &wish.nodes,
-                    (self.now, reason),
+                    (self.now, self.now, reason),
                     snapshot,
                     view,
                     &mut drafts,
@@ -64,7 +68,7 @@ impl SitePlanner {
                 self.draft(
                     *number,
                     &kept.nodes,
-                    (kept.until, reason),
+                    (kept.until, kept.free.max(self.now), reason),
                     snapshot,
                     view,
                     &mut drafts,
@@ -81,6 +85,8 @@ impl SitePlanner {
                     user,
                     nodes: draft.nodes,
                     jobs: draft.jobs,
+                    seconds: u32::try_from(draft.end.saturating_sub(self.now) / SECOND)
+                        .unwrap_or(u32::MAX),
                     reason: draft.reason,
                 };
                 Some((draft.urgency, wish))
@@ -95,14 +101,16 @@ impl SitePlanner {
         let mut next: BTreeMap<u32, KeptNodes> = BTreeMap::new();
         for (number, known) in &self.jobs.jobs {
             if let Some((job, nodes)) = self.next_step(known) {
-                let end = match known.stage {
-                    KnownStage::Has { since, .. } => since.saturating_add(known.spec.expect),
+                let since = match known.stage {
+                    KnownStage::Has { since, .. } => since,
                     _ => self.now,
                 };
+                let end = since.saturating_add(known.spec.expect);
                 let kept = KeptNodes {
                     nodes,
                     before: *number,
                     until: end.max(self.now).saturating_add(BETWEEN_STEPS),
+                    free: since.saturating_add(known.spec.limit),
                 };
                 next.insert(job, kept);
             }
@@ -118,6 +126,7 @@ impl SitePlanner {
                 return waits && next.contains_key(number);
             }
             kept.until = kept.until.min(now.saturating_add(BETWEEN_STEPS));
+            kept.free = kept.free.min(now);
             waits && kept.until > now
         });
         self.kept.extend(next);
@@ -149,7 +158,7 @@ impl SitePlanner {
         &self,
         number: u32,
         nodes: &[NodeId],
-        (urgency, reason): (Time, String),
+        (urgency, free, reason): (Time, Time, String),
         snapshot: &SlurmSnapshot,
         view: &PlanningView,
         drafts: &mut BTreeMap<WorkflowKey, Draft>,
@@ -159,10 +168,9 @@ impl SitePlanner {
             .get(&number)
             .is_some_and(|job| job.state == SlurmJobState::Pending);
         // A job that shares nodes would never find its own idle.
-        let is_whole = |job: &KnownJob| job.spec.cores == 0;
-        let waits = waits && self.jobs.jobs.get(&number).is_some_and(is_whole);
-        let owner = self.owners.get(&number).filter(|_| waits);
-        let Some((user, Some(workflow))) = owner else {
+        let known = self.jobs.jobs.get(&number);
+        let known = known.filter(|job| waits && job.spec.cores == 0);
+        let (Some(known), Some((user, Some(workflow)))) = (known, self.owners.get(&number)) else {
             return;
         };
         let names: BTreeSet<String> = nodes
@@ -175,9 +183,11 @@ impl SitePlanner {
                 urgency,
                 nodes: BTreeSet::new(),
                 jobs: Vec::new(),
+                end: 0,
                 reason,
             });
         draft.urgency = draft.urgency.min(urgency);
+        draft.end = draft.end.max(free.saturating_add(known.spec.limit));
         draft.nodes.extend(names.iter().cloned());
         draft.jobs.push(JoinWish {
             job: number,

@@ -2,17 +2,18 @@
 //! (`lead` of the policy). The steps of the user's other workflows stand where Slurm has them.
 //!
 //! - It is the workflow whose oldest job that has not ended came first, and counts from then.
-//! - A job came when both Slurm and the controller knew it: neither the name of an old workflow nor a clock that jumps
-//!   makes it older.
+//! - A job came when it was submitted, or, if the controller got to know it much later, then: neither the name of an old
+//!   workflow nor a clock that jumps makes it older.
 //! - Only steps count, jobs that data joins to others: a data line alone changes no place.
 //! - At most [`MAX_SENIOR_JOBS`] jobs of a user have it at a time, running ones included.
 
+use crate::arrivals::{arrival, submission};
 use crate::wanted::{WantedJob, WantedStage};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::Owner;
 use tarn_site::{PlanningJob, PlanningKey, PlanningView};
 use tarn_slurm::SlurmSnapshot;
-use tarn_types::units::{SECOND, Time};
+use tarn_types::units::Time;
 
 /// Jobs of a user that stand before ordinary jobs at a time.
 pub(crate) const MAX_SENIOR_JOBS: usize = 64;
@@ -54,9 +55,9 @@ fn oldest_workflows(
     let mut workflows: BTreeMap<(u32, &(Owner, String)), WorkflowSteps> = BTreeMap::new();
     for (number, job, data) in live().filter(|(_, _, data)| links.are_of(data)) {
         let submitted = snapshot.jobs.get(&number).and_then(|job| job.submitted);
-        let submitted = submitted.unwrap_or(0).saturating_mul(SECOND);
+        let submitted = submission(submitted.unwrap_or(0), number);
         let steps = workflows.entry((job.user, &data.workflow)).or_default();
-        steps.insert((data.arrived.max(submitted), number));
+        steps.insert((arrival(submitted, data.arrived), number));
     }
     let mut oldest: BTreeMap<u32, WorkflowSteps> = BTreeMap::new();
     for ((user, _), steps) in workflows {

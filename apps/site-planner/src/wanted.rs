@@ -1,5 +1,6 @@
 //! Each job of a snapshot, as the planner has to know it.
 
+use crate::arrivals::submission;
 use crate::choices::NodeChoices;
 use crate::eligible::{waits_for, why_not};
 use crate::gres::gpus_of;
@@ -163,7 +164,7 @@ impl JobReader<'_> {
             continues: None,
             reads: Vec::new(),
             writes: Vec::new(),
-            submitted: job.submitted.map(nanos),
+            submitted: job.submitted.map(|at| submission(at, job.number)),
             place: None,
             on: None,
             not_before: begin.map_or(0, nanos),

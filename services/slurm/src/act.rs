@@ -4,13 +4,19 @@
 use crate::SlurmError;
 use crate::command::{SOON, answer};
 
-/// Seconds for which a reservation lasts if nobody renews it.
+/// Seconds for which nodes are reserved at least, and at most: so long they are needed by limits, and Slurm's backfill plans
+/// nothing else there meanwhile.
 pub const RESERVATION_SECONDS: u32 = 60;
+/// The most of it.
+pub const MAX_RESERVATION_SECONDS: u32 = 3600;
+/// Seconds after which Slurm ends a reservation without jobs that nobody renews, whatever its end is. It looks every 30 s, and
+/// counts from when it first saw it without jobs: so it is over at most 95 s after the last renewal.
+pub const RENEWED_SECONDS: u32 = 35;
 
 /// A change in Slurm that `scontrol` makes with Slurm's own rights.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SlurmAction {
-    /// Keeps nodes for the jobs of a user for [`RESERVATION_SECONDS`]; jobs that run there run on.
+    /// Keeps nodes for the jobs of a user; jobs that run there run on.
     Reserve {
         /// The name of the reservation.
         reservation: String,
@@ -18,11 +24,17 @@ pub enum SlurmAction {
         nodes: Vec<String>,
         /// The name of the user.
         user: String,
+        /// For how many seconds, if it is renewed until then.
+        seconds: u32,
     },
-    /// Has a reservation end [`RESERVATION_SECONDS`] from now.
+    /// Has a reservation last.
     Renew {
         /// Its name.
         reservation: String,
+        /// For how many seconds from now, if it is renewed until then.
+        seconds: u32,
+        /// How many seconds ago it was made.
+        age: u32,
     },
     /// Gives a reservation other nodes: all of them are named.
     Resize {
@@ -83,7 +95,10 @@ impl SlurmAction {
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let word = |text: &str| text.to_owned();
-        let end = || format!("EndTime=now+{RESERVATION_SECONDS}");
+        let end = |seconds: u32| {
+            let seconds = seconds.clamp(RESERVATION_SECONDS, MAX_RESERVATION_SECONDS);
+            format!("EndTime=now+{seconds}")
+        };
         let update = |reservation: &str, change: String| {
             let name = format!("reservationname={reservation}");
             vec![word("update"), name, change]
@@ -94,17 +109,30 @@ impl SlurmAction {
                 reservation,
                 nodes,
                 user,
+                seconds,
             } => vec![
                 word("create"),
                 word("reservation"),
                 format!("ReservationName={reservation}"),
                 word("StartTime=now"),
-                end(),
+                end(*seconds),
                 format!("Nodes={}", nodes.join(",")),
                 format!("Users={user}"),
-                word("Flags=IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER"),
+                format!(
+                    "Flags=IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER,{}",
+                    unused(RENEWED_SECONDS)
+                ),
             ],
-            Self::Renew { reservation } => update(reservation, end()),
+            Self::Renew {
+                reservation,
+                seconds,
+                age,
+            } => {
+                let mut words = update(reservation, end(*seconds));
+                let limit = age.saturating_add(RENEWED_SECONDS);
+                words.push(format!("Flags+={}", unused(limit)));
+                words
+            }
             // 22.05 knows no `Nodes-=`.
             Self::Resize { reservation, nodes } => {
                 update(reservation, format!("Nodes={}", nodes.join(",")))
@@ -150,6 +178,13 @@ impl SlurmAction {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         answer("scontrol", &words, SOON).map(drop)
     }
+}
+
+/// The flag of a reservation that Slurm ends once it has had no job for so long.
+fn unused(seconds: u32) -> String {
+    let (minutes, hours, days) = (seconds / 60 % 60, seconds / 3600 % 24, seconds / 86_400);
+    let seconds = seconds % 60;
+    format!("PURGE_COMP={days}-{hours:02}:{minutes:02}:{seconds:02}")
 }
 
 impl std::fmt::Display for SlurmAction {

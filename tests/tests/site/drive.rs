@@ -224,7 +224,12 @@ fn users_put_no_jobs_into_reservations_of_tarn() {
     }
     let ordinary = driven.submit("alice", ORDINARY);
     let job = format!("jobid={ordinary}");
-    let update = ["scontrol", "update", &job, &format!("reservationname={name}")];
+    let update = [
+        "scontrol",
+        "update",
+        &job,
+        &format!("reservationname={name}"),
+    ];
     assert!(site.cluster.exec("alice", &update).is_err());
     assert_eq!(driven.field(&ordinary, "Reservation"), "");
     // Others may have such a name, and jobs in it.
@@ -239,7 +244,12 @@ fn users_put_no_jobs_into_reservations_of_tarn() {
         "Users=alice",
         "Flags=IGNORE_JOBS",
     ]);
-    let within = site.submit("alice", "within.sh", ORDINARY, &["--reservation=tarn_course"]);
+    let within = site.submit(
+        "alice",
+        "within.sh",
+        ORDINARY,
+        &["--reservation=tarn_course"],
+    );
     let within = within.expect("it is taken");
     assert_eq!(driven.field(&within, "Reservation"), "tarn_course");
     // tarn itself puts the next step in.

@@ -29,6 +29,8 @@ fn nodes(of: impl IntoIterator<Item = usize>) -> BTreeSet<String> {
 struct Model {
     snapshot: SlurmSnapshot,
     now: u64,
+    /// Of tarn's reservations: since when they have no job, and for how many seconds they may have none.
+    unused: BTreeMap<String, (u64, u64)>,
 }
 
 impl Model {
@@ -69,7 +71,11 @@ impl Model {
         snapshot.partitions.insert("p".into(), partition);
         let now = 1_000_000;
         snapshot.read_at = now;
-        Self { snapshot, now }
+        Self {
+            snapshot,
+            now,
+            unused: BTreeMap::new(),
+        }
     }
 
     /// A waiting job of user 1000 + `user` on so many nodes.
@@ -112,7 +118,6 @@ impl Model {
             admin_comment: String::new(),
             lacks_exclusions: false,
             is_incomplete: false,
-            lacks_exclusions: false,
         };
         self.snapshot.jobs.insert(number, job);
     }
@@ -150,19 +155,31 @@ impl Model {
     }
 
     fn perform(&mut self, action: &SlurmAction) -> Result<(), CallRefused> {
-        let until = self.now + u64::from(RESERVATION_SECONDS);
+        let until = |seconds: u32| self.now + u64::from(seconds);
         match action {
             SlurmAction::Reserve {
                 reservation,
                 nodes,
                 user,
-            } => return self.reserve(reservation, nodes, user, until),
-            SlurmAction::Renew { reservation } => {
+                seconds,
+            } => {
+                let (end, limit) = (until(*seconds), u64::from(RENEWED_SECONDS));
+                self.unused.insert(reservation.clone(), (self.now, limit));
+                return self.reserve(reservation, nodes, user, end);
+            }
+            SlurmAction::Renew {
+                reservation,
+                seconds,
+                age,
+            } => {
+                let end = until(*seconds);
                 let of = self.of(reservation)?;
-                if of.start.is_some_and(|start| start > until) {
+                if of.start.is_some_and(|start| start > end) {
                     return Err(refused("end time before start time"));
                 }
-                of.end = Some(until);
+                of.end = Some(end);
+                let unused = self.unused.get_mut(reservation);
+                unused.expect("its limit").1 = u64::from(age + RENEWED_SECONDS);
             }
             SlurmAction::Resize { reservation, nodes } => {
                 let mut others = self.snapshot.reservations.values();
@@ -230,9 +247,19 @@ impl Model {
         self.now += seconds;
         self.snapshot.read_at = self.now;
         let now = self.now;
+        for job in self.snapshot.jobs.values() {
+            if let Some(unused) = self.unused.get_mut(&job.reservation) {
+                unused.0 = now;
+            }
+        }
+        let unused = &self.unused;
+        let is_unused = |name: &String| {
+            let of = unused.get(name);
+            of.is_some_and(|(since, limit)| now.saturating_sub(*since) > *limit)
+        };
         self.snapshot
             .reservations
-            .retain(|_, r| r.end.is_none_or(|end| end > now));
+            .retain(|name, r| r.end.is_none_or(|end| end > now) && !is_unused(name));
         let known = &self.snapshot.reservations;
         let mut starts = Vec::new();
         for job in self.snapshot.jobs.values_mut() {
@@ -320,6 +347,7 @@ fn wish(
             is_staged: true,
         }],
         nodes,
+        seconds: 900,
         reason: "its data is there".into(),
     }
 }
@@ -370,7 +398,7 @@ fn nothing_is_done_on_an_old_snapshot_and_all_lapses_without_a_controller() {
     assert_eq!(old, MarkStep::default());
     slurm.drive(&mut marks, &wishes);
     assert_eq!(slurm.tarns().len(), 1);
-    slurm.pass(u64::from(RESERVATION_SECONDS));
+    slurm.pass(u64::from(RENEWED_SECONDS) + 1);
     assert!(slurm.tarns().is_empty());
     // The controller was only slow: nobody deleted it, and it is made again.
     slurm.drive(&mut marks, &wishes);

@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use tarn_slurm::MAX_RESERVATION_SECONDS;
 
 /// Something that happens at a site.
 #[derive(Debug, Clone)]
@@ -160,7 +161,7 @@ impl Site {
         let mut of_users: BTreeMap<&str, usize> = BTreeMap::new();
         for name in self.slurm.tarns() {
             let reservation = &self.slurm.snapshot.reservations[name];
-            let last = now + u64::from(RESERVATION_SECONDS);
+            let last = now + u64::from(MAX_RESERVATION_SECONDS);
             assert!(
                 reservation.end.is_some_and(|end| end <= last),
                 "{name} stays"
@@ -180,7 +181,7 @@ impl Site {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// In any order of events no mark outlives its minute, wishes that end leave nothing, and a dead controller leaves nothing.
+    /// In any order of events no mark reaches farther than its bound, wishes that end leave nothing, and a dead controller leaves nothing.
     #[test]
     fn whatever_happens_marks_lapse_and_stay_within_their_bounds(
         happenings in proptest::collection::vec(happening(), 1..80)
@@ -191,7 +192,7 @@ proptest! {
             site.check();
         }
         let mut dead = site.slurm.snapshot.clone();
-        let end = site.slurm.now + u64::from(RESERVATION_SECONDS);
+        let end = site.slurm.now + u64::from(MAX_RESERVATION_SECONDS);
         dead.reservations.retain(|_, r| r.end.is_none_or(|at| at > end));
         prop_assert!(dead.reservations.keys().all(|name| epoch_of(name).is_none()));
         // Switching off: no wishes. The second step ends what was in use, which takes a second.
