@@ -2,7 +2,8 @@
 //!
 //! Reading order: [`workflow`] (the request), [`cluster`] (the resources), [`part`] (how data is
 //! named and divided), [`event`] and [`action`] (inputs and outputs of the engine), [`reason`] (why), [`policy`] (by
-//! which rule); [`site`] (the same for a whole machine with many users).
+//! which rule); [`site`] (the same for a whole machine with many users); [`placement`],
+//! [`space`] and [`retry`] (what a simulated cluster, a run and a site decide alike).
 
 pub mod account;
 pub mod action;
@@ -28,11 +29,14 @@ pub mod nodes;
 pub mod object;
 pub mod part;
 pub mod pattern;
+pub mod placement;
 pub mod policy;
 pub mod random;
 pub mod reason;
+pub mod retry;
 pub mod shell;
 pub mod site;
+pub mod space;
 pub mod strangers;
 pub mod stream;
 pub mod text;

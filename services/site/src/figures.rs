@@ -66,8 +66,9 @@ impl Site {
                 continue;
             }
             figures.nodes_up += 1;
-            figures.store_bytes = figures.store_bytes.saturating_add(node.capacity());
-            figures.taken_bytes = figures.taken_bytes.saturating_add(node.taken());
+            let space = node.space();
+            figures.store_bytes = figures.store_bytes.saturating_add(space.capacity());
+            figures.taken_bytes = figures.taken_bytes.saturating_add(space.taken());
         }
         let used = self.usage_of_users();
         figures.moved_bytes = [used.read_outside, used.written_outside, used.between_nodes];

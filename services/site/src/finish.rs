@@ -2,7 +2,7 @@
 
 use crate::model::catalog::{VersionKey, VersionState, stored_size};
 use crate::model::job::{Makes, NodeJobTask, SiteJob};
-use crate::model::node::{SiteNode, SiteNodeStore};
+use crate::model::node::SiteNode;
 use crate::model::orders::OrderPurpose;
 use crate::model::progress::PreparationState;
 use crate::model::space::SpaceRequest;
@@ -233,19 +233,19 @@ impl Site {
                 continue;
             }
             // It must fit into one store.
-            let free = |n: &SiteNode| {
-                let free = |l: &SiteNodeStore| l.bytes.saturating_sub(n.taken_in(&l.name));
-                n.present().map(free).max().unwrap_or(0)
+            let free = |name: &str, n: &SiteNode| {
+                let free = n.present().map(|l| self.stock().free_in(name, n, l));
+                free.max().unwrap_or(0)
             };
             let failed = |name: &str| {
                 job.tries
                     .contains_key(&(name.to_owned(), NodeJobTask::Fetch(part.clone())))
             };
             let others = self.nodes.iter().filter(|(name, n)| {
-                n.is_up && !n.has(&part) && free(n) >= stored_size(&proof) && !failed(name)
+                n.is_up && !n.has(&part) && free(name, n) >= stored_size(&proof) && !failed(name)
             });
             let Some(node) = others
-                .max_by_key(|(_, n)| free(n))
+                .max_by_key(|(name, n)| free(name, n))
                 .map(|(name, _)| name.clone())
             else {
                 continue;

@@ -68,8 +68,6 @@ pub const MAX_RECORDS: usize = 100_000;
 pub const MAX_HISTORY: usize = 64;
 /// Moves between stores of one node at a time that only make space: their bandwidth is missing to jobs there.
 pub const MAX_MOVES: usize = 4;
-/// Times that something is tried on a node for a job before it fails for the job.
-pub const MAX_TRIES: u32 = 3;
 
 impl Site {
     /// Applies an event, and returns the actions that follow from it.

@@ -5,7 +5,7 @@ use crate::model::catalog::stored_size;
 use crate::model::node::PartMigration;
 use crate::model::orders::OrderPurpose;
 use crate::state::Site;
-use crate::stock::STUCK;
+use crate::stock::MOVES;
 use tarn_proto::site::{Part, Work};
 
 impl Site {
@@ -80,7 +80,7 @@ impl Site {
         let Some(moving) = node.moving.remove(part) else {
             return;
         };
-        node.stuck.retain(|_, at| now.saturating_sub(*at) < STUCK);
+        node.stuck.retain(|_, at| MOVES.is_pausing(*at, now));
         node.stuck.insert((part.clone(), moving.to.clone()), now);
         let text = format!(
             "{part} stays in store `{}` of node {name}, and does not go to `{}`: {why}",

@@ -4,11 +4,12 @@ use crate::model::catalog::{VersionState, stored_size};
 use crate::model::job::{Makes, SiteJob, SiteJobPhase};
 use crate::model::node::SiteNode;
 use crate::stock::Stock;
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Excluded, MAX_EXCLUDED, Part, PlacementAdvice};
-use tarn_types::energy::{Draw, ranks_of};
+use tarn_types::energy::{Draw, EnergyRank, ranks_of};
+use tarn_types::placement::{NodeRank, best_nodes};
+use tarn_types::space::TierSpace;
 
 /// The state from which jobs are placed. Sums of declared sizes are capped: users write them.
 pub(crate) struct Placement<'a> {
@@ -23,7 +24,7 @@ impl Placement<'_> {
     /// A job that wants more on a node than any has would wait for ever.
     pub(crate) fn check_size(&self, job: &SiteJob) -> Result<(), RequestError> {
         let known = self.stock.nodes.values().filter(|n| n.capacity.is_some());
-        let largest = known.map(SiteNode::capacity).max();
+        let largest = known.map(|n| n.space().capacity()).max();
         let sizes = job.makes.iter().map(|makes| makes.size);
         let wants = sizes.fold(job.own_bytes(), u64::saturating_add);
         match largest {
@@ -133,13 +134,13 @@ impl Placement<'_> {
         }
         let measured = up().filter_map(|(name, node)| {
             node.capacity.as_ref()?;
-            let capacity = node.capacity();
-            let comes = coming.get(&name[..]).copied().unwrap_or(0);
-            Some((name, node, capacity, node.taken().saturating_add(comes)))
+            let mut space = node.space();
+            space.occupy(coming.get(&name[..]).copied().unwrap_or(0));
+            Some((name, node, space))
         });
         let close = measured
-            .filter(|(_, _, capacity, taken)| capacity.saturating_sub(*taken) < most)
-            .collect::<Vec<(&String, &SiteNode, u64, u64)>>();
+            .filter(|(_, _, space)| !space.holds(most))
+            .collect::<Vec<(&String, &SiteNode, TierSpace)>>();
         if close.is_empty() {
             return Vec::new();
         }
@@ -156,9 +157,9 @@ impl Placement<'_> {
             let parts = node.parts.iter().filter(|(part, _)| can_go(part));
             parts.map(|(_, bytes)| bytes).sum()
         };
-        let spares = close.into_iter().map(|(name, node, capacity, taken)| {
-            let kept = taken.saturating_sub(again(node));
-            (capacity.saturating_sub(kept), name.clone())
+        let spares = close.into_iter().map(|(name, node, mut space)| {
+            space.vacate(again(node));
+            (space.free(), name.clone())
         });
         let mut short: Vec<(u64, String)> = spares.filter(|(spare, _)| *spare < most).collect();
         short.sort_unstable();
@@ -195,13 +196,14 @@ impl Placement<'_> {
                 }
             }
         }
-        if let Some(key) = job.checkpoint_key() {
-            let have = |node: &SiteNode| node.is_up && node.checkpoints.contains_key(&key);
-            for (name, _) in self.stock.nodes.iter().filter(|(_, node)| have(node)) {
-                // They count more than all data: elsewhere the job would begin again.
-                let bytes = bytes.entry(name).or_default();
-                *bytes = bytes.saturating_add(u64::MAX / 2);
-            }
+        let key = job.checkpoint_key();
+        let continues = |name: &str| {
+            let node = self.stock.nodes.get(name).filter(|node| node.is_up);
+            let known = key.as_ref().zip(node);
+            known.is_some_and(|(key, node)| node.checkpoints.contains_key(key))
+        };
+        for name in self.stock.nodes.keys().filter(|name| continues(name)) {
+            bytes.entry(name).or_default();
         }
         bytes.retain(|name, _| is_possible(name));
         let wants = job.wants.max(1) as usize;
@@ -215,7 +217,13 @@ impl Placement<'_> {
                 let up = up.map(|(name, _)| &name[..]);
                 self.equals(up.filter(|name| is_possible(name)).collect(), wants)
             }
-            false => self.best(bytes.into_iter().collect(), wants),
+            false => {
+                let rank = |(name, bytes)| NodeRank {
+                    restart: u8::from(!continues(name)),
+                    ..NodeRank::holding(name, bytes)
+                };
+                self.best(bytes.into_iter().map(rank).collect(), wants)
+            }
         };
         let beside = job.beside.and_then(|other| self.stock.jobs.get(&other));
         PlacementAdvice {
@@ -231,40 +239,39 @@ impl Placement<'_> {
     /// not known. If the job's inputs are brought ahead, so many all the same: those that fewest jobs have or are
     /// expected on.
     fn equals(&self, nodes: Vec<&str>, wanted: usize) -> Vec<String> {
-        let nodes: Vec<(&str, u64)> = nodes.into_iter().map(|name| (name, 0)).collect();
-        let ranks = ranks_of(&self.draws_of(&nodes));
-        if ranks.windows(2).any(|two| two[0] != two[1]) {
-            return self.best(nodes, wanted);
+        let draws = self.draws_of(&nodes);
+        if draws.windows(2).any(|two| two[0] != two[1]) {
+            return self.best(nodes.into_iter().map(NodeRank::of).collect(), wanted);
         }
         if !self.is_ahead {
             return Vec::new();
         }
-        let live = self
-            .stock
-            .jobs
-            .values()
-            .filter(|job| job.phase != SiteJobPhase::Ended);
+        let live = self.stock.jobs.values();
+        let live = live.filter(|job| job.phase != SiteJobPhase::Ended);
         let mut jobs: BTreeMap<&str, usize> = BTreeMap::new();
         for name in live.flat_map(|job| job.nodes.iter().chain(&job.ahead)) {
             *jobs.entry(name).or_default() += 1;
         }
-        let mut nodes: Vec<&str> = nodes.into_iter().map(|(name, _)| name).collect();
-        nodes.sort_by_key(|name| (jobs.get(name).copied().unwrap_or(0), *name));
-        nodes.truncate(wanted);
-        nodes.into_iter().map(str::to_owned).collect()
+        let load = |name: &str| jobs.get(name).copied().unwrap_or(0);
+        let nodes = nodes.into_iter().map(|name| NodeRank {
+            load: load(name),
+            ..NodeRank::of(name)
+        });
+        self.best(nodes.collect(), wanted)
     }
 
-    fn draws_of(&self, nodes: &[(&str, u64)]) -> Vec<(Draw, u32)> {
-        let draw = |(name, _): &(&str, u64)| self.draws.get(*name).copied().unwrap_or_default();
-        nodes.iter().map(draw).collect()
+    fn draws_of(&self, nodes: &[&str]) -> Vec<EnergyRank> {
+        let draw = |name: &&str| self.draws.get(*name).copied().unwrap_or_default();
+        ranks_of(&nodes.iter().map(draw).collect::<Vec<_>>())
     }
 
-    /// So many of the nodes that have most bytes; of those that have as many, those that draw least (docs/admin/energy.md).
-    fn best(&self, nodes: Vec<(&str, u64)>, wanted: usize) -> Vec<String> {
-        let ranks = ranks_of(&self.draws_of(&nodes));
-        let mut best: Vec<_> = nodes.into_iter().zip(ranks).collect();
-        best.sort_by_key(|((name, bytes), rank)| (Reverse(*bytes), *rank, *name));
-        let names = best.into_iter().map(|((name, _), _)| name.to_owned());
-        names.take(wanted).collect()
+    /// So many of the best nodes; of those that are alike, those that draw least (docs/admin/energy.md).
+    fn best(&self, mut nodes: Vec<NodeRank<&str>>, wanted: usize) -> Vec<String> {
+        let names: Vec<&str> = nodes.iter().map(|rank| rank.node).collect();
+        for (node, draw) in nodes.iter_mut().zip(self.draws_of(&names)) {
+            node.draw = draw;
+        }
+        let best = best_nodes(nodes, wanted).into_iter();
+        best.map(str::to_owned).collect()
     }
 }

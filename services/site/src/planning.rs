@@ -102,7 +102,7 @@ impl Site {
         }
         let nodes = self.nodes.iter();
         view.capacities = nodes
-            .map(|(name, n)| (name.clone(), n.capacity()))
+            .map(|(name, n)| (name.clone(), n.space().capacity()))
             .collect();
         view
     }

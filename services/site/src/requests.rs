@@ -518,8 +518,8 @@ impl Site {
         let info = |(name, node): (&String, &SiteNode)| NodeInfo {
             name: name.clone(),
             up: node.is_up,
-            capacity: node.capacity(),
-            taken: node.taken(),
+            capacity: node.space().capacity(),
+            taken: node.space().taken(),
             persistent: node.capacity.as_ref().is_some_and(|c| c.persistent),
             orphans: node.orphans.len() as u64,
             draw: self.draws.get(name).copied().unwrap_or_default().0,

@@ -7,10 +7,12 @@ use crate::model::orders::{OrderPurpose, OrderTable, Ordered};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Part, SlurmJobId, StoreContent};
-use tarn_types::units::{Nanos, SECOND, Time};
+use tarn_types::retry::RetryRule;
+use tarn_types::space::TierSpace;
+use tarn_types::units::{SECOND, Time};
 
-/// How long a failed move is not tried again.
-pub(crate) const STUCK: Nanos = 300 * SECOND;
+/// A move between stores that failed is not tried again for 300 s.
+pub(crate) const MOVES: RetryRule = RetryRule::with_pauses(300 * SECOND, 300 * SECOND);
 
 /// A view of the state.
 #[derive(Debug, Clone, Copy)]
@@ -23,23 +25,26 @@ pub(crate) struct Stock<'a> {
 }
 
 impl<'a> Stock<'a> {
+    /// The account of a node's store with the parts that are coming to it.
+    pub(crate) fn space_in(&self, name: &str, node: &SiteNode, level: &SiteNodeStore) -> TierSpace {
+        let mut space = node.space_in(level);
+        let own = |o: &&Ordered| o.node == name && o.store == level.name;
+        for order in self.orders.values().filter(own) {
+            space.occupy(self.brings(order));
+        }
+        for (part, moving) in &node.moving {
+            let places = node.places.get(part);
+            let is_there = places.is_some_and(|all| all.contains(&moving.to));
+            if moving.to == level.name && !is_there {
+                space.occupy(node.parts.get(part).copied().unwrap_or(0));
+            }
+        }
+        space
+    }
+
     /// Bytes of a node's store that nothing has, and nothing is coming for.
     pub(crate) fn free_in(&self, name: &str, node: &SiteNode, level: &SiteNodeStore) -> u64 {
-        let own = |o: &&Ordered| o.node == name && o.store == level.name;
-        let comes = self.orders.values().filter(own);
-        let comes: u64 = comes.map(|order| self.brings(order)).sum();
-        let moves = node.moving.iter();
-        let moves = moves.filter(|(part, m)| {
-            let places = node.places.get(part);
-            m.to == level.name && !places.is_some_and(|all| all.contains(&m.to))
-        });
-        let moves = moves.map(|(part, _)| node.parts.get(part).copied().unwrap_or(0));
-        let taken = node.taken_in(&level.name).saturating_add(comes);
-        let taken = taken.saturating_add(moves.sum());
-        level
-            .bytes
-            .saturating_sub(level.foreign)
-            .saturating_sub(taken)
+        self.space_in(name, node, level).free()
     }
 
     /// The versions that jobs work with where they are stored, or that are being read for one that is expected: these parts do not go from their
@@ -64,7 +69,7 @@ impl<'a> Stock<'a> {
     /// Whether a part could not be brought to this store a moment ago.
     pub(crate) fn is_stuck(&self, node: &SiteNode, part: &Part, to: &str) -> bool {
         let at = node.stuck.get(&(part.clone(), to.to_owned()));
-        at.is_some_and(|at| self.now.saturating_sub(*at) < STUCK)
+        at.is_some_and(|at| MOVES.is_pausing(*at, self.now))
             || node
                 .doomed
                 .iter()

@@ -16,7 +16,7 @@ mod world;
 use std::path::Path;
 use tarn_proto::local::Code;
 use tarn_proto::site::{
-    Chain, ControllerReply, ControllerRequest, JobSubmission, Owner, Stage, Work,
+    Chain, ControllerReply, ControllerRequest, JobSubmission, Owner, Stage, StoreCapacity, Work,
 };
 use tarn_site::{Config, SiteServiceEvent};
 use tarn_types::energy::{Draw, Power, Source};
@@ -573,6 +573,23 @@ fn nodes_without_space_are_named_to_a_job_until_they_have_some() {
     world.settle();
     assert_eq!(world.answers.remove(&token), Some(ControllerReply::Done));
     assert_eq!(world.site.excluded()[0].1.full, ["n2"]);
+    // Other people's files take space, too.
+    let capacity = StoreCapacity {
+        root: "/scm/tarn".into(),
+        bytes: 5 << 20,
+        free: 1 << 20,
+        persistent: true,
+    };
+    world.close("n1");
+    world.event(SiteServiceEvent::Opened {
+        node: "n1".into(),
+        capacity,
+        stores: Vec::new(),
+        holds: Vec::new(),
+        partial: Vec::new(),
+        jobs: Vec::new(),
+    });
+    assert_eq!(world.site.excluded()[0].1.full, ["n1", "n2"]);
     world.check_replay(Config::default());
 }
 

@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::task::{Retry, TaskPhase};
 use crate::{Finish, RETRIED_FOR, RETRY_PAUSE, TaskAction};
 use tarn_proto::local::{RequestError, TaskId};
+use tarn_types::retry::RetryRule;
 use tarn_types::units::{Elapsed, Nanos, SECOND, Time};
 
 /// A try that lasted for longer had a node that answered: its failure is a first one.
@@ -49,8 +50,8 @@ impl Core {
                 }
             };
         }
-        let pause = task.retry.pause.saturating_mul(2);
-        task.retry.pause = pause.clamp(RETRY_PAUSE.0, RETRY_PAUSE.1);
+        let rule = RetryRule::with_pauses(RETRY_PAUSE.0, RETRY_PAUSE.1);
+        task.retry.pause = rule.next_pause(task.retry.pause);
         let at = now.saturating_add(task.retry.pause).min(until);
         self.halt(id);
         if let Some(task) = self.tasks.get_mut(&id) {

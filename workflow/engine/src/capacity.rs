@@ -1,5 +1,6 @@
-//! The capacity of a node: its cores, memory and GPUs, and the bytes of its tiers. The engine of a run and the planner
-//! of a site count both with these types: each amount taken is given back once, and nothing goes below zero.
+//! The cores, memory and GPUs of a node. The engine of a run and the planner of a site count them with these types, and the
+//! bytes of tiers with [`TierSpace`](tarn_types::space::TierSpace): each amount taken is given back once, and nothing goes
+//! below zero.
 
 use tarn_types::account::{add, sub};
 use tarn_types::workflow::Step;
@@ -97,115 +98,9 @@ impl Compute {
     }
 }
 
-/// The bytes of a tier, or of all tiers of a node.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct TierSpace {
-    capacity: u64,
-    /// Bytes of replicas that are present, arrive or are being removed.
-    used: u64,
-    /// Bytes reserved for data that has yet to be written.
-    reserved: u64,
-}
-
-impl TierSpace {
-    pub(crate) fn new(capacity: u64) -> Self {
-        Self {
-            capacity,
-            ..Self::default()
-        }
-    }
-
-    pub(crate) fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    /// It may become smaller than the bytes taken.
-    pub(crate) fn set_capacity(&mut self, bytes: u64) {
-        self.capacity = bytes;
-    }
-
-    pub(crate) fn used(&self) -> u64 {
-        self.used
-    }
-
-    pub(crate) fn reserved(&self) -> u64 {
-        self.reserved
-    }
-
-    /// Bytes that are used or promised.
-    fn taken(&self) -> u128 {
-        u128::from(self.used) + u128::from(self.reserved)
-    }
-
-    /// Bytes that are neither used nor promised; none where more is taken than there is.
-    pub(crate) fn free(&self) -> u64 {
-        let rest = u128::from(self.capacity).checked_sub(self.taken());
-        rest.map_or(0, |rest| rest as u64)
-    }
-
-    /// Bytes that have to go before so many more fit.
-    pub(crate) fn lack(&self, bytes: u64) -> u64 {
-        let wanted = self.taken() + u128::from(bytes);
-        let lack = wanted - wanted.min(u128::from(self.capacity));
-        u64::try_from(lack).unwrap_or(u64::MAX)
-    }
-
-    /// Whether so many more bytes fit.
-    pub(crate) fn holds(&self, bytes: u64) -> bool {
-        self.lack(bytes) == 0
-    }
-
-    /// Whether more is taken than there is: the tier has shrunk since, or items were larger than was known.
-    pub(crate) fn is_overdrawn(&self) -> bool {
-        !self.holds(0)
-    }
-
-    pub(crate) fn reserve(&mut self, bytes: u64) {
-        add(&mut self.reserved, bytes, "bytes reserved");
-    }
-
-    pub(crate) fn unreserve(&mut self, bytes: u64) {
-        sub(&mut self.reserved, bytes, "bytes reserved");
-    }
-
-    pub(crate) fn occupy(&mut self, bytes: u64) {
-        add(&mut self.used, bytes, "bytes used");
-    }
-
-    pub(crate) fn vacate(&mut self, bytes: u64) {
-        sub(&mut self.used, bytes, "bytes used");
-    }
-
-    /// The used bytes are lost; each reservation is given back by its requester.
-    pub(crate) fn lose_used(&mut self) {
-        self.used = 0;
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Compute, Demand, TierSpace};
-
-    #[test]
-    fn a_tier_that_shrank_has_nothing_free() {
-        let mut space = TierSpace::new(100);
-        space.occupy(60);
-        space.reserve(30);
-        assert_eq!((space.free(), space.lack(15)), (10, 5));
-        space.set_capacity(80);
-        assert!(space.is_overdrawn() && !space.holds(0));
-        assert_eq!(space.free(), 0);
-    }
-
-    #[cfg(debug_assertions)]
-    #[test]
-    #[should_panic(expected = "bytes used: 10 cannot be taken from 0")]
-    fn a_double_release_of_space_is_caught() {
-        let mut space = TierSpace::new(100);
-        space.occupy(10);
-        space.vacate(10);
-        space.vacate(10);
-    }
+    use super::{Compute, Demand};
 
     #[cfg(debug_assertions)]
     #[test]

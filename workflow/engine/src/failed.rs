@@ -10,10 +10,11 @@ use tarn_types::event::{RunError, RunErrorKind};
 use tarn_types::id::{InstanceId, NodeId, StepId, TierRef};
 use tarn_types::part::{PartRef, Place, Transfer, TransferKind};
 use tarn_types::reason::Reason;
+use tarn_types::retry::RetryRule;
 
 /// Attempts of an instance that may be lost with their nodes and count for nothing. After that it may be what ends nodes, by
 /// filling their memory for instance, and must not go round all of them.
-const FREE_LOSSES: u32 = 1;
+const FREE_LOSSES: RetryRule = RetryRule::with_retries(1);
 
 impl EngineState {
     /// The reason of a failure that concerns one instance or step.
@@ -269,10 +270,10 @@ impl EngineState {
         };
         i.losses += u32::from(lost);
         let counts = counts(failure.kind) && !learns && !crowded && (hopeless || !newer)
-            || lost && !newer && i.losses > FREE_LOSSES;
+            || lost && !newer && FREE_LOSSES.gives_up(i.losses);
         i.failures += u32::from(counts);
         i.outgrown = i.outgrown.max(outgrown);
-        if counts && (hopeless || i.failures > retries) {
+        if counts && (hopeless || RetryRule::with_retries(retries).gives_up(i.failures)) {
             i.progress = InstanceProgress::Failed;
             // A message that names the step, or its instance, needs no prefix.
             let mut message = match failure.message.starts_with(&format!("step `{name}")) {

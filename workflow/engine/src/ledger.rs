@@ -1,10 +1,11 @@
 //! The one account of capacity: cores, memory and GPUs of nodes and hosts, bytes of tiers.
 
-use crate::capacity::{Compute, Demand, TierSpace};
+use crate::capacity::{Compute, Demand};
 use std::collections::BTreeSet;
 use tarn_types::cluster::Cluster;
 use tarn_types::id::{NodeId, TierRef};
 use tarn_types::part::Place;
+use tarn_types::space::TierSpace;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ledger {

@@ -1,14 +1,15 @@
 //! Jobs: the inputs and outputs of each, its progress, and the work done for it.
 
+use crate::MAX_HISTORY;
 use crate::model::catalog::{Catalog, VersionKey};
 use crate::model::checkpoints::{CheckpointKey, JobRestart};
-use crate::{MAX_HISTORY, MAX_TRIES};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Gid, NodeOrder, Owner, Part, Slice, SlurmJobId, Uid, Work};
 use tarn_types::pattern::ScatterRule;
+use tarn_types::retry::RetryRule;
 use tarn_types::units::Time;
 use tarn_types::workflow::StoragePartition;
 
@@ -275,7 +276,7 @@ impl SiteJob {
         let tries = self.tries.entry((node.to_owned(), step.clone()));
         let tries = tries.or_default();
         *tries += 1;
-        *tries >= MAX_TRIES
+        RetryRule::USUAL.gives_up(*tries)
     }
 
     /// Whether a step was done for it on a node.

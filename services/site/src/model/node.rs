@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::{
     NodeStoreReport, Owner, Part, SlurmJobId, StoreCapacity, StoreContent, StoreInfo, Uid,
 };
+use tarn_types::account::sub;
+use tarn_types::space::TierSpace;
 use tarn_types::units::Time;
 
 /// A node.
@@ -137,44 +139,49 @@ impl SiteNode {
         self.present().find(has_all)
     }
 
-    /// Bytes of all stores that are there.
-    pub(crate) fn capacity(&self) -> u64 {
-        match &self.capacity {
-            Some(capacity) if self.levels.is_empty() => capacity.bytes,
-            _ => self.present().map(|level| level.bytes).sum(),
-        }
-    }
-
-    /// Bytes of a store that parts take, or jobs were promised there.
-    pub(crate) fn taken_in(&self, store: &str) -> u64 {
-        let parts = self.parts.iter().filter(|(part, _)| {
+    /// The account of a store: other people's files and parts take bytes; jobs and checkpoints have others reserved. It is
+    /// derived from the tables above each time, so it cannot differ from them.
+    pub(crate) fn space_in(&self, level: &SiteNodeStore) -> TierSpace {
+        let mut space = TierSpace::new(level.bytes);
+        space.occupy(level.foreign);
+        for (part, bytes) in &self.parts {
             let places = self.places.get(part);
-            places.is_some_and(|all| all.contains(store))
-        });
-        let parts: u64 = parts.map(|(_, bytes)| bytes).sum();
-        let promised: u64 = match &self.levels[..] {
-            [_] => self.promised.values().sum(),
-            _ => {
-                let here = self.written.values().filter(|(at, _)| at == store);
-                here.map(|(_, bytes)| bytes).sum()
+            if places.is_some_and(|all| all.contains(&level.name)) {
+                space.occupy(*bytes);
             }
-        };
-        let kept = self.checkpoints.values().filter(|(at, _)| at == store);
-        let kept: u64 = kept.map(|(_, bytes)| bytes).sum();
-        parts.saturating_add(promised).saturating_add(kept)
+        }
+        match &self.levels[..] {
+            // A state of a version that did not note stores has only the sums.
+            [_] => self.promised.values().for_each(|b| space.reserve(*b)),
+            _ => {
+                let here = self.written.values().filter(|(at, _)| *at == level.name);
+                here.for_each(|(_, bytes)| space.reserve(*bytes));
+            }
+        }
+        let kept = self.checkpoints.values();
+        let kept = kept.filter(|(at, _)| *at == level.name);
+        kept.for_each(|(_, bytes)| space.reserve(*bytes));
+        space
     }
 
-    /// Bytes that parts and checkpoints take, or jobs were promised.
-    pub(crate) fn taken(&self) -> u64 {
-        match self.levels.len() {
-            0 | 1 => {
-                let parts = self.parts.values().sum::<u64>();
-                let kept: u64 = self.checkpoints.values().map(|(_, bytes)| bytes).sum();
-                let promised: u64 = self.promised.values().sum();
-                parts.saturating_add(promised).saturating_add(kept)
-            }
-            _ => self.present().map(|level| self.taken_in(&level.name)).sum(),
+    /// The account of all stores that are there.
+    pub(crate) fn space(&self) -> TierSpace {
+        if self.levels.len() > 1 {
+            let each = self.present().map(|level| self.space_in(level));
+            return each.fold(TierSpace::default(), TierSpace::with);
         }
+        // Wherever a version wrote that did not note stores.
+        let bytes = match (&self.levels[..], &self.capacity) {
+            ([], Some(capacity)) => capacity.bytes,
+            _ => self.present().map(|level| level.bytes).sum(),
+        };
+        let mut space = TierSpace::new(bytes);
+        self.present().for_each(|l| space.occupy(l.foreign));
+        self.parts.values().for_each(|b| space.occupy(*b));
+        self.promised.values().for_each(|b| space.reserve(*b));
+        let kept = self.checkpoints.values();
+        kept.for_each(|(_, bytes)| space.reserve(*bytes));
+        space
     }
 
     /// The stores with names, for people.
@@ -183,7 +190,7 @@ impl SiteNode {
         let info = |level: &SiteNodeStore| StoreInfo {
             name: level.name.clone(),
             capacity: level.bytes,
-            taken: self.taken_in(&level.name).saturating_add(level.foreign),
+            taken: self.space_in(level).taken(),
             persistent: level.persistent,
             is_away: level.is_away,
         };
@@ -192,9 +199,10 @@ impl SiteNode {
 
     /// Measures the space that others take in the stores' file systems, now that the session begins.
     pub(crate) fn find_foreign(&mut self, free: impl Fn(&str) -> u64) {
-        let taken: Vec<u64> = self.levels.iter().map(|l| self.taken_in(&l.name)).collect();
-        for (level, taken) in self.levels.iter_mut().zip(taken) {
-            let ours = level.bytes.saturating_sub(taken);
+        self.levels.iter_mut().for_each(|level| level.foreign = 0);
+        let ours = self.levels.iter().map(|level| self.space_in(level).free());
+        let ours: Vec<u64> = ours.collect();
+        for (level, ours) in self.levels.iter_mut().zip(ours) {
             level.foreign = ours.saturating_sub(free(&level.name));
         }
     }
@@ -253,7 +261,7 @@ impl SiteNode {
             None => (String::new(), makes.size),
         };
         if let Some(promised) = self.promised.get_mut(&(job, owner)) {
-            release(promised, ended, "promised");
+            sub(promised, ended, "bytes promised to a job");
         }
         store
     }
@@ -266,7 +274,7 @@ impl SiteNode {
         };
         let before = std::mem::replace(promised, bytes);
         let all = self.promised.entry(of_job).or_default();
-        release(all, before, "promised");
+        sub(all, before, "bytes promised to a job");
         *all = all.saturating_add(bytes);
     }
 
@@ -282,15 +290,4 @@ impl SiteNode {
         let written = self.written.get(&(id, name.to_owned()));
         written.map(|(store, _)| store)
     }
-}
-
-/// Takes bytes from an account. A debug build stops where there are fewer. A release build counts on from zero: the account may be of
-/// a log that an older version wrote, and a controller must be able to read it.
-pub(crate) fn release(account: &mut u64, bytes: u64, what: &str) {
-    let left = account.checked_sub(bytes);
-    debug_assert!(
-        left.is_some(),
-        "{bytes} bytes are released, and {account} are {what}"
-    );
-    *account = left.unwrap_or(0);
 }

@@ -1,9 +1,9 @@
 //! The use of owners, by days. docs/guide/on-a-site.md, "Usage".
 
-use crate::model::node::release;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tarn_proto::site::Owner;
+use tarn_types::account::sub;
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Days, of UTC, of which each owner's use is known one by one; the use before them is one sum.
@@ -113,7 +113,7 @@ impl UsageTable {
     /// A node has `after` bytes of an owner's part, and had `before`.
     pub(crate) fn store(&mut self, owner: Owner, now: Time, (before, after): (u64, u64)) {
         let meter = self.meter(owner, now);
-        release(&mut meter.stored, before, "stored");
+        sub(&mut meter.stored, before, "bytes stored");
         // Nodes report at most the bytes that they have.
         meter.stored = meter.stored.saturating_add(after);
     }

@@ -544,4 +544,5 @@ fn what_is_there_is_told_by_store() {
         panic!("no nodes");
     };
     assert_eq!(nodes[0].stores[0].taken, 2 * MIB - 100 * KIB);
+    assert_eq!(nodes[0].taken, nodes[0].stores[0].taken);
 }

@@ -211,7 +211,7 @@ impl Decide<'_> {
         let next = all
             .iter()
             .filter(|c| !nodes.contains(&c.node))
-            .min_by_key(|c| (c.begin(), c.missing, c.node));
+            .min_by_key(|c| c.rank());
         let chosen = all.iter().find(|c| c.node == first && nodes.len() == 1);
         let alike = |c: &Candidate| (c.begin(), c.missing, c.load);
         let thriftier = chosen
@@ -271,7 +271,7 @@ impl Decide<'_> {
         }
         if self.places_ahead() && w.nodes == 1 {
             let all = self.candidates_of(id);
-            let best = all.iter().min_by_key(|c| (c.begin(), c.missing, c.node))?;
+            let best = all.iter().min_by_key(|c| c.rank())?;
             let (node, free_in) = (best.node, best.free_in);
             let elsewhere = |c: &Candidate| c.open && c.missing > best.missing;
             return Some(match all.iter().any(elsewhere) {

@@ -8,6 +8,7 @@ use crate::plan::view::{Candidate, HeldNodes, NodeHold, SchedulerView, Shadow};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use tarn_types::id::{InstanceId, NodeId, StepId};
+use tarn_types::placement::NodeRank;
 use tarn_types::policy::{DataMode, Order};
 use tarn_types::reason::Reason;
 use tarn_types::site::{AllocationReason, JobId};
@@ -87,9 +88,15 @@ impl Decide<'_> {
                         (data_in, missing)
                     }
                 };
-                let checkpoints = self.checkpoints_rank(id, position, *n);
-                let cores = self.turn.free.free_cores(*n);
-                (checkpoints, data_in, missing, cores, self.draw(*n), *n)
+                NodeRank {
+                    restart: self.checkpoints_rank(id, position, *n),
+                    computes: data_in,
+                    missing,
+                    // Of nodes that are alike, the one with fewer free cores.
+                    load: self.turn.free.free_cores(*n) as usize,
+                    draw: self.draw(*n),
+                    node: *n,
+                }
             };
             let best = free.iter().copied().filter(could).min_by_key(rank)?;
             free.retain(|n| *n != best);
@@ -127,8 +134,12 @@ impl Decide<'_> {
         for position in 0..self.count(id) {
             let holds = self.holder(id, position);
             let rank = |n: &NodeId| {
-                let (data_in, missing, _) = self.data_at(id, position, *n);
-                (data_in, missing, *n)
+                let (computes, missing, _) = self.data_at(id, position, *n);
+                NodeRank {
+                    computes,
+                    missing,
+                    ..NodeRank::of(*n)
+                }
             };
             let best = kind
                 .iter()
@@ -250,7 +261,7 @@ impl SchedulerView for Decide<'_> {
 
     fn best(&self, w: &QueuedJob, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate> {
         let all = self.candidates_of(instance_of(w)).into_iter();
-        all.filter(|c| may(c)).min_by_key(Candidate::place)
+        all.filter(|c| may(c)).min_by_key(Candidate::rank)
     }
 
     fn plan(&mut self, w: &QueuedJob, on: &Candidate) -> bool {

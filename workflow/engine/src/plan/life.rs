@@ -5,13 +5,14 @@ use super::nodes::{NodeReleaseTimes, NodeTaking};
 use super::outbox::{MovePurpose, MoveRequest};
 use super::rates::duration;
 use super::routes::InputRoute;
-use super::state::{MAX_ATTEMPTS, PlannerJobStage, PlannerState};
+use super::state::{PlannerJobStage, PlannerState};
 use crate::capacity::Demand;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
 use tarn_types::policy::{DataMode, Order};
+use tarn_types::retry::RetryRule;
 use tarn_types::site::{
     AllocationReason, Input, ItemId, Job, JobId, JobNodes, MoveId, SiteAction, Spread, Urgency,
     Where,
@@ -610,7 +611,7 @@ impl PlannerState {
         if !ok {
             self.release(id);
             self.end_script(id);
-            if attempt >= MAX_ATTEMPTS {
+            if RetryRule::USUAL.gives_up(attempt) {
                 self.emit(SiteAction::GiveUp { job: id });
                 return self.take_out(id);
             }

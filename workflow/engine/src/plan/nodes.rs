@@ -4,13 +4,14 @@ mod check;
 
 use super::nodeset::NodeSet;
 use super::timeline::Timeline;
-use crate::capacity::{Compute, Demand, TierSpace};
+use crate::capacity::{Compute, Demand};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, Job, JobId, JobNodes, Machine, Mode, NodeKind};
+use tarn_types::space::TierSpace;
 use tarn_types::units::Time;
 
 /// The power state of a node.

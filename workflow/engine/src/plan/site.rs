@@ -10,6 +10,7 @@ use super::state::{PlannerJob, PlannerJobStage, PlannerState};
 use super::view::{Candidate, HeldNodes, NodeHold, SchedulerView, Shadow};
 use std::collections::BTreeMap;
 use tarn_types::id::NodeId;
+use tarn_types::placement::{NodeRank, best_nodes};
 use tarn_types::policy::{DataMode, Order};
 use tarn_types::site::{AllocationReason, Job, JobId, Mode};
 use tarn_types::units::{Nanos, SECOND, Time};
@@ -61,9 +62,11 @@ impl PlannerState {
                 }
             }
         }
-        let mut all: Vec<_> = found.into_iter().collect();
-        all.sort_unstable_by_key(|(_, (bytes, order))| (std::cmp::Reverse(*bytes), *order));
-        all.into_iter().map(|(n, _)| n).collect()
+        let rank = |(node, (bytes, order))| NodeRank {
+            load: order,
+            ..NodeRank::holding(node, bytes)
+        };
+        best_nodes(found.into_iter().map(rank), most)
     }
 
     /// Best first: where most of a job's data is; with `energy` where a core draws least; where it is coolest.
@@ -296,11 +299,11 @@ impl SchedulerView for PlannerState {
         let mut best: Option<Candidate> = None;
         for (free_in, node) in nodes {
             // Nor does it compute sooner on those that come free still later.
-            if best.as_ref().is_some_and(|b| b.place().0 < free_in) {
+            if best.as_ref().is_some_and(|b| b.rank().computes < free_in) {
                 break;
             }
             let candidate = self.candidate((node, free_in), (w.job, &job), written);
-            let better = |b: &Candidate| candidate.place() < b.place();
+            let better = |b: &Candidate| candidate.rank() < b.rank();
             if may(&candidate) && best.as_ref().is_none_or(better) {
                 best = Some(candidate);
             }

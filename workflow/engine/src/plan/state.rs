@@ -12,9 +12,6 @@ use tarn_types::policy::Policy;
 use tarn_types::site::{FlowId, ItemId, Job, JobId, JobNodes, Machine, SiteAction, Store};
 use tarn_types::units::{Nanos, Time};
 
-/// Attempts of a job after which it is given up: a job that fails three times fails for a reason of its own.
-pub(crate) const MAX_ATTEMPTS: u32 = 3;
-
 /// How far a job has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlannerJobStage {

@@ -7,6 +7,7 @@ use crate::capacity::Demand;
 use std::collections::HashMap;
 use tarn_types::energy::EnergyRank;
 use tarn_types::id::NodeId;
+use tarn_types::placement::NodeRank;
 use tarn_types::site::AllocationReason;
 use tarn_types::units::{Nanos, Time};
 
@@ -74,9 +75,15 @@ impl Candidate {
     }
 
     /// Of candidates, the one with the least of this goes first.
-    pub(crate) fn place(&self) -> (Nanos, u64, usize, EnergyRank, NodeId) {
-        let computes = self.begin().saturating_add(self.io);
-        (computes, self.missing, self.load, self.draw, self.node)
+    pub(crate) fn rank(&self) -> NodeRank<NodeId> {
+        NodeRank {
+            restart: 0,
+            computes: self.begin().saturating_add(self.io),
+            missing: self.missing,
+            load: self.load,
+            draw: self.draw,
+            node: self.node,
+        }
     }
 }
 
