@@ -115,6 +115,7 @@ pub(crate) fn waiting(number: u32, nodes: u32) -> SlurmJob {
         dependency: String::new(),
         has_burst_buffer: false,
         admin_comment: String::new(),
+        lacks_exclusions: false,
         is_incomplete: false,
     }
 }
