@@ -6,6 +6,7 @@ use crate::stock::Stock;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::{Part, SlurmJobId};
+use tarn_types::space::TierSpace;
 use tarn_types::units::Time;
 
 /// A step that frees space in a store for others.
@@ -18,8 +19,8 @@ pub(crate) enum Relief {
 
 /// How space in a store is made.
 pub(crate) struct ReliefPlan {
-    /// The bytes that would be free in each store.
-    pub(crate) free: BTreeMap<String, u64>,
+    /// The account of each store after the steps.
+    pub(crate) spaces: BTreeMap<String, TierSpace>,
     /// The copies that would be gone.
     pub(crate) gone: BTreeSet<(Part, String)>,
     pub(crate) steps: Vec<Relief>,
@@ -39,8 +40,16 @@ impl ReliefPlan {
                 return;
             }
             *freed += bytes;
-            self.gone.insert((part.clone(), level.name.clone()));
+            self.vacate(level, &part, bytes);
             self.steps.push(Relief::Drop(part, level.name.clone()));
+        }
+    }
+
+    /// A part goes from a store.
+    fn vacate(&mut self, level: &SiteNodeStore, part: &Part, bytes: u64) {
+        self.gone.insert((part.clone(), level.name.clone()));
+        if let Some(space) = self.spaces.get_mut(&level.name) {
+            space.vacate(bytes);
         }
     }
 }
@@ -73,15 +82,15 @@ impl<'a> ReliefPlanner<'a> {
         }
     }
 
-    /// Steps after which a store, the one at this position, has so many bytes more than are `free` in it. `None` if it cannot have them.
+    /// Steps after which a store, the one at this position, has so many bytes more than its account has free now. `None` if it cannot have them.
     pub(crate) fn plan(
         &self,
         at: usize,
         lacks: u64,
-        free: BTreeMap<String, u64>,
+        spaces: BTreeMap<String, TierSpace>,
     ) -> Option<Vec<Relief>> {
         let mut plan = ReliefPlan {
-            free,
+            spaces,
             gone: BTreeSet::new(),
             steps: Vec::new(),
         };
@@ -108,7 +117,7 @@ impl<'a> ReliefPlanner<'a> {
             }
             if let Some(to) = self.lower(at, (&part, bytes), plan) {
                 freed += bytes;
-                plan.gone.insert((part.clone(), level.name.clone()));
+                plan.vacate(level, &part, bytes);
                 plan.steps.push(Relief::Down(part, level.name.clone(), to));
             }
         }
@@ -183,16 +192,19 @@ impl<'a> ReliefPlanner<'a> {
             if !may || self.stock.is_stuck(self.node, part, &slower.name) {
                 continue;
             }
-            let free = plan.free.get(&slower.name).copied().unwrap_or(0);
-            let lacks = bytes.saturating_sub(free);
-            let before = (plan.steps.len(), plan.gone.clone(), plan.free.clone());
+            let Some(space) = plan.spaces.get(&slower.name) else {
+                continue;
+            };
+            let lacks = space.lack(bytes);
+            let before = (plan.steps.len(), plan.gone.clone(), plan.spaces.clone());
             if lacks > 0 && !self.relieve(below, lacks, plan) {
                 plan.steps.truncate(before.0);
-                (plan.gone, plan.free) = (before.1, before.2);
+                (plan.gone, plan.spaces) = (before.1, before.2);
                 continue;
             }
-            let left = free.max(bytes) - bytes;
-            plan.free.insert(slower.name.clone(), left);
+            if let Some(space) = plan.spaces.get_mut(&slower.name) {
+                space.occupy(bytes);
+            }
             return Some(slower.name.clone());
         }
         None

@@ -11,6 +11,7 @@ use crate::state::Site;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Part, SlurmJobId};
+use tarn_types::space::TierSpace;
 
 /// A node's stores in the order in which something is best kept: the wished one, then the others, fast to slow.
 fn order<'a>(node: &'a SiteNode, tier: Option<&str>) -> Vec<&'a SiteNodeStore> {
@@ -70,10 +71,9 @@ impl Site {
         else {
             return none(self);
         };
-        let free =
-            |level: &SiteNodeStore| (level.name.clone(), self.stock().free_in(name, node, level));
-        let free: BTreeMap<String, u64> = node.present().map(free).collect();
-        let lacks = bytes.saturating_sub(free[store]);
+        let space = |level: &SiteNodeStore| (level.name.clone(), stock.space_in(name, node, level));
+        let spaces: BTreeMap<String, TierSpace> = node.present().map(space).collect();
+        let lacks = spaces[store].lack(bytes);
         if lacks == 0 {
             return SpaceAvailability::In(store.to_owned());
         }
@@ -84,7 +84,7 @@ impl Site {
             return SpaceAvailability::Soon;
         }
         let planner = ReliefPlanner::new(stock, (name, node), is_gentle);
-        let Some(steps) = planner.plan(at, lacks, free) else {
+        let Some(steps) = planner.plan(at, lacks, spaces) else {
             return none(self);
         };
         self.carry_out(name, steps, (store, whom.job));

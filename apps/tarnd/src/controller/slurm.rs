@@ -10,6 +10,7 @@ use tarn_proto::site::{Excluded, NodeInfo, SlurmJobId, StoreInfo};
 use tarn_slurm::{
     Preference, SlurmError, exclusion, held_without_nodes, put_to_sleep, set_exclusion, show_on,
 };
+use tarn_types::space::TierSpace;
 use tarn_types::units::Bytes;
 
 /// Between two checks for a change to report.
@@ -325,8 +326,9 @@ fn show_all(updates: &Receiver<Vec<NodeInfo>>) {
 /// The text about a node; rounded, so that it changes seldom.
 fn text(node: &NodeInfo) -> String {
     let space = |capacity: u64, taken: u64| {
-        let free = Bytes(capacity.saturating_sub(taken));
-        format!("{free} of {}", Bytes(capacity))
+        let mut space = TierSpace::new(capacity);
+        space.occupy(taken);
+        format!("{} of {}", Bytes(space.free()), Bytes(capacity))
     };
     let store = |store: &StoreInfo| match store.is_away {
         true => format!("{} not mounted", store.name),

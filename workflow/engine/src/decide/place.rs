@@ -14,6 +14,7 @@ use tarn_types::bounds::STAGE_AHEAD;
 use tarn_types::energy::EnergyRank;
 use tarn_types::id::{InstanceId, NodeId, TierRef};
 use tarn_types::part::PartRef;
+use tarn_types::placement::NodeRank;
 use tarn_types::policy::Order;
 use tarn_types::reason::Reason;
 use tarn_types::units::{Bytes, Nanos, Time};
@@ -213,7 +214,11 @@ impl Decide<'_> {
             .filter(|c| !nodes.contains(&c.node))
             .min_by_key(|c| c.rank());
         let chosen = all.iter().find(|c| c.node == first && nodes.len() == 1);
-        let alike = |c: &Candidate| (c.begin(), c.missing, c.load);
+        let alike = |c: &Candidate| NodeRank {
+            draw: (0, 0),
+            node: first,
+            ..c.rank()
+        };
         let thriftier = chosen
             .zip(next)
             .is_some_and(|(chosen, next)| alike(chosen) == alike(next) && chosen.draw < next.draw);
