@@ -2,6 +2,7 @@
 
 mod data;
 mod limits;
+mod promised;
 mod random;
 mod reserve;
 mod scale;

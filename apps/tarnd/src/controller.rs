@@ -16,6 +16,7 @@ mod mode;
 mod nodes;
 mod plan;
 mod plan_log;
+mod promise_file;
 mod queue;
 mod reader;
 mod scripts;

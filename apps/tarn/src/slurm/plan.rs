@@ -40,7 +40,7 @@ pub(super) fn plan(globals: &Globals, controller: &ControllerClient, args: &Plan
     if let Some(path) = &args.html {
         let page = plan_page(&chart(&info));
         let failed = || format!("cannot write {}", path.display());
-        std::fs::write(path, page)
+        crate::whole::replace(path, page.as_bytes(), None)
             .with_context(failed)
             .exit(Exit::State)?;
         message!("{} shows the plan", path.display());

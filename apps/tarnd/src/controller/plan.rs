@@ -4,6 +4,7 @@
 use super::drive::SlurmDriver;
 use super::mode::SiteMode;
 use super::plan_log::PlanLog;
+use super::promise_file::PromiseFile;
 use super::reader::SlurmReading;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -72,8 +73,9 @@ impl PlanThread {
         };
         let own = this.clone();
         let log = PlanLog::new(state);
+        let promises = PromiseFile::new(state);
         let thread = std::thread::Builder::new().name("plan".into());
-        if let Err(e) = thread.spawn(move || own.plan_on(log, driver)) {
+        if let Err(e) = thread.spawn(move || own.plan_on(log, promises, driver)) {
             tracing::error!("nothing is planned: no thread: {e}");
         }
         this
@@ -111,12 +113,15 @@ impl PlanThread {
         }
     }
 
-    fn plan_on(&self, mut log: PlanLog, mut driver: SlurmDriver) {
+    fn plan_on(&self, mut log: PlanLog, mut promises: PromiseFile, mut driver: SlurmDriver) {
         let every = match self.mode {
             SiteMode::Drive => EVERY_DRIVEN,
             SiteMode::Observe | SiteMode::Advise => EVERY,
         };
         let mut planner = SitePlanner::new(self.policy, SiteRates::default());
+        if let Some(promise) = promises.read() {
+            planner.restore_promise(promise);
+        }
         // The site's time when the newest state came, and when that was.
         let mut clock: Option<(Time, Instant)> = None;
         let mut rest: Option<Instant> = None;
@@ -140,6 +145,7 @@ impl PlanThread {
                     clock = Some((input.now, Instant::now()));
                     let began = Instant::now();
                     see(&mut planner, &mut log, &input);
+                    promises.keep(planner.promise());
                     let mut took = began.elapsed();
                     self.drive(&mut planner, &mut driver, &mut log, &input);
                     let began = Instant::now();
@@ -150,6 +156,7 @@ impl PlanThread {
                 }
                 None => {
                     planner.pass(now(Instant::now()));
+                    promises.keep(planner.promise());
                     // The next deadline may be at once.
                     rest = Some(Instant::now() + every);
                 }
