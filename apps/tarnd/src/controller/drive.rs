@@ -67,6 +67,7 @@ impl SlurmDriver {
                 break;
             }
         }
+        self.reader.set_marked(self.marks.reservations() > 0);
         if !step.orders.is_empty() {
             // The next step relies on what Slurm made of these.
             self.reader.request();
