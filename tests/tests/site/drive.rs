@@ -200,3 +200,44 @@ fn another_mode_removes_the_reservations_and_a_restart_makes_them_again() {
     driven.end_first_step();
     site.wait_for(&driven.first, "COMPLETED");
 }
+
+#[test]
+fn users_put_no_jobs_into_reservations_of_tarn() {
+    let Some(driven) = Driven::up() else { return };
+    let site = &driven.site;
+    let second = driven.submit("alice", SECOND);
+    let name = driven.wait_reserved();
+    let into = format!("--reservation={name}");
+    let several = format!("--reservation=course,{name}");
+    for asked in [&into, &several] {
+        let refused = site.submit("alice", "into.sh", ORDINARY, &[asked]);
+        let refused = format!("{:#}", refused.expect_err("it passes the queue"));
+        let expected = format!("tarn: reservation {name} keeps nodes for a workflow");
+        assert!(refused.contains(&expected), "{refused}");
+    }
+    let ordinary = driven.submit("alice", ORDINARY);
+    let job = format!("jobid={ordinary}");
+    let update = ["scontrol", "update", &job, &format!("reservationname={name}")];
+    assert!(site.cluster.exec("alice", &update).is_err());
+    assert_eq!(driven.field(&ordinary, "Reservation"), "");
+    // Others may have such a name, and jobs in it.
+    site.root(&[
+        "scontrol",
+        "create",
+        "reservation",
+        "ReservationName=tarn_course",
+        "StartTime=now",
+        "Duration=10",
+        "Nodes=node2",
+        "Users=alice",
+        "Flags=IGNORE_JOBS",
+    ]);
+    let within = site.submit("alice", "within.sh", ORDINARY, &["--reservation=tarn_course"]);
+    let within = within.expect("it is taken");
+    assert_eq!(driven.field(&within, "Reservation"), "tarn_course");
+    // tarn itself puts the next step in.
+    driven.end_first_step();
+    site.wait_for(&second, "COMPLETED");
+    let joined = format!("jobid={second} reservationname={name}");
+    assert!(driven.log().contains(&joined), "{}", driven.log());
+}
