@@ -143,7 +143,8 @@ mod tests {
         file.keep(Some(PROMISE));
         assert_eq!(read(), Some(PROMISE));
         let text = std::fs::read_to_string(folder.path().join("plan.promise")).unwrap();
-        let expected = "tarn-promise 1\njob=17 submitted=1700000000000000000 begin=1700000900000000000\n";
+        let expected =
+            "tarn-promise 1\njob=17 submitted=1700000000000000000 begin=1700000900000000000\n";
         assert_eq!(text, expected);
         file.keep(None);
         assert_eq!(read(), None);
