@@ -187,3 +187,56 @@ fn observe_plans_and_changes_nothing() {
     site.alice(&["scancel", &busy]);
     site.wait_for(&job, "COMPLETED");
 }
+
+/// Submits a workflow of two jobs on both nodes.
+fn two_steps(site: &Site, name: &str) -> [String; 2] {
+    let of = |used: &str| {
+        format!(
+            "#SBATCH -N2\n#SBATCH --exclusive\n#SBATCH -t 2\n\
+             #TARN name = \"{name}\"\n{used}\ntrue\n"
+        )
+    };
+    let makes = of("#TARN [data.mesh]\n#TARN [[step]]\n#TARN out = [\"mesh\"]");
+    let reads = of("#TARN [[step]]\n#TARN in = [\"mesh\"]");
+    [makes, reads].map(|script| {
+        let file = format!("{name}.sh");
+        let job = site.submit("alice", &file, &script, &[]);
+        job.expect("it is taken")
+    })
+}
+
+#[test]
+fn one_workflow_of_a_user_at_a_time_stands_before_an_ordinary_job() {
+    let Some(site) = Site::up(2) else { return };
+    occupied(&site);
+    let wrap = "#SBATCH -N2\n#SBATCH --exclusive\n#SBATCH -t 2\ntrue\n";
+    let ordinary = site.submit("bob", "ordinary.sh", wrap, &[]);
+    let ordinary = ordinary.expect("it is taken");
+    let first = two_steps(&site, "first");
+    let second = two_steps(&site, "second");
+    let begins = || {
+        let plan = plan(&site, "alice");
+        let begin = |job: &String| {
+            let job = of_job(&plan, job)?;
+            // A plan may have been made before its data lines were read.
+            let is_known = !job["workflow"].is_null() || job["user"].is_null();
+            job["begin"].as_u64().filter(|_| is_known)
+        };
+        let all = first.iter().chain([&ordinary]).chain(&second);
+        all.map(begin).collect::<Option<Vec<u64>>>()
+    };
+    // Each of the four would delay the ordinary job by less than it may be.
+    let is_in_order = || begins().is_some_and(|begins| begins.is_sorted());
+    site.wait("the plan has all jobs in this order", is_in_order);
+    // When the first workflow is over, it is the second one's turn.
+    for job in &first {
+        site.alice(&["scancel", job]);
+    }
+    let is_before = || {
+        let plan = plan(&site, "alice");
+        let begin = |job: &str| of_job(&plan, job)?["begin"].as_u64();
+        let second = begin(&second[0]).zip(begin(&ordinary));
+        second.is_some_and(|(workflow, ordinary)| workflow < ordinary)
+    };
+    site.wait("the second is before the ordinary job", is_before);
+}

@@ -54,6 +54,21 @@ pub(super) fn plan(globals: &Globals, controller: &ControllerClient, args: &Plan
     Ok(Exit::Success)
 }
 
+/// The mode of the site: `tarn slurm mode`.
+pub(super) fn show_mode(globals: &Globals, controller: &ControllerClient) -> CliResult {
+    let status = match controller.ask_once(&ControllerRequest::PlanStatus, TIMEOUT)? {
+        ControllerReply::PlanStatus(status) => *status,
+        ControllerReply::Refused(why) => return Err(refused(&why)),
+        other => return Err(unexpected(&other)),
+    };
+    if globals.json {
+        print::json(&serde_json::json!({ "mode": status.mode }))?;
+    } else {
+        out!("{}", status.mode)?;
+    }
+    Ok(Exit::Success)
+}
+
 /// The user of a job, for people.
 fn user(names: &mut OwnerNames, job: &PlannedJobInfo) -> String {
     match job.user {

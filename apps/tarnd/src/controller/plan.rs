@@ -2,7 +2,7 @@
 //! keeps the plan for those who ask. In mode `drive` it has Slurm follow. Nothing waits for it.
 
 use super::drive::SlurmDriver;
-use super::mode::SiteMode;
+use super::mode::{SharedSiteMode, SiteMode};
 use super::plan_log::PlanLog;
 use super::promise_file::PromiseFile;
 use super::reader::SlurmReading;
@@ -61,12 +61,17 @@ struct PlanExchange {
 #[derive(Clone)]
 pub(super) struct PlanThread {
     exchange: Arc<(Mutex<PlanExchange>, Condvar)>,
-    mode: SiteMode,
+    mode: SharedSiteMode,
     policy: Policy,
 }
 
 impl PlanThread {
-    pub(super) fn start(state: &Path, mode: SiteMode, policy: Policy, driver: SlurmDriver) -> Self {
+    pub(super) fn start(
+        state: &Path,
+        mode: SharedSiteMode,
+        policy: Policy,
+        driver: SlurmDriver,
+    ) -> Self {
         let this = Self {
             exchange: Arc::default(),
             mode,
@@ -115,10 +120,6 @@ impl PlanThread {
     }
 
     fn plan_on(&self, mut log: PlanLog, mut promises: PromiseFile, mut driver: SlurmDriver) {
-        let every = match self.mode {
-            SiteMode::Drive => EVERY_DRIVEN,
-            SiteMode::Observe | SiteMode::Advise => EVERY,
-        };
         let mut planner = SitePlanner::new(self.policy, SiteRates::default());
         if let Some(promise) = promises.read() {
             planner.restore_promise(promise);
@@ -127,6 +128,10 @@ impl PlanThread {
         let mut clock: Option<(Time, Instant)> = None;
         let mut rest: Option<Instant> = None;
         loop {
+            let every = match self.mode.get() {
+                SiteMode::Drive => EVERY_DRIVEN,
+                SiteMode::Observe | SiteMode::Advise => EVERY,
+            };
             let now = |at: Instant| {
                 let (time, then) = clock.unwrap_or((0, at));
                 time.saturating_add(nanos(at.saturating_duration_since(then)))
@@ -165,8 +170,8 @@ impl PlanThread {
         }
     }
 
-    /// Has Slurm follow. In another mode what an earlier controller left there goes; one that only observes leaves that to
-    /// lapse.
+    /// Has Slurm follow. In another mode all reservations go, those that an earlier controller left too; one that only
+    /// observes leaves these to lapse.
     fn drive(
         &self,
         planner: &mut SitePlanner,
@@ -174,9 +179,9 @@ impl PlanThread {
         log: &mut PlanLog,
         input: &PlanInput,
     ) {
-        let wishes = match self.mode {
-            SiteMode::Observe => return,
-            SiteMode::Advise => Vec::new(),
+        let wishes = match self.mode.get() {
+            SiteMode::Observe if !driver.has_marks() => return,
+            SiteMode::Observe | SiteMode::Advise => Vec::new(),
             SiteMode::Drive => planner.reservation_wishes(&input.reading.snapshot, &input.view),
         };
         driver.follow(&input.reading, &wishes, log, input.now);
@@ -202,7 +207,7 @@ impl PlanThread {
     fn status_of(&self, made: &MadePlan) -> PlanStatusInfo {
         let waiting = made.plan.jobs.iter().filter(|job| !job.has_begun);
         PlanStatusInfo {
-            mode: self.mode.name().to_owned(),
+            mode: self.mode.get().name().to_owned(),
             policy: self.policy.to_string(),
             made: made.plan.made,
             age: made.at.map_or(0, |at| nanos(at.elapsed())),
@@ -405,7 +410,7 @@ mod tests {
         };
         PlanThread {
             exchange: Arc::new((Mutex::new(exchange), Condvar::new())),
-            mode: SiteMode::Observe,
+            mode: SharedSiteMode::new(SiteMode::Observe),
             policy: Policy::new(Order::Data, None),
         }
     }

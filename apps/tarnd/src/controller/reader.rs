@@ -99,10 +99,9 @@ pub(super) struct SlurmReader(Arc<(Mutex<ReaderState>, Condvar)>);
 
 impl SlurmReader {
     /// Begins to read; each reading, and each failure of one, is an input of the controller.
-    /// Where tarn `drives` Slurm each is of everything.
     pub(super) fn start(inputs: Sender<ControllerInput>, drives: bool) -> Self {
         let reader = Self::default();
-        reader.state().drives = drives;
+        reader.set_driven(drives);
         let thread = std::thread::Builder::new().name("slurm".into());
         let own = reader.clone();
         if let Err(e) = thread.spawn(move || own.read_on(&inputs)) {
@@ -128,6 +127,12 @@ impl SlurmReader {
             state.is_waited_for = is_waited_for;
             self.0.1.notify_all();
         }
+    }
+
+    /// Whether tarn drives Slurm: then each reading is of everything.
+    pub(super) fn set_driven(&self, drives: bool) {
+        self.state().drives = drives;
+        self.0.1.notify_all();
     }
 
     /// Whether Slurm has reservations of tarn's.
