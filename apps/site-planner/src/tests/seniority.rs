@@ -169,6 +169,9 @@ fn a_step_of_an_old_workflow_is_no_older_than_itself() {
     let mut planner = planner();
     see(&mut planner, &snapshot, &view);
     let known = &planner.jobs.jobs[&7];
-    assert_eq!(known.spec.submitted, Some((START - 20_000 + 7) * SECOND + 7));
+    assert_eq!(
+        known.spec.submitted,
+        Some((START - 20_000 + 7) * SECOND + 7)
+    );
     assert_eq!(facts(&planner).queue, [7, 2, 3, 4]);
 }
