@@ -1,5 +1,6 @@
--- job_submit.lua: the options --workflow-... of the SPANK plug-in (docs/internals/site.md, "The fork's flags"), and jobs that need a memory mode. Any
--- other job is none of its business. `tarn slurm install` fills in what differs between sites.
+-- job_submit.lua: the options --workflow-... of the SPANK plug-in (docs/internals/site.md, "The fork's flags"), jobs that need a memory mode, and
+-- reservations of tarn's, into which users put no jobs. Any other job is none of its business. `tarn slurm install` fills in what differs between
+-- sites.
 
 -- MiB of a node's memory in 1LM, and the feature of the mode in which it has more, where there is one.
 local dram, larger = nil, nil
@@ -70,7 +71,40 @@ local function memory(job)
     end
 end
 
-function slurm_job_submit(job)
+-- The user that slurmctld runs as.
+local function read_own_user()
+    local status = io.open("/proc/self/status")
+    local text = status and status:read("*a") or ""
+    if status then
+        status:close()
+    end
+    return tonumber(text:match("\nUid:%s*(%d+)")) or 0
+end
+
+local own_user = read_own_user()
+
+-- A reservation of tarn's among those that a job asks for, if its user may not put it there. A job in one goes before all others.
+local function taken_reservation(job, user)
+    if user == 0 or user == own_user then
+        return nil
+    end
+    for name in (job.reservation or ""):gmatch("[^,%s]+") do
+        if name:match("^tarn_%d") then
+            return name
+        end
+    end
+end
+
+local function refuse_reservation(name)
+    slurm.log_user("tarn: reservation %s keeps nodes for a workflow: tarn puts the workflow's jobs into it by itself, and nobody else does. Leave the reservation out (--reservation, SBATCH_RESERVATION)", name)
+    return slurm.ERROR
+end
+
+function slurm_job_submit(job, _, user)
+    local reservation = taken_reservation(job, user)
+    if reservation then
+        return refuse_reservation(reservation)
+    end
     memory(job)
     local options = read_options(job)
     if not options then
@@ -85,7 +119,11 @@ function slurm_job_submit(job)
     return slurm.SUCCESS
 end
 
-function slurm_job_modify()
+function slurm_job_modify(job, _, _, user)
+    local reservation = taken_reservation(job, user)
+    if reservation then
+        return refuse_reservation(reservation)
+    end
     return slurm.SUCCESS
 end
 

@@ -82,6 +82,7 @@ impl SnapshotDifference<'_> {
                 (KnownStage::Refused(_), Some(WantedStage::Waits)) => {
                     wanted.is_some_and(|w| is_alike(&known.spec, &w.spec))
                 }
+                // So is one whose limit has changed: others count on it.
                 (
                     KnownStage::Has {
                         nodes,
@@ -93,7 +94,10 @@ impl SnapshotDifference<'_> {
                         share: share_now,
                         since: since_now,
                     }),
-                ) => nodes == now && share == share_now && since == since_now,
+                ) => {
+                    let is_same = nodes == now && share == share_now && since == since_now;
+                    is_same && wanted.is_some_and(|w| w.spec.limit == known.spec.limit)
+                }
                 _ => false,
             };
             let is_kept = is_kept && has_same_data(known, wanted);

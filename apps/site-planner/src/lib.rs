@@ -20,6 +20,7 @@ mod hosted;
 mod jobs;
 mod marks;
 mod planned;
+mod promised;
 mod rates;
 mod reserve;
 mod runtimes;
@@ -37,6 +38,7 @@ pub use marks::{
     Marks, ReservationWish, WorkflowKey,
 };
 pub use planned::{PlannedJob, SitePlan, UnplannedJob};
+pub use promised::SitePromise;
 pub use rates::SiteRates;
 
 use accuracy::BeginRecords;
@@ -112,6 +114,8 @@ pub struct SitePlanner {
     records: BeginRecords,
     /// Nodes of running steps that are kept for the next ones, by these.
     kept: BTreeMap<u32, KeptNodes>,
+    /// The promise that it has given: the only state that a planner that is built again needs.
+    promise: Option<SitePromise>,
     /// When slurmctld started; `None` before the first snapshot.
     boot: Option<Option<u64>>,
     now: Time,
@@ -136,6 +140,7 @@ impl SitePlanner {
             runs: RunTimes::default(),
             records: BeginRecords::default(),
             kept: BTreeMap::new(),
+            promise: None,
             boot: None,
             now: 0,
         }
@@ -169,6 +174,7 @@ impl SitePlanner {
             refused = self.apply(snapshot, view, &jobs, &mut seen);
         }
         seen.refused = refused;
+        self.note_promise();
         seen
     }
 
@@ -248,6 +254,10 @@ impl SitePlanner {
             again: BTreeSet::new(),
         };
         difference.of(snapshot, jobs);
+        if seen.rebuilt.is_some() {
+            let kept = self.promise.as_ref().and_then(|p| p.event(&self.jobs));
+            events.extend(kept);
+        }
         let mut refused = Vec::new();
         self.step(&events, &mut seen.actions, &mut refused);
         // The planner's layouts are known only now, with the jobs that were submitted.
@@ -283,7 +293,11 @@ impl SitePlanner {
             let events = if round == 0 { events } else { &answers };
             let mut decided = Vec::new();
             let without = self.planner.step_all(self.now, events, &mut decided);
-            refused.extend(without.into_iter().map(|(at, why)| {
+            // A job that cannot have its promise any more has none.
+            let is_promise =
+                |at: &usize| matches!(events.get(*at), Some(SiteEvent::Promised { .. }));
+            let without = without.into_iter().filter(|(at, _)| !is_promise(at));
+            refused.extend(without.map(|(at, why)| {
                 let event = events
                     .get(at)
                     .map_or_else(String::new, |e| format!("{e:?}"));
@@ -388,6 +402,7 @@ impl SitePlanner {
         events.push(SiteEvent::Timer);
         let (mut actions, mut refused) = (Vec::new(), Vec::new());
         self.step(&events, &mut actions, &mut refused);
+        self.note_promise();
         actions
     }
 

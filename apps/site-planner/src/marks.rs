@@ -180,6 +180,7 @@ impl Marks {
         self.refused.retain(|_, until| *until > now);
         self.forget_missing(snapshot, begun, now, &mut step.notes);
         self.budgets.add_idle(now, self.idle_nodes(snapshot));
+        let wishes = &self.suitable(snapshot, wishes, &mut step.notes);
         let wanted = self.followed(snapshot, wishes, &mut step.notes);
         self.cancel_unwanted(snapshot, &wanted, now, &mut step.orders);
         self.leave(snapshot, (begun, now), &mut step);
@@ -365,6 +366,23 @@ impl Marks {
             *idle.entry(mark.workflow.0).or_default() += of_mark.count() as u64;
         }
         idle
+    }
+
+    /// The wishes without jobs that cannot be in a reservation: each is left out alone.
+    fn suitable(
+        &self,
+        snapshot: &SlurmSnapshot,
+        wishes: &[ReservationWish],
+        notes: &mut Vec<String>,
+    ) -> Vec<ReservationWish> {
+        let check = SnapshotCheck::new(snapshot, self.marks.keys());
+        let kept = wishes.iter().map(|wish| {
+            let (kept, left_out) = check.suitable(wish);
+            let text = |why| format!("left out of workflow {}: {why}", wish.workflow.1);
+            notes.extend(left_out.into_iter().map(text));
+            kept
+        });
+        kept.collect()
     }
 
     /// The wishes that are followed, by workflow.

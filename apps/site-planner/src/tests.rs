@@ -2,6 +2,7 @@
 
 mod data;
 mod limits;
+mod promised;
 mod random;
 mod reserve;
 mod scale;
@@ -248,6 +249,21 @@ fn jobs_wait_for_those_that_run_as_long_as_these_are_expected_to() {
     assert_eq!(plan[&2].1, START + 400);
     assert_eq!(plan[&3].1, START + 900);
     assert_eq!(plan[&2].0, ["n0", "n1"]);
+}
+
+#[test]
+fn a_limit_that_changes_while_a_job_runs_counts_for_those_that_wait() {
+    let first = running(waiting(1, 2), &["n0", "n1"], START - 100);
+    let mut snapshot = with(cluster(2), vec![first, waiting(2, 2)]);
+    let view = empty_view(&snapshot);
+    let mut planner = planner();
+    see(&mut planner, &snapshot, &view);
+    assert_eq!(planned(&mut planner)[&2].1, START + 400);
+    let first = snapshot.jobs.get_mut(&1).unwrap();
+    (first.limit, first.end) = (Some(4_000), Some(START + 3_900));
+    let seen = planner.see(&snapshot, &view, START * SECOND);
+    assert_eq!((seen.rebuilt, seen.transitions), (None, Vec::new()));
+    assert_eq!(planned(&mut planner)[&2].1, START + 1_900);
 }
 
 #[test]

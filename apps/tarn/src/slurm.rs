@@ -115,6 +115,12 @@ pub(crate) enum SlurmCommand {
     Advise(twin::AdviseArgs),
     /// Whether workflows delayed ordinary jobs, by Slurm's own accounting; as root
     Audit(audit::AuditArgs),
+    /// What tarn does in Slurm, or, as root, change that at once and for good
+    Mode {
+        /// observe: it plans; advise: it has jobs prefer nodes with data; drive: it reserves nodes for workflows too
+        #[arg(value_parser = ["observe", "advise", "drive"])]
+        mode: Option<String>,
+    },
     /// The nodes, as the controller knows them
     Status,
     /// Which jobs are expected on which nodes, and when: your own whole, others' as numbers
@@ -207,6 +213,12 @@ pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
         SlurmCommand::Export(args) => twin::export(globals, args),
         SlurmCommand::Advise(args) => twin::advise(globals, args),
         SlurmCommand::Audit(args) => audit::audit_site(globals, args),
+        SlurmCommand::Mode { mode } => match mode {
+            Some(mode) => {
+                done(controller().ask(&ControllerRequest::SetMode(mode.clone()), TIMEOUT))
+            }
+            None => plan::show_mode(globals, &controller()),
+        },
         SlurmCommand::Status => status(&controller()),
         SlurmCommand::Plan(args) => plan::plan(globals, &controller(), args),
         SlurmCommand::Why { job } => why(globals, &controller(), *job),

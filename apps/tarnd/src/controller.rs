@@ -13,9 +13,11 @@ mod keys;
 mod log;
 mod metrics;
 mod mode;
+mod mode_file;
 mod nodes;
 mod plan;
 mod plan_log;
+mod promise_file;
 mod queue;
 mod reader;
 mod scripts;
@@ -30,7 +32,7 @@ use config::{metrics_place, number_of, read};
 use drive::SlurmDriver;
 use log::ControllerLog;
 use metrics::SiteMetrics;
-use mode::SiteMode;
+use mode::{CurrentMode, SiteMode};
 use nodes::NodeSessions;
 use plan::PlanThread;
 use queue::SlurmQueue;
@@ -152,7 +154,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     crate::server::raise_descriptors();
     let (config, file, sleep) = read(options).map_err(|e| TarndError::new(Exit::Usage, e))?;
     let policy = file.planning_policy(options);
-    let (mode, policy) = policy.map_err(|e| TarndError::new(Exit::Usage, e))?;
+    let (configured, policy) = policy.map_err(|e| TarndError::new(Exit::Usage, e))?;
     std::fs::create_dir_all(&options.state)
         .with_context(|| format!("cannot make {}", options.state.display()))
         .map_err(state)?;
@@ -169,6 +171,8 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     let (log, site) = ControllerLog::open(&options.state, config).map_err(state)?;
     let epoch = log::next_epoch(&options.state, site.epoch()).map_err(state)?;
     let secrets = keys::read(&options.state).map_err(state)?;
+    let mode = mode_file::chosen(&options.state, configured).map_err(state)?;
+    let mode = CurrentMode::new(mode);
     let (sender, inputs) = channel();
     let slurm_user = file.slurm_user.as_deref().unwrap_or("slurm");
     let slurm_user = number_of(slurm_user).unwrap_or(0);
@@ -179,7 +183,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         inputs: sender.clone(),
         munge: munge.clone(),
     };
-    let reader = SlurmReader::start(sender.clone(), mode == SiteMode::Drive);
+    let reader = SlurmReader::start(sender.clone(), mode.get() == SiteMode::Drive);
     let queue = SlurmQueue::new(ScriptReader::start(sender.clone()));
     slurm::ask_what_is_drawn(reader.clone(), sender.clone());
     let accountant = accounts::accountant(sender.clone());
@@ -202,20 +206,18 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         expected: BTreeMap::new(),
         next: 0,
         clock: ControllerClock::start(),
-        spaces: slurm::spaces(file.sinfo.unwrap_or(true) && mode.acts()),
-        exclusions: match mode.acts() {
-            true => slurm::exclusions(&reader),
-            false => SlurmNotifier::silent(),
-        },
-        sleepers: slurm::sleepers(&reader, sleep.filter(|_| mode.acts())),
+        spaces: slurm::spaces(file.sinfo.unwrap_or(true)),
+        exclusions: slurm::exclusions(&reader),
+        sleepers: slurm::sleepers(&reader, sleep),
         plans: PlanThread::start(
             &options.state,
-            mode,
+            mode.clone(),
             policy,
             SlurmDriver::new(epoch, reader.clone()),
         ),
         offered: None,
         mode,
+        configured,
         reader: reader.clone(),
         queue,
         chains: ChainReleaser::start(),
@@ -267,7 +269,9 @@ struct Controller {
     plans: PlanThread,
     /// When the planner got the state last.
     offered: Option<Instant>,
-    mode: SiteMode,
+    mode: CurrentMode,
+    /// That of the configuration.
+    configured: SiteMode,
     /// The power that nodes draw, as Slurm reported it last.
     drawn: BTreeMap<String, u64>,
     /// Reads Slurm's accounting.
@@ -313,11 +317,7 @@ impl Controller {
             let is_waited_for = self.site.is_waited_for() || self.queue.is_waited_for();
             self.reader
                 .set_waited_for(is_waited_for || self.site.is_queued());
-            is_behind = !self.spaces.notify_if_due(|| self.site.node_infos());
-            is_behind |= !self.exclusions.notify_if_due(|| self.site.excluded());
-            // How long they have been idle is seen by looking again.
-            self.sleepers.notify_if_due(|| self.site.spare());
-            is_behind |= self.sleepers.is_there();
+            is_behind = self.mode.get().acts() && self.notify_slurm();
             if self.site.wants_accounts() {
                 self.accountant
                     .notify_if_due(|| self.site.wanted_accounts());
@@ -325,6 +325,15 @@ impl Controller {
             }
             self.metrics.update_if_due(|| self.site.figures());
         }
+    }
+
+    /// Has Slurm know what follows from the present state. True if some of it is to be done later.
+    fn notify_slurm(&mut self) -> bool {
+        let mut is_behind = !self.spaces.notify_if_due(|| self.site.node_infos());
+        is_behind |= !self.exclusions.notify_if_due(|| self.site.excluded());
+        // How long they have been idle is seen by looking again.
+        self.sleepers.notify_if_due(|| self.site.spare());
+        is_behind || self.sleepers.is_there()
     }
 
     /// The event that the log is to hold of an input. An input that changes nothing is answered at once.
@@ -419,7 +428,7 @@ impl Controller {
 
     /// Gives the planner the state as it is now, not too often.
     fn offer_to_planner(&mut self) {
-        let pause = match self.mode {
+        let pause = match self.mode.get() {
             SiteMode::Drive => OFFERS_DRIVEN,
             SiteMode::Observe | SiteMode::Advise => OFFERS,
         };
@@ -451,6 +460,12 @@ impl Controller {
                 .try_send(done.map_or_else(ControllerReply::Refused, |()| ControllerReply::Done));
             return None;
         }
+        if let ControllerRequest::SetMode(mode) = ask {
+            let done = self.set_mode(user, mode);
+            let _ = reply
+                .try_send(done.map_or_else(ControllerReply::Refused, |()| ControllerReply::Done));
+            return None;
+        }
         if *ask == ControllerRequest::Slurm {
             let _ = reply.try_send(ControllerReply::Slurm(self.reader.info()));
             return None;
@@ -474,7 +489,7 @@ impl Controller {
         if let ControllerRequest::Stage(staging) = &mut request.ask {
             // A job that arrives waits for a reading, and in mode `drive` the planner follows each stage.
             let arrives = matches!(staging.stage, Stage::Setup(_) | Stage::Reported);
-            if arrives || self.mode == SiteMode::Drive {
+            if arrives || self.mode.get() == SiteMode::Drive {
                 self.reader.request();
             }
             job = Some(staging.job);
@@ -567,6 +582,34 @@ impl Controller {
         self.site.measured(node, draw, cores);
     }
 
+    /// From now on, and after a restart, tarn acts in Slurm in this mode.
+    fn set_mode(&mut self, user: Uid, name: &str) -> Result<(), RequestError> {
+        if user != 0 {
+            let text = "only root changes what tarn does in Slurm";
+            return Err(RequestError::new(Code::Denied, text));
+        }
+        let mode = SiteMode::of_name(name).ok_or_else(|| {
+            let text = format!("there is no mode `{name}`: take observe, advise or drive");
+            RequestError::new(Code::Invalid, text)
+        })?;
+        mode_file::keep(&self.state, mode, self.configured).map_err(|e| {
+            let text = format!(
+                "the mode cannot be kept in {}: {e}; it is as it was",
+                self.state.display()
+            );
+            RequestError::new(Code::Io, text)
+        })?;
+        tracing::info!(
+            "mode {}, instead of {}",
+            mode.name(),
+            self.mode.get().name()
+        );
+        self.mode.set(mode);
+        self.reader.set_driven(mode == SiteMode::Drive);
+        self.reader.request();
+        Ok(())
+    }
+
     /// The keys of encrypted data get another secret, and the older ones are forgotten on request, if that loses nothing.
     fn rotate_key(&mut self, user: Uid, drop: bool, force: bool) -> Result<(), RequestError> {
         let failed = |e: anyhow::Error| RequestError::new(Code::Io, format!("{e:#}"));
@@ -623,7 +666,7 @@ impl Controller {
                 SiteServiceAction::Notify { owner, text } => tracing::info!(%owner, "{text}"),
                 SiteServiceAction::Answer { token, reply } => {
                     if let Some(pending) = self.replies.remove(&token) {
-                        let reply = self.updates_of(self.mode.permitted(reply), pending.job);
+                        let reply = self.updates_of(self.mode.get().permitted(reply), pending.job);
                         let _ = pending.to.try_send(reply);
                     }
                 }

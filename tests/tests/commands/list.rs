@@ -286,6 +286,15 @@ pub(crate) const PAGES: &[Page] = &[
         ],
     ),
     (
+        "docs/admin/switching-on.md",
+        &[
+            ("tarn slurm mode observe", MODES),
+            ("tarn slurm mode advise", MODES),
+            ("tarn slurm mode drive", MODES),
+            ("tarn slurm mode advise", MODES),
+        ],
+    ),
+    (
         "docs/guide/direct-access.md",
         &[
             (
@@ -715,6 +724,11 @@ const ALLOCATION: Way = Way::Test(
 const INSTALLING: Way = Way::Test(
     "tests/tests/installing.rs",
     "the_page_works_when_followed_word_for_word",
+);
+
+const MODES: Way = Way::Test(
+    "tests/tests/site/drive.rs",
+    "one_command_changes_the_mode_at_once_and_for_good",
 );
 
 /// A simulation that writes a file at each of its steps, and a reader that looks at it after one.

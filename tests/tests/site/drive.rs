@@ -200,3 +200,104 @@ fn another_mode_removes_the_reservations_and_a_restart_makes_them_again() {
     driven.end_first_step();
     site.wait_for(&driven.first, "COMPLETED");
 }
+
+#[test]
+fn users_put_no_jobs_into_reservations_of_tarn() {
+    let Some(driven) = Driven::up() else { return };
+    let site = &driven.site;
+    let second = driven.submit("alice", SECOND);
+    let name = driven.wait_reserved();
+    let into = format!("--reservation={name}");
+    let several = format!("--reservation=course,{name}");
+    for asked in [&into, &several] {
+        let refused = site.submit("alice", "into.sh", ORDINARY, &[asked]);
+        let refused = format!("{:#}", refused.expect_err("it passes the queue"));
+        let expected = format!("tarn: reservation {name} keeps nodes for a workflow");
+        assert!(refused.contains(&expected), "{refused}");
+    }
+    let ordinary = driven.submit("alice", ORDINARY);
+    let job = format!("jobid={ordinary}");
+    let update = [
+        "scontrol",
+        "update",
+        &job,
+        &format!("reservationname={name}"),
+    ];
+    assert!(site.cluster.exec("alice", &update).is_err());
+    assert_eq!(driven.field(&ordinary, "Reservation"), "");
+    // Others may have such a name, and jobs in it.
+    site.root(&[
+        "scontrol",
+        "create",
+        "reservation",
+        "ReservationName=tarn_course",
+        "StartTime=now",
+        "Duration=10",
+        "Nodes=node2",
+        "Users=alice",
+        "Flags=IGNORE_JOBS",
+    ]);
+    let within = site.submit(
+        "alice",
+        "within.sh",
+        ORDINARY,
+        &["--reservation=tarn_course"],
+    );
+    let within = within.expect("it is taken");
+    assert_eq!(driven.field(&within, "Reservation"), "tarn_course");
+    // tarn itself puts the next step in.
+    driven.end_first_step();
+    site.wait_for(&second, "COMPLETED");
+    let joined = format!("jobid={second} reservationname={name}");
+    assert!(driven.log().contains(&joined), "{}", driven.log());
+}
+
+/// The commands of docs/admin/switching-on.md.
+#[test]
+fn one_command_changes_the_mode_at_once_and_for_good() {
+    let Some(driven) = Driven::up() else { return };
+    let site = &driven.site;
+    let mode = |word: &str| site.root(&["tarn", "slurm", "mode", word]);
+    let is_in = |word: &str| {
+        assert_eq!(site.root(&["tarn", "slurm", "mode"]).trim(), word);
+        let status = site.root(&["tarn", "slurm", "status"]);
+        assert!(status.contains(&format!("mode {word},")), "{status}");
+    };
+    is_in("drive");
+    let refused = site
+        .cluster
+        .exec("alice", &["tarn", "slurm", "mode", "observe"]);
+    let refused = format!("{:#}", refused.expect_err("only root may"));
+    assert!(refused.contains("only root"), "{refused}");
+    is_in("drive");
+    let second = driven.submit("alice", SECOND);
+    driven.wait_reserved();
+    for word in ["advise", "observe"] {
+        mode(word);
+        is_in(word);
+        let began = Instant::now();
+        site.wait("they are removed", || driven.reservations().is_empty());
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "{word}: {:?}",
+            began.elapsed()
+        );
+        mode("drive");
+        is_in("drive");
+        driven.wait_reserved();
+    }
+    mode("advise");
+    site.wait("they are removed", || driven.reservations().is_empty());
+    // The configuration still has `drive`, and is older than the command.
+    site.kill_controller();
+    site.start_controller_with("--config /shared/site.toml");
+    is_in("advise");
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(driven.reservations().is_empty(), "{}", driven.log());
+    // Somebody edits it.
+    restart(site, "mode = \"observe\"\\n");
+    is_in("observe");
+    mode("advise");
+    driven.end_first_step();
+    site.wait_for(&second, "COMPLETED");
+}

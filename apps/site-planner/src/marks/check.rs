@@ -41,6 +41,9 @@ pub(super) enum WishError {
     OtherNodes(u32),
 }
 
+/// The nodes of partitions, by their names.
+type PartitionNodes<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+
 /// The wishes that a snapshot allows.
 pub(super) struct SnapshotCheck<'a> {
     snapshot: &'a SlurmSnapshot,
@@ -74,46 +77,93 @@ impl<'a> SnapshotCheck<'a> {
         if wish.nodes.is_empty() || wish.jobs.is_empty() {
             return Err(WishError::NoNode);
         }
-        for name in &wish.nodes {
-            let Some(node) = self.snapshot.nodes.get(name) else {
-                return Err(WishError::UnknownNode(name.clone()));
-            };
-            // One that sleeps is not woken for a job that waits beside its reservation.
-            if !node.state.is_usable() || is_asleep(node) {
-                return Err(WishError::UnusableNode(name.clone()));
-            }
-            if self.reserved.contains(name.as_str()) {
-                return Err(WishError::Reserved(name.clone()));
-            }
-        }
-        let mut partitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        wish.nodes.iter().try_for_each(|name| self.node(name))?;
+        let mut partitions = PartitionNodes::default();
         for join in &wish.jobs {
-            let job = self.snapshot.jobs.get(&join.job);
-            let job = job.ok_or(WishError::UnknownJob(join.job))?;
-            if job.user != wish.workflow.0 || job.user_name != wish.user {
-                return Err(WishError::OtherUser(join.job));
-            }
-            if !self.is_touchable(job) {
-                return Err(WishError::Untouchable(join.job));
-            }
-            let fits = join.nodes.len() >= job.min_nodes as usize
-                && join.nodes.is_subset(&wish.nodes)
-                && job.partitions.iter().any(|name| {
-                    let of_partition = partitions.entry(name).or_insert_with(|| {
-                        let partition = self.snapshot.partitions.get(name);
-                        let partition = partition.filter(|p| p.state == PartitionState::Up);
-                        let nodes = partition.into_iter().flat_map(|p| p.nodes.iter());
-                        nodes.map(String::as_str).collect()
-                    });
-                    wish.nodes
-                        .iter()
-                        .all(|node| of_partition.contains(node.as_str()))
-                });
-            if !fits {
+            self.job(wish, join)?;
+            if !self.is_whole(wish, join, &mut partitions) {
                 return Err(WishError::OtherNodes(join.job));
             }
         }
         Ok(())
+    }
+
+    /// The wish without the jobs because of which it could not be followed, and why each is left out. A wish that can be
+    /// followed stays as it is, and so does one of which nothing would be left.
+    pub(super) fn suitable(&self, wish: &ReservationWish) -> (ReservationWish, Vec<WishError>) {
+        let mut left_out = Vec::new();
+        let mut kept = ReservationWish {
+            nodes: BTreeSet::new(),
+            jobs: Vec::new(),
+            ..wish.clone()
+        };
+        if self.of(wish).is_ok() {
+            return (wish.clone(), left_out);
+        }
+        for join in &wish.jobs {
+            let mut more = kept.clone();
+            more.nodes.extend(join.nodes.iter().cloned());
+            more.jobs.push(join.clone());
+            match self.of(&more) {
+                Ok(()) => kept = more,
+                Err(why) => left_out.push(why),
+            }
+        }
+        if kept.jobs.is_empty() {
+            return (wish.clone(), Vec::new());
+        }
+        (kept, left_out)
+    }
+
+    fn node(&self, name: &str) -> Result<(), WishError> {
+        let node = self.snapshot.nodes.get(name);
+        let node = node.ok_or_else(|| WishError::UnknownNode(name.to_owned()))?;
+        // One that sleeps is not woken for a job that waits beside its reservation.
+        if !node.state.is_usable() || is_asleep(node) {
+            return Err(WishError::UnusableNode(name.to_owned()));
+        }
+        if self.reserved.contains(name) {
+            return Err(WishError::Reserved(name.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn job(&self, wish: &ReservationWish, join: &JoinWish) -> Result<(), WishError> {
+        let job = self.snapshot.jobs.get(&join.job);
+        let job = job.ok_or(WishError::UnknownJob(join.job))?;
+        if job.user != wish.workflow.0 || job.user_name != wish.user {
+            return Err(WishError::OtherUser(join.job));
+        }
+        if !self.is_touchable(job) {
+            return Err(WishError::Untouchable(join.job));
+        }
+        let is_enough = join.nodes.len() >= job.min_nodes as usize;
+        if !is_enough || !join.nodes.is_subset(&wish.nodes) {
+            return Err(WishError::OtherNodes(join.job));
+        }
+        Ok(())
+    }
+
+    /// Whether all nodes of the wish are of a partition of this job: Slurm starts it in no other reservation.
+    fn is_whole(
+        &self,
+        wish: &ReservationWish,
+        join: &JoinWish,
+        partitions: &mut PartitionNodes<'a>,
+    ) -> bool {
+        let Some(job) = self.snapshot.jobs.get(&join.job) else {
+            return false;
+        };
+        job.partitions.iter().any(|name| {
+            let of_partition = partitions.entry(name).or_insert_with(|| {
+                let partition = self.snapshot.partitions.get(name);
+                let partition = partition.filter(|p| p.state == PartitionState::Up);
+                let nodes = partition.into_iter().flat_map(|p| p.nodes.iter());
+                nodes.map(String::as_str).collect()
+            });
+            let mut nodes = wish.nodes.iter();
+            nodes.all(|node| of_partition.contains(node.as_str()))
+        })
     }
 
     /// Only jobs with data lines, without nodes or a reservation of their user's choice, and no part of anything larger.

@@ -2,6 +2,7 @@
 //! second, is not deleted while a job refers to it, does not overlap another, and jobs in it start on its idle nodes.
 
 mod any_order;
+mod left_out;
 
 use super::*;
 use tarn_slurm::{

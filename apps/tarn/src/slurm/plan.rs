@@ -40,7 +40,7 @@ pub(super) fn plan(globals: &Globals, controller: &ControllerClient, args: &Plan
     if let Some(path) = &args.html {
         let page = plan_page(&chart(&info));
         let failed = || format!("cannot write {}", path.display());
-        std::fs::write(path, page)
+        crate::whole::replace(path, page.as_bytes(), None)
             .with_context(failed)
             .exit(Exit::State)?;
         message!("{} shows the plan", path.display());
@@ -51,6 +51,21 @@ pub(super) fn plan(globals: &Globals, controller: &ControllerClient, args: &Plan
         return Ok(Exit::Success);
     }
     table(&info)?;
+    Ok(Exit::Success)
+}
+
+/// The mode of the site: `tarn slurm mode`.
+pub(super) fn show_mode(globals: &Globals, controller: &ControllerClient) -> CliResult {
+    let status = match controller.ask_once(&ControllerRequest::PlanStatus, TIMEOUT)? {
+        ControllerReply::PlanStatus(status) => *status,
+        ControllerReply::Refused(why) => return Err(refused(&why)),
+        other => return Err(unexpected(&other)),
+    };
+    if globals.json {
+        print::json(&serde_json::json!({ "mode": status.mode }))?;
+    } else {
+        out!("{}", status.mode)?;
+    }
     Ok(Exit::Success)
 }
 

@@ -36,6 +36,11 @@ impl SlurmDriver {
         }
     }
 
+    /// Whether there are marks of this controller.
+    pub(super) fn has_marks(&self) -> bool {
+        self.marks.reservations() > 0
+    }
+
     /// Makes Slurm's marks those that are wished for. `now` is for the log alone.
     pub(super) fn follow(
         &mut self,
@@ -67,6 +72,7 @@ impl SlurmDriver {
                 break;
             }
         }
+        self.reader.set_marked(self.has_marks());
         if !step.orders.is_empty() {
             // The next step relies on what Slurm made of these.
             self.reader.request();

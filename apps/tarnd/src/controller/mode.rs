@@ -2,6 +2,8 @@
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use tarn_proto::site::{ControllerReply, PlacementAdvice};
 use tarn_types::policy::{Order, Policy};
 use tarn_types::units::parse_time;
@@ -20,6 +22,13 @@ pub(super) enum SiteMode {
 }
 
 impl SiteMode {
+    const ALL: [Self; 3] = [Self::Observe, Self::Advise, Self::Drive];
+
+    /// The mode of this name.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Observe => "observe",
@@ -42,6 +51,25 @@ impl SiteMode {
             ControllerReply::Advices(_) if !self.acts() => ControllerReply::Advices(Vec::new()),
             reply => reply,
         }
+    }
+}
+
+/// The mode of a running controller, which root may change: all its threads see the same.
+#[derive(Debug, Clone)]
+pub(super) struct CurrentMode(Arc<AtomicU8>);
+
+impl CurrentMode {
+    pub(super) fn new(mode: SiteMode) -> Self {
+        Self(Arc::new(AtomicU8::new(mode as u8)))
+    }
+
+    pub(super) fn get(&self) -> SiteMode {
+        let number = usize::from(self.0.load(Ordering::Relaxed));
+        SiteMode::ALL[number]
+    }
+
+    pub(super) fn set(&self, mode: SiteMode) {
+        self.0.store(mode as u8, Ordering::Relaxed);
     }
 }
 
@@ -110,6 +138,18 @@ mod tests {
             let why = format!("{why:#}");
             assert!(why.contains(expected), "{why}");
         }
+    }
+
+    #[test]
+    fn a_mode_has_a_name_and_every_thread_sees_a_change() {
+        for mode in SiteMode::ALL {
+            assert_eq!(SiteMode::of_name(mode.name()), Some(mode));
+            let current = CurrentMode::new(SiteMode::Advise);
+            let other = current.clone();
+            current.set(mode);
+            assert_eq!(other.get(), mode);
+        }
+        assert_eq!(SiteMode::of_name("Drive"), None);
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //! keeps the plan for those who ask. In mode `drive` it has Slurm follow. Nothing waits for it.
 
 use super::drive::SlurmDriver;
-use super::mode::SiteMode;
+use super::mode::{CurrentMode, SiteMode};
 use super::plan_log::PlanLog;
+use super::promise_file::PromiseFile;
 use super::reader::SlurmReading;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,12 +60,17 @@ struct PlanExchange {
 #[derive(Clone)]
 pub(super) struct PlanThread {
     exchange: Arc<(Mutex<PlanExchange>, Condvar)>,
-    mode: SiteMode,
+    mode: CurrentMode,
     policy: Policy,
 }
 
 impl PlanThread {
-    pub(super) fn start(state: &Path, mode: SiteMode, policy: Policy, driver: SlurmDriver) -> Self {
+    pub(super) fn start(
+        state: &Path,
+        mode: CurrentMode,
+        policy: Policy,
+        driver: SlurmDriver,
+    ) -> Self {
         let this = Self {
             exchange: Arc::default(),
             mode,
@@ -72,8 +78,9 @@ impl PlanThread {
         };
         let own = this.clone();
         let log = PlanLog::new(state);
+        let promises = PromiseFile::new(state);
         let thread = std::thread::Builder::new().name("plan".into());
-        if let Err(e) = thread.spawn(move || own.plan_on(log, driver)) {
+        if let Err(e) = thread.spawn(move || own.plan_on(log, promises, driver)) {
             tracing::error!("nothing is planned: no thread: {e}");
         }
         this
@@ -111,16 +118,19 @@ impl PlanThread {
         }
     }
 
-    fn plan_on(&self, mut log: PlanLog, mut driver: SlurmDriver) {
-        let every = match self.mode {
-            SiteMode::Drive => EVERY_DRIVEN,
-            SiteMode::Observe | SiteMode::Advise => EVERY,
-        };
+    fn plan_on(&self, mut log: PlanLog, mut promises: PromiseFile, mut driver: SlurmDriver) {
         let mut planner = SitePlanner::new(self.policy, SiteRates::default());
+        if let Some(promise) = promises.read() {
+            planner.restore_promise(promise);
+        }
         // The site's time when the newest state came, and when that was.
         let mut clock: Option<(Time, Instant)> = None;
         let mut rest: Option<Instant> = None;
         loop {
+            let every = match self.mode.get() {
+                SiteMode::Drive => EVERY_DRIVEN,
+                SiteMode::Observe | SiteMode::Advise => EVERY,
+            };
             let now = |at: Instant| {
                 let (time, then) = clock.unwrap_or((0, at));
                 time.saturating_add(nanos(at.saturating_duration_since(then)))
@@ -140,6 +150,7 @@ impl PlanThread {
                     clock = Some((input.now, Instant::now()));
                     let began = Instant::now();
                     see(&mut planner, &mut log, &input);
+                    promises.keep(planner.promise());
                     let mut took = began.elapsed();
                     self.drive(&mut planner, &mut driver, &mut log, &input);
                     let began = Instant::now();
@@ -150,6 +161,7 @@ impl PlanThread {
                 }
                 None => {
                     planner.pass(now(Instant::now()));
+                    promises.keep(planner.promise());
                     // The next deadline may be at once.
                     rest = Some(Instant::now() + every);
                 }
@@ -157,8 +169,8 @@ impl PlanThread {
         }
     }
 
-    /// Has Slurm follow. In another mode what an earlier controller left there goes; one that only observes leaves that to
-    /// lapse.
+    /// Has Slurm follow. In another mode all reservations go, those that an earlier controller left too; one that only
+    /// observes leaves these to lapse.
     fn drive(
         &self,
         planner: &mut SitePlanner,
@@ -166,9 +178,9 @@ impl PlanThread {
         log: &mut PlanLog,
         input: &PlanInput,
     ) {
-        let wishes = match self.mode {
-            SiteMode::Observe => return,
-            SiteMode::Advise => Vec::new(),
+        let wishes = match self.mode.get() {
+            SiteMode::Observe if !driver.has_marks() => return,
+            SiteMode::Observe | SiteMode::Advise => Vec::new(),
             SiteMode::Drive => planner.reservation_wishes(&input.reading.snapshot, &input.view),
         };
         driver.follow(&input.reading, &wishes, log, input.now);
@@ -194,7 +206,7 @@ impl PlanThread {
     fn status_of(&self, made: &MadePlan) -> PlanStatusInfo {
         let waiting = made.plan.jobs.iter().filter(|job| !job.has_begun);
         PlanStatusInfo {
-            mode: self.mode.name().to_owned(),
+            mode: self.mode.get().name().to_owned(),
             policy: self.policy.to_string(),
             made: made.plan.made,
             age: made.at.map_or(0, |at| nanos(at.elapsed())),
@@ -396,7 +408,7 @@ mod tests {
         };
         PlanThread {
             exchange: Arc::new((Mutex::new(exchange), Condvar::new())),
-            mode: SiteMode::Observe,
+            mode: CurrentMode::new(SiteMode::Observe),
             policy: Policy::new(Order::Data, None),
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tarn_proto::site::SlurmInfo;
 use tarn_slurm::{SlurmError, SlurmSnapshot, SlurmSource, SnapshotLimits};
 
-/// Between the beginnings of two readings on request; at least half of the time Slurm is not read.
+/// Between the beginnings of two readings on request.
 const ON_REQUEST: Duration = Duration::from_millis(200);
 /// Between two readings of everything while a job of tarn's waits, and while none does.
 const WAITED_FOR: Duration = Duration::from_secs(5);
@@ -52,6 +52,8 @@ struct ReaderState {
     is_waited_for: bool,
     /// Everything is read each time.
     drives: bool,
+    /// There are reservations of tarn's, which are to go when nothing needs them.
+    has_marks: bool,
     newest: Option<Arc<SlurmReading>>,
     /// The last reading has failed: when it began, and why.
     failure: Option<(Instant, String)>,
@@ -60,16 +62,46 @@ struct ReaderState {
     last_took: Duration,
 }
 
+impl ReaderState {
+    /// Between the beginnings of two readings of everything.
+    fn interval(&self) -> Duration {
+        match (self.is_waited_for, self.drives) {
+            _ if self.has_marks => DRIVEN,
+            (true, true) => DRIVEN,
+            (true, false) => WAITED_FOR,
+            (false, _) => UNUSED,
+        }
+    }
+
+    /// How long from now until the next reading is due. At least half of the time Slurm is not read.
+    fn pause(&self, interval: Duration) -> Duration {
+        let Some(last) = self.last else {
+            return Duration::ZERO;
+        };
+        if self.failure.is_some() {
+            let is_urgent = self.is_requested || self.is_waited_for || self.has_marks;
+            let pause = if is_urgent { RETRY } else { WAITED_FOR };
+            let pause = pause.max(2 * self.last_took);
+            return pause.saturating_sub(last.elapsed());
+        }
+        let rest = (2 * self.last_took).saturating_sub(last.elapsed());
+        if self.is_requested {
+            return rest.max(ON_REQUEST.saturating_sub(last.elapsed()));
+        }
+        let whole = self.newest.as_ref().map_or(last, |newest| newest.began);
+        rest.max(interval.saturating_sub(whole.elapsed()))
+    }
+}
+
 /// Reads Slurm's state. There is never more than one reading at a time.
 #[derive(Clone, Default)]
 pub(super) struct SlurmReader(Arc<(Mutex<ReaderState>, Condvar)>);
 
 impl SlurmReader {
     /// Begins to read; each reading, and each failure of one, is an input of the controller.
-    /// Where tarn `drives` Slurm each is of everything.
     pub(super) fn start(inputs: Sender<ControllerInput>, drives: bool) -> Self {
         let reader = Self::default();
-        reader.state().drives = drives;
+        reader.set_driven(drives);
         let thread = std::thread::Builder::new().name("slurm".into());
         let own = reader.clone();
         if let Err(e) = thread.spawn(move || own.read_on(&inputs)) {
@@ -93,6 +125,21 @@ impl SlurmReader {
         let mut state = self.state();
         if state.is_waited_for != is_waited_for {
             state.is_waited_for = is_waited_for;
+            self.0.1.notify_all();
+        }
+    }
+
+    /// Whether tarn drives Slurm: then each reading is of everything.
+    pub(super) fn set_driven(&self, drives: bool) {
+        self.state().drives = drives;
+        self.0.1.notify_all();
+    }
+
+    /// Whether Slurm has reservations of tarn's.
+    pub(super) fn set_marked(&self, has_marks: bool) {
+        let mut state = self.state();
+        if state.has_marks != has_marks {
+            state.has_marks = has_marks;
             self.0.1.notify_all();
         }
     }
@@ -172,27 +219,8 @@ impl SlurmReader {
     fn wait_until_due(&self) -> Option<Arc<SlurmReading>> {
         let mut state = self.state();
         loop {
-            let interval = match (state.is_waited_for, state.drives) {
-                (true, true) => DRIVEN,
-                (true, false) => WAITED_FOR,
-                (false, _) => UNUSED,
-            };
-            let pause = match state.last {
-                None => Duration::ZERO,
-                Some(last) if state.failure.is_some() => {
-                    let is_urgent = state.is_requested || state.is_waited_for;
-                    let pause = if is_urgent { RETRY } else { WAITED_FOR };
-                    pause.saturating_sub(last.elapsed())
-                }
-                Some(last) if state.is_requested => {
-                    let pause = ON_REQUEST.max(2 * state.last_took);
-                    pause.saturating_sub(last.elapsed())
-                }
-                Some(last) => {
-                    let whole = state.newest.as_ref().map_or(last, |newest| newest.began);
-                    interval.saturating_sub(whole.elapsed())
-                }
-            };
+            let interval = state.interval();
+            let pause = state.pause(interval);
             if pause.is_zero() {
                 state.is_requested = false;
                 state.last = Some(Instant::now());
@@ -238,4 +266,48 @@ fn read(
         took: began.elapsed(),
         bytes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ago(seconds: u64) -> Instant {
+        Instant::now() - Duration::from_secs(seconds)
+    }
+
+    fn state(is_waited_for: bool, took: u64) -> ReaderState {
+        ReaderState {
+            is_waited_for,
+            drives: true,
+            last: Some(ago(took)),
+            last_took: Duration::from_secs(took),
+            ..ReaderState::default()
+        }
+    }
+
+    /// In seconds, rounded up.
+    fn pause(state: &ReaderState) -> u64 {
+        state.pause(state.interval()).as_millis().div_ceil(1000) as u64
+    }
+
+    #[test]
+    fn slurm_is_left_alone_as_long_as_a_reading_takes() {
+        for (took, expected) in [(0, 1), (1, 1), (3, 3), (8, 8)] {
+            let mut state = state(true, took);
+            assert_eq!(pause(&state), expected, "a reading of {took} s");
+            state.is_requested = true;
+            assert_eq!(pause(&state), expected, "{took} s, on request");
+            state.failure = Some((ago(took), "slurmctld does not answer".to_owned()));
+            assert_eq!(pause(&state), expected, "{took} s, after a failure");
+        }
+    }
+
+    #[test]
+    fn reservations_are_looked_after_though_no_job_waits() {
+        let mut state = state(false, 0);
+        assert_eq!(pause(&state), 30);
+        state.has_marks = true;
+        assert_eq!(pause(&state), 1);
+    }
 }

@@ -198,6 +198,8 @@ pub enum ControllerRequest {
     Plan,
     /// The state of the planning.
     PlanStatus,
+    /// Act in Slurm in the mode of this name, from now on and after a restart. Root's; answered by the controller.
+    SetMode(String),
 }
 
 /// Which datasets: a field that is `None` matches all.
