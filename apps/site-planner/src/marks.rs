@@ -12,7 +12,10 @@ mod tests;
 use budget::IdleBudgets;
 use check::{SnapshotCheck, WishError};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_slurm::{RENEWED_SECONDS, SlurmAction, SlurmJobState, SlurmSnapshot};
+use tarn_slurm::{
+    MAX_RESERVATION_SECONDS, RENEWED_SECONDS, RESERVATION_SECONDS, SlurmAction, SlurmJobState,
+    SlurmSnapshot,
+};
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Nothing is done on a snapshot that is older.
@@ -109,6 +112,7 @@ struct Mark {
     changed: Time,
     made: Time,
     renewed: Time,
+    end: Time,
     /// Jobs that joined, and when.
     joined: BTreeMap<u32, Time>,
     /// Since when nobody wishes for it.
@@ -215,7 +219,10 @@ impl Marks {
         match (&order.action, &result) {
             (
                 SlurmAction::Reserve {
-                    reservation, nodes, ..
+                    reservation,
+                    nodes,
+                    seconds,
+                    ..
                 },
                 Ok(()),
             ) => {
@@ -226,6 +233,7 @@ impl Marks {
                         changed: now,
                         made: now,
                         renewed: now,
+                        end: after(now, *seconds),
                         joined: BTreeMap::new(),
                         unwanted: None,
                         is_cancelled: false,
@@ -241,9 +249,16 @@ impl Marks {
                     mark.changed = now;
                 }
             }
-            (SlurmAction::Renew { reservation, .. }, Ok(())) => {
+            (
+                SlurmAction::Renew {
+                    reservation,
+                    seconds,
+                    ..
+                },
+                Ok(()),
+            ) => {
                 if let Some(mark) = self.marks.get_mut(reservation) {
-                    mark.renewed = now;
+                    (mark.renewed, mark.end) = (now, after(now, *seconds));
                 }
             }
             (
@@ -593,6 +608,9 @@ impl Marks {
                 reason: reason.to_owned(),
             });
         };
+        let seconds = wish
+            .seconds
+            .clamp(RESERVATION_SECONDS, MAX_RESERVATION_SECONDS);
         let Some((name, mark)) = self.marks.iter().find(|(_, m)| m.workflow == *key) else {
             let reservation = format!("{PREFIX}{}_workflow_{}", self.epoch, self.next);
             self.next += 1;
@@ -602,7 +620,7 @@ impl Marks {
                 reservation,
                 nodes,
                 user,
-                seconds: wish.seconds,
+                seconds,
             };
             return order(action, &wish.reason);
         };
@@ -610,11 +628,12 @@ impl Marks {
             return;
         }
         let reservation = name.clone();
-        if now.saturating_sub(mark.renewed) >= RENEW {
+        let is_short = after(now, seconds) > mark.end.saturating_add(RENEW);
+        if is_short || now.saturating_sub(mark.renewed) >= RENEW {
             let age = now.saturating_sub(mark.made) / SECOND;
             let action = SlurmAction::Renew {
                 reservation: reservation.clone(),
-                seconds: wish.seconds,
+                seconds,
                 age: u32::try_from(age).unwrap_or(u32::MAX),
             };
             order(action, "its workflow continues");
@@ -647,6 +666,10 @@ impl Marks {
             return;
         }
     }
+}
+
+fn after(now: Time, seconds: u32) -> Time {
+    now.saturating_add(Nanos::from(seconds).saturating_mul(SECOND))
 }
 
 /// Whether a reservation is one of tarn's, by its name.

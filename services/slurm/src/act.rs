@@ -95,10 +95,7 @@ impl SlurmAction {
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let word = |text: &str| text.to_owned();
-        let end = |seconds: u32| {
-            let seconds = seconds.clamp(RESERVATION_SECONDS, MAX_RESERVATION_SECONDS);
-            format!("EndTime=now+{seconds}")
-        };
+        let end = |seconds: &u32| format!("EndTime=now+{seconds}");
         let update = |reservation: &str, change: String| {
             let name = format!("reservationname={reservation}");
             vec![word("update"), name, change]
@@ -115,7 +112,7 @@ impl SlurmAction {
                 word("reservation"),
                 format!("ReservationName={reservation}"),
                 word("StartTime=now"),
-                end(*seconds),
+                end(seconds),
                 format!("Nodes={}", nodes.join(",")),
                 format!("Users={user}"),
                 format!(
@@ -128,7 +125,7 @@ impl SlurmAction {
                 seconds,
                 age,
             } => {
-                let mut words = update(reservation, end(*seconds));
+                let mut words = update(reservation, end(seconds));
                 let limit = age.saturating_add(RENEWED_SECONDS);
                 words.push(format!("Flags+={}", unused(limit)));
                 words

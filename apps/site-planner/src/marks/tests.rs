@@ -390,6 +390,39 @@ fn a_reservation_is_made_joined_renewed_and_given_up() {
 }
 
 #[test]
+fn a_reservation_reaches_as_far_as_its_jobs_need_it_and_no_farther_than_its_bound() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(3));
+    slurm.submit(7, 0, 2);
+    slurm.snapshot.jobs.get_mut(&7).unwrap().priority = 0;
+    let lasts = |slurm: &Model| {
+        let end = slurm.snapshot.reservations["tarn_3_workflow_1"].end;
+        end.unwrap() - slurm.now
+    };
+    let wish_of = |seconds| {
+        let wish = wish(0, "wing", [1, 2], 7);
+        [ReservationWish { seconds, ..wish }]
+    };
+    slurm.drive(&mut marks, &wish_of(1));
+    assert_eq!(lasts(&slurm), u64::from(RESERVATION_SECONDS));
+    // A job that needs it for longer: at once, and not again with every second that passes.
+    slurm.pass(1);
+    slurm.drive(&mut marks, &wish_of(600));
+    assert_eq!(lasts(&slurm), 600);
+    slurm.pass(1);
+    assert!(slurm.drive(&mut marks, &wish_of(600)).orders.is_empty());
+    slurm.drive(&mut marks, &wish_of(u32::MAX));
+    assert_eq!(lasts(&slurm), u64::from(MAX_RESERVATION_SECONDS));
+    // It is renewed in time for as long as the controller lives, and without one it is over long before its end.
+    for _ in 0..90 {
+        slurm.pass(2);
+        slurm.drive(&mut marks, &wish_of(u32::MAX));
+    }
+    assert_eq!(slurm.tarns().len(), 1);
+    slurm.pass(u64::from(RENEWED_SECONDS) + 1);
+    assert!(slurm.tarns().is_empty());
+}
+
+#[test]
 fn nothing_is_done_on_an_old_snapshot_and_all_lapses_without_a_controller() {
     let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
     slurm.submit(7, 0, 2);

@@ -56,6 +56,9 @@ fn the_nodes_of_a_step_are_kept_for_the_next_one_until_it_has_them() {
     see(&mut planner, &snapshot, &view);
     let wishes = planner.reservation_wishes(&snapshot, &view);
     assert_eq!(nodes_of(&wishes), [(2, vec!["n0", "n1"], false)]);
+    // The rest of the first one's limit, and that of the second.
+    let limit = |job: u32| snapshot.jobs[&job].limit.unwrap() as u32;
+    assert_eq!(wishes[0].seconds, limit(1) - 100 + limit(2));
     assert_eq!(
         (wishes[0].user.as_str(), wishes[0].workflow.0),
         ("alice", 1000)
@@ -87,6 +90,8 @@ fn the_nodes_of_a_step_are_kept_for_the_next_one_until_it_has_them() {
     see(&mut planner, &snapshot, &view);
     let wishes = planner.reservation_wishes(&snapshot, &view);
     assert_eq!(nodes_of(&wishes), [(2, vec!["n0", "n1"], true)]);
+    let limit = snapshot.jobs[&2].limit.unwrap();
+    assert_eq!(u64::from(wishes[0].seconds), limit);
 
     // Once it has them there is nothing to wish for.
     let job = snapshot.jobs[&2].clone();
