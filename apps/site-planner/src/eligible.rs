@@ -3,6 +3,10 @@
 use crate::marks::is_own_reservation;
 use tarn_slurm::{PartitionState, PendingReason, SlurmJob, SlurmSnapshot};
 
+/// Characters of a stage's text that are kept.
+const MAX_TEXT: usize = 300;
+const STAGE_FAILED: &str = "a stage of its data failed";
+
 /// Why a job that waits gets no plan; `None` if it gets one.
 pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Option<String> {
     if job.is_incomplete {
@@ -11,8 +15,12 @@ pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Opt
     if job.het.is_some() {
         return Some("the parts of a heterogeneous job begin together".to_owned());
     }
+    if let Some(why) = failed_stage(job) {
+        return Some(why);
+    }
     if job.priority == 0 {
-        return Some("it is held".to_owned());
+        let why = refused_by(&job.reason, false);
+        return Some(why.unwrap_or_else(|| "it is held".to_owned()));
     }
     let has_foreign = !job.reservation.is_empty() && !is_own_reservation(&job.reservation);
     if has_foreign && !snapshot.reservations.contains_key(&job.reservation) {
@@ -36,6 +44,20 @@ pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Opt
         return None;
     }
     refused_by(&job.reason, is_later)
+}
+
+/// Slurm holds a job of which a stage failed, and shows the text of the stage in place of a reason.
+fn failed_stage(job: &SlurmJob) -> Option<String> {
+    let is_text = job.description.starts_with("burst_buffer/");
+    let failed = is_text || job.reason == PendingReason::BurstBufferOperation;
+    let text: String = job.description.chars().take(MAX_TEXT).collect();
+    failed.then(|| {
+        if is_text {
+            format!("{STAGE_FAILED}: {text}")
+        } else {
+            STAGE_FAILED.to_owned()
+        }
+    })
 }
 
 /// Whether it waits as nodes that it could have are not available, or reserved.
@@ -112,7 +134,7 @@ fn refused_by(reason: &PendingReason, is_later: bool) -> Option<String> {
         PendingReason::ArrayTaskLimit => {
             Some("as many tasks of its array run as it allows".to_owned())
         }
-        PendingReason::BurstBufferOperation => Some("a stage of its data failed".to_owned()),
+        PendingReason::BurstBufferOperation => Some(STAGE_FAILED.to_owned()),
         PendingReason::AssociationLimit(name) | PendingReason::QosLimit(name) => {
             Some(format!("a limit of its account: {name}"))
         }
@@ -123,6 +145,33 @@ fn refused_by(reason: &PendingReason, is_later: bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_held_job_says_who_holds_it_or_which_stage_failed() {
+        let snapshot = crate::tests::cluster(2);
+        let why = |priority, reason, description: &str| {
+            let job = SlurmJob {
+                priority,
+                reason,
+                description: description.to_owned(),
+                ..crate::tests::waiting(7, 1)
+            };
+            why_not(&job, &snapshot, 0)
+        };
+        let is = |why: Option<String>, expected: &str| assert_eq!(why.as_deref(), Some(expected));
+        is(why(0, PendingReason::HeldByUser, ""), "its user holds it");
+        let administrator = why(0, PendingReason::HeldByAdministrator, "");
+        is(administrator, "an administrator holds it");
+        is(why(0, PendingReason::Priority, ""), "it is held");
+        is(
+            why(0, PendingReason::BurstBufferOperation, ""),
+            STAGE_FAILED,
+        );
+        let text = "burst_buffer/lua: setup: error: too large";
+        let failed = why(0, PendingReason::Other(text.to_owned()), text);
+        is(failed, &format!("{STAGE_FAILED}: {text}"));
+        assert_eq!(why(1, PendingReason::Priority, ""), None);
+    }
 
     #[test]
     fn a_dependency_is_planned_if_it_is_on_ends_of_known_jobs_alone() {

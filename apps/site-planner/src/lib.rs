@@ -52,12 +52,14 @@ use tarn_slurm::{SlurmJobState, SlurmSnapshot};
 use tarn_types::id::NodeId;
 use tarn_types::policy::Policy;
 use tarn_types::site::{JobId, SiteAction, SiteEvent};
-use tarn_types::units::{SECOND, Time};
+use tarn_types::units::{Nanos, SECOND, Time};
 use topology::ClusterTopology;
 use wanted::{WantedJob, WantedStage, wanted};
 
 /// Numbers of jobs or items after which the planner is built again: its tables are as long as the highest.
 const MAX_NUMBERS: u32 = 1 << 20;
+/// A clock that is behind the planner's by more was set back.
+const MAX_BACK: Nanos = 5 * SECOND;
 /// Rounds in which the host answers the actions of one step; what is left comes with the next step.
 const MAX_ROUNDS: usize = 16;
 /// Snapshots for which a job that the planner began stays so if Slurm does not begin it.
@@ -72,6 +74,8 @@ pub enum RebuildReason {
     NodesChanged,
     /// slurmctld was started again.
     SlurmRestarted,
+    /// Slurm's clock was set back.
+    ClockSetBack,
     /// Its numbers are used up.
     NumbersUsedUp,
     /// It differed from the snapshot in this.
@@ -139,15 +143,19 @@ impl SitePlanner {
         }
     }
 
-    /// Takes a snapshot and the state of the site service at the same time. `now` is in nanoseconds since 1970.
+    /// Takes a snapshot and the state of the site service at the same time. `now` is in nanoseconds since 1970, by the clock
+    /// that Slurm has: its times of jobs are compared with it.
     pub fn see(&mut self, snapshot: &SlurmSnapshot, view: &PlanningView, now: Time) -> SeenChanges {
-        self.now = self.now.max(now);
         let mut seen = SeenChanges {
-            rebuilt: self.doubt(snapshot, view),
+            rebuilt: self.doubt(snapshot, view, now),
             ..SeenChanges::default()
         };
-        if seen.rebuilt == Some(RebuildReason::NodesChanged) {
-            // Nodes have other numbers now.
+        self.now = match &seen.rebuilt {
+            Some(RebuildReason::ClockSetBack) => now,
+            _ => self.now.max(now),
+        };
+        if let Some(RebuildReason::NodesChanged | RebuildReason::ClockSetBack) = &seen.rebuilt {
+            // Nodes may have other numbers, and times would come later than they should.
             self.kept.clear();
         }
         if seen.rebuilt.is_some() {
@@ -171,10 +179,18 @@ impl SitePlanner {
     }
 
     /// Why the planner has to be built again before this snapshot.
-    fn doubt(&self, snapshot: &SlurmSnapshot, view: &PlanningView) -> Option<RebuildReason> {
+    fn doubt(
+        &self,
+        snapshot: &SlurmSnapshot,
+        view: &PlanningView,
+        now: Time,
+    ) -> Option<RebuildReason> {
         let Some(boot) = self.boot else {
             return Some(RebuildReason::First);
         };
+        if self.now.saturating_sub(now) > MAX_BACK {
+            return Some(RebuildReason::ClockSetBack);
+        }
         if !self.topology.is_of(snapshot, view) {
             return Some(RebuildReason::NodesChanged);
         }

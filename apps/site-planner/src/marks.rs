@@ -23,6 +23,8 @@ pub const MAX_RESERVATIONS: usize = 64;
 pub const MAX_USER_RESERVATIONS: usize = 4;
 /// Calls that one step orders: they take some 10 ms each.
 const MAX_ORDERS: usize = 20;
+/// A clock that moves by more against one that does not jump was set.
+const MAX_DRIFT: u128 = 5 * SECOND as u128;
 /// Between two renewals.
 const RENEW: Nanos = 20 * SECOND;
 /// Within which Slurm starts a job that joined: `batch_sched_delay` (3 s) and two passes.
@@ -119,6 +121,9 @@ pub struct Marks {
     epoch: u64,
     next: u64,
     boot: Option<u64>,
+    /// How far Slurm's clock is from the one that does not jump, and when it was set last.
+    clock: Option<i128>,
+    clock_set: Option<Time>,
     marks: BTreeMap<String, Mark>,
     /// Workflows that are only advised, until when.
     left_alone: BTreeMap<WorkflowKey, Time>,
@@ -138,6 +143,8 @@ impl Marks {
             epoch,
             next: 1,
             boot: None,
+            clock: None,
+            clock_set: None,
             marks: BTreeMap::new(),
             left_alone: BTreeMap::new(),
             budgets: IdleBudgets::default(),
@@ -171,6 +178,7 @@ impl Marks {
         }
         self.left_alone.retain(|_, until| *until > now);
         self.refused.retain(|_, until| *until > now);
+        self.note_clock(snapshot.read_at, begun, now);
         self.forget_missing(snapshot, begun, now, &mut step.notes);
         self.budgets.add_idle(now, self.idle_nodes(snapshot));
         let wanted = self.followed(snapshot, wishes, &mut step.notes);
@@ -307,6 +315,16 @@ impl Marks {
         epochs.filter(|epoch| *epoch > self.epoch).max()
     }
 
+    /// Slurm's reservations end by the machine's clock: one that is set ahead ends them.
+    fn note_clock(&mut self, read_at: u64, begun: Time, now: Time) {
+        let clock = i128::from(read_at) * i128::from(SECOND) - i128::from(begun);
+        let is_set = |before: i128| before.abs_diff(clock) > MAX_DRIFT;
+        if self.clock.is_some_and(is_set) {
+            self.clock_set = Some(now);
+        }
+        self.clock = Some(clock);
+    }
+
     /// Forgets the marks that Slurm lacks. Where nobody but an administrator can have deleted one, its workflow is left alone.
     fn forget_missing(
         &mut self,
@@ -318,13 +336,15 @@ impl Marks {
         let was_restarted = self.boot.is_some() && self.boot != snapshot.settings.boot_time;
         self.boot = snapshot.settings.boot_time;
         let lasts = Nanos::from(RESERVATION_SECONDS) * SECOND;
+        let set = self.clock_set;
+        let was_set = set.is_some_and(|at| now.saturating_sub(at) <= lasts);
         let left_alone = &mut self.left_alone;
         self.marks.retain(|name, mark| {
             if snapshot.reservations.contains_key(name) || mark.renewed >= begun {
                 return true;
             }
             let lapsed = mark.renewed.saturating_add(lasts) <= now;
-            if !(was_restarted || lapsed || mark.is_cancelled) {
+            if !(was_restarted || was_set || lapsed || mark.is_cancelled) {
                 notes.push(format!(
                     "somebody deleted reservation {name}: its workflow is left alone for 10 minutes"
                 ));

@@ -1,5 +1,6 @@
 //! Snapshots of small clusters, and what the planner makes of them.
 
+mod clock;
 mod data;
 mod limits;
 mod random;
@@ -116,6 +117,7 @@ pub(crate) fn waiting(number: u32, nodes: u32) -> SlurmJob {
         has_burst_buffer: false,
         admin_comment: String::new(),
         is_incomplete: false,
+        lacks_exclusions: false,
     }
 }
 

@@ -429,7 +429,7 @@ impl Controller {
         if let Some(reading) = reading {
             self.offered = Some(Instant::now());
             self.plans
-                .offer(reading, self.site.planning(), self.clock.now());
+                .offer(reading, self.site.planning(), wall_clock());
         }
     }
 
@@ -664,6 +664,12 @@ fn is_setup(event: &SiteServiceEvent) -> bool {
     matches!(staging.stage, Stage::Setup(_))
 }
 
+/// Nanoseconds since 1970, as the machine has them now: they jump when somebody sets its clock.
+fn wall_clock() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}
+
 /// Nanoseconds since 1970 that never go back.
 struct ControllerClock {
     began: Instant,
@@ -672,11 +678,9 @@ struct ControllerClock {
 
 impl ControllerClock {
     fn start() -> Self {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let start = since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
         Self {
             began: Instant::now(),
-            start,
+            start: wall_clock(),
         }
     }
 

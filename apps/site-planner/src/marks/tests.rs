@@ -2,6 +2,7 @@
 //! second, is not deleted while a job refers to it, does not overlap another, and jobs in it start on its idle nodes.
 
 mod any_order;
+mod clock;
 
 use super::*;
 use tarn_slurm::{
@@ -109,6 +110,7 @@ impl Model {
             has_burst_buffer: true,
             admin_comment: String::new(),
             is_incomplete: false,
+            lacks_exclusions: false,
         };
         self.snapshot.jobs.insert(number, job);
     }
@@ -153,7 +155,13 @@ impl Model {
                 nodes,
                 user,
             } => return self.reserve(reservation, nodes, user, until),
-            SlurmAction::Renew { reservation } => self.of(reservation)?.end = Some(until),
+            SlurmAction::Renew { reservation } => {
+                let of = self.of(reservation)?;
+                if of.start.is_some_and(|start| start > until) {
+                    return Err(refused("end time before start time"));
+                }
+                of.end = Some(until);
+            }
             SlurmAction::Resize { reservation, nodes } => {
                 let mut others = self.snapshot.reservations.values();
                 if others

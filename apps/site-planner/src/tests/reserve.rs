@@ -5,7 +5,7 @@ use super::*;
 use tarn_site::PlanningJob;
 
 /// Job 1 runs on n0 and n1 and makes `mesh`, job 2 waits for its end and reads that, and an ordinary job waits for all nodes.
-fn two_steps() -> (SlurmSnapshot, PlanningView) {
+pub(super) fn two_steps() -> (SlurmSnapshot, PlanningView) {
     let first = SlurmJob {
         has_burst_buffer: true,
         ..running(waiting(1, 2), &["n0", "n1"], START - 100)
@@ -40,7 +40,7 @@ fn two_steps() -> (SlurmSnapshot, PlanningView) {
     (snapshot, view)
 }
 
-fn nodes_of(wishes: &[crate::ReservationWish]) -> Vec<(u32, Vec<&str>, bool)> {
+pub(super) fn nodes_of(wishes: &[crate::ReservationWish]) -> Vec<(u32, Vec<&str>, bool)> {
     let jobs = wishes.iter().flat_map(|wish| &wish.jobs);
     jobs.map(|join| {
         let nodes = join.nodes.iter().map(String::as_str).collect();

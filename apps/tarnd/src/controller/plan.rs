@@ -36,6 +36,7 @@ const SHARE: u32 = 10;
 struct PlanInput {
     reading: Arc<SlurmReading>,
     view: PlanningView,
+    /// By the clock that Slurm has, which may jump.
     now: Time,
 }
 
@@ -245,7 +246,7 @@ impl PlanThread {
             {
                 ControllerReply::Job(Box::new(JobInfo {
                     user,
-                    phase: "in Slurm's queue, without `#TARN` lines".to_owned(),
+                    phase: "in Slurm's queue, with no data that tarn has taken in".to_owned(),
                     history: Vec::new(),
                     waits: None,
                     ending: Vec::new(),
@@ -348,6 +349,7 @@ fn rebuilt(why: &RebuildReason) -> String {
         RebuildReason::First => "there was none".to_owned(),
         RebuildReason::NodesChanged => "the nodes, or their kinds, changed".to_owned(),
         RebuildReason::SlurmRestarted => "slurmctld was started again".to_owned(),
+        RebuildReason::ClockSetBack => "the clock was set back".to_owned(),
         RebuildReason::NumbersUsedUp => "its numbers were used up".to_owned(),
         RebuildReason::Disagreement(what) => format!("it differed from Slurm: {what}"),
     }
