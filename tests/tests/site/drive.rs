@@ -7,7 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// The first step runs until somebody makes a file.
-const FIRST: &str = "\
+pub(crate) const FIRST: &str = "\
 #SBATCH -N1
 #SBATCH --exclusive
 #SBATCH -t 5
@@ -18,7 +18,7 @@ const FIRST: &str = "\
 echo yes > $TARN_mesh/it
 until [ -e /shared/home/alice/go ]; do sleep 0.2; done
 ";
-const SECOND: &str = "\
+pub(crate) const SECOND: &str = "\
 #SBATCH -N1
 #SBATCH --exclusive
 #SBATCH -t 5
@@ -27,7 +27,7 @@ const SECOND: &str = "\
 #TARN in = [\"mesh\"]
 [ \"$(cat $TARN_mesh/it)\" = yes ]
 ";
-const ORDINARY: &str = "\
+pub(crate) const ORDINARY: &str = "\
 #SBATCH -N1
 #SBATCH --exclusive
 #SBATCH -t 5
@@ -35,34 +35,41 @@ sleep 5
 ";
 
 /// A driven site of two nodes, of which somebody keeps the second busy, and the first step of a workflow on the first.
-struct Driven {
-    site: Site,
-    first: String,
+pub(crate) struct Driven {
+    pub(crate) site: Site,
+    pub(crate) first: String,
+    /// The job that keeps the second node busy.
+    pub(crate) busy: String,
 }
 
 impl Driven {
-    fn up() -> Option<Self> {
-        let site = Site::up(2)?;
+    pub(crate) fn up() -> Option<Self> {
+        Self::up_with(2, "")
+    }
+
+    /// Of so many nodes, and with more lines of slurm.conf: all but the first are busy.
+    pub(crate) fn up_with(nodes: usize, conf: &str) -> Option<Self> {
+        let site = Site::up_with(nodes, conf)?;
         restart(&site, "mode = \"drive\"\\n");
-        site.hold("node2");
+        let busy = site.hold(&format!("node[2-{nodes}]"));
         let first = site.submit("alice", "first.sh", FIRST, &[]);
         let first = first.expect("it is taken");
         site.wait_for(&first, "RUNNING");
-        Some(Self { site, first })
+        Some(Self { site, first, busy })
     }
 
-    fn submit(&self, user: &str, script: &str) -> String {
+    pub(crate) fn submit(&self, user: &str, script: &str) -> String {
         let name = format!("{user}-{}.sh", script.len());
         let job = self.site.submit(user, &name, script, &[]);
         job.expect("it is taken")
     }
 
-    fn end_first_step(&self) {
+    pub(crate) fn end_first_step(&self) {
         fs::write(self.site.home("alice").join("go"), "").expect("a file");
     }
 
     /// The names of tarn's reservations.
-    fn reservations(&self) -> Vec<String> {
+    pub(crate) fn reservations(&self) -> Vec<String> {
         let output = self.site.root(&["scontrol", "-o", "show", "reservation"]);
         let names = output
             .split_whitespace()
@@ -71,19 +78,19 @@ impl Driven {
         names.map(str::to_owned).collect()
     }
 
-    fn wait_reserved(&self) -> String {
+    pub(crate) fn wait_reserved(&self) -> String {
         self.site
             .wait("nodes are reserved", || !self.reservations().is_empty());
         self.reservations().remove(0)
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         let path = self.site.cluster.shared().join("controller/plan.log");
         fs::read_to_string(path).expect("the log of plans")
     }
 
     /// A field of a job.
-    fn field(&self, job: &str, name: &str) -> String {
+    pub(crate) fn field(&self, job: &str, name: &str) -> String {
         let output = self.site.root(&["scontrol", "-o", "show", "job", job]);
         let words = output.split_whitespace();
         let mut values = words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));

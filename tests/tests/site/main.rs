@@ -7,6 +7,8 @@ mod chain;
 mod clients;
 mod data;
 mod drive;
+mod drive_days;
+mod drive_users;
 mod exported;
 mod jobs;
 mod levels;

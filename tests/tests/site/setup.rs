@@ -16,17 +16,21 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
 const CONTROLLER: &str = "PATH=/shared/clients:$PATH setsid /shared/bin/tarnd --controller --state /shared/controller $0 < /dev/null >> /shared/controller.log 2>&1 & echo $! > /run/controller.pid";
 const KILL_CONTROLLER: &str = "kill -KILL $(cat /run/controller.pid)";
 
-/// A client of Slurm as the controller and the stages run it. `rule` says what goes wrong with those that read Slurm's queue.
+/// A client of Slurm as the controller and the stages run it. `rule` says what goes wrong with those that read Slurm's
+/// queue, or that none of them reaches slurmctld.
 const CLIENT: &str = r#"#!/bin/sh
 name=${0##*/}
 echo "$name $*" >> /shared/clients/log
+rule=$(cat /shared/clients/rule)
+# Nobody listens at that port.
+[ "$rule" != cut ] || export SLURM_CONF=/shared/clients/cut.conf
 if [ "$name" = squeue ]; then
-    rule=$(cat /shared/clients/rule)
     case $rule in
         slow)
             mkdir /shared/clients/busy || echo "squeue beside another" >> /shared/clients/log
             sleep 1
             rmdir /shared/clients/busy ;;
+        late) sleep 11 ;;
         fail) echo "squeue: error: no" >&2; exit 1 ;;
         killed) kill -9 $$ ;;
     esac
@@ -170,6 +174,8 @@ impl Site {
             fs::write(&path, CLIENT).expect(name);
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect(name);
         }
+        let cut = "{ grep -v ^SlurmctldPort= /etc/slurm/slurm.conf; echo SlurmctldPort=1; } > /shared/clients/cut.conf";
+        self.root(&["sh", "-c", cut]);
         let clients = ClientWrappers(folder);
         clients.set("");
         clients.forget();
