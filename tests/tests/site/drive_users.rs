@@ -1,7 +1,6 @@
 //! Bad days of a site in mode `drive` that its users make. docs/internals/driving-slurm.md, "When things fail".
 
 use crate::drive::{Driven, FIRST, ORDINARY, SECOND};
-use std::fs;
 
 /// A step between others of `wing`.
 const MIDDLE: &str = "\
@@ -35,7 +34,7 @@ const IMPOSSIBLE: &str = "\
 #TARN out = [\"sea\"]
 true
 ";
-/// Users may not read Slurm's accounting.
+/// The audit reads Slurm's accounting.
 const CONF: &str = "JobCompType=jobcomp/filetxt\nJobCompLoc=/var/log/slurm/jobcomp.log\n";
 /// More jobs than the cluster runs while the workflow does.
 const CROWD: usize = 1000;
@@ -86,43 +85,71 @@ fn a_crowd_and_a_user_with_ten_thousand_lines_change_no_order() {
     };
     let site = &driven.site;
     let crowd = format!(
-        "for i in $(seq {CROWD}); do sbatch -Q -n1 -t 1 --mem=100 -o /dev/null --wrap true || exit 1; done"
+        "for i in $(seq {CROWD}); do sbatch -Q -n1 -t 1 --mem=100 -J crowd -o /dev/null --wrap 'sleep 2' || exit 1; done"
     );
     site.cluster
         .exec("bob", &["sh", "-c", &crowd])
         .unwrap_or_else(|e| panic!("{e:#}"));
-    let lines: String = (0..10_000)
-        .map(|i| format!("#TARN data.d{i}.size = \"1 KiB\"\n"))
-        .collect();
-    let lines =
-        format!("#SBATCH -N1 -t 5 --exclusive\n#TARN name = \"lines\"\n{lines}#TARN [[step]]\n");
-    let many = site.submit("bob", "lines.sh", &lines, &[]);
-    println!("LINES {many:?}");
-    let flows: Vec<String> = (0..30)
-        .map(|i| {
-            let flow = FIRST.replace("\"wing\"", &format!("\"bob{i}\"")).replace(
-                "until [ -e /shared/home/alice/go ]; do sleep 0.2; done\n",
-                "",
-            );
-            let job = site.submit("bob", &format!("flow{i}.sh"), &flow, &[]);
-            job.expect("it is taken")
-        })
-        .collect();
+    let flow = |at: usize| {
+        let name = format!("flow{at}");
+        let script = FIRST
+            .replace("\"wing\"", &format!("\"{name}\""))
+            .replace("until ", "exit 0; until ");
+        let job = site.submit("bob", &format!("{name}.sh"), &script, &[]);
+        job.expect("it is taken")
+    };
+    let flows: Vec<String> = (0..20).map(flow).collect();
+    let lines = |name: &str| {
+        let job = site.submit("bob", &format!("{name}.sh"), &many_lines(name), &[]);
+        job.expect("it is taken")
+    };
+    let (_, refused) = (lines("many"), lines("more"));
     let second = driven.submit("alice", SECOND);
-    driven.wait_reserved();
-    driven.end_first_step();
+    driven.wait_kept_for(&second);
+    site.wait("a user has a bound", || {
+        site.why("bob", &refused).contains("10000 datasets")
+    });
     site.alice(&["scancel", &driven.busy]);
+    driven.end_first_step();
     site.wait("the workflow is complete", || {
-        assert!(driven.reservations().len() <= 5, "4 of a user");
+        let shown = site.root(&["scontrol", "-o", "show", "reservation"]);
+        let of_bob = shown.lines().filter(|line| line.contains(" Users=bob "));
+        assert!(of_bob.count() <= 4, "{shown}");
         site.state(&second) == "COMPLETED"
     });
-    assert!(fs::exists(site.home("alice")).expect("a home"));
-    println!("FLOWS {flows:?}");
-    println!(
-        "Q {}",
-        site.root(&["squeue", "-h", "-o", "%T %r %Q %u"])
-            .lines()
-            .count()
+    // The crowd before it, and the workflows behind it, are still there: none is lost, or held.
+    let queue = site.root(&["squeue", "-h", "-r", "-u", "bob", "-o", "%j %T %p %v"]);
+    let waiting = |name: &str| {
+        let lines = queue.lines().filter(|line| line.starts_with(name));
+        lines.filter(|line| line.contains(" PENDING ")).count()
+    };
+    assert!(
+        waiting("crowd") > 0 && waiting("flow") == flows.len(),
+        "{queue}"
     );
-    println!("{}", driven.log());
+    for line in queue.lines().filter(|line| !line.starts_with("more")) {
+        assert!(!line.contains(" 0.0"), "it is held: {line}");
+    }
+    let done = [
+        "squeue", "-h", "-r", "-u", "bob", "-n", "crowd", "-t", "all",
+    ];
+    assert_eq!(site.root(&done).lines().count(), CROWD);
+    // Slurm's own accounting says whom the workflow delayed.
+    let report = site.root(&["tarn", "slurm", "audit", "--json", "--bound", "10m"]);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(report["delayed"], 0, "{report}");
+    site.root(&["scancel", "-u", "bob"]);
+    driven.assert_nothing_left(&["wing"]);
+}
+
+/// A job that declares as many datasets as a user may have, each in a line.
+fn many_lines(name: &str) -> String {
+    let lines: String = (0..10_000)
+        .map(|at| format!("#TARN data.d{at}.size = \"1 KiB\"\n"))
+        .collect();
+    let made: Vec<String> = (0..10_000).map(|at| format!("\"d{at}\"")).collect();
+    let made = made.join(", ");
+    format!(
+        "#SBATCH -N1 -t 5 --exclusive\n#TARN name = \"{name}\"\n{lines}#TARN [[step]]\n#TARN out = [{made}]\ntrue\n"
+    )
 }
