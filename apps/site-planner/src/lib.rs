@@ -22,6 +22,7 @@ mod planned;
 mod rates;
 mod reserve;
 mod runtimes;
+pub mod simulated;
 mod topology;
 mod wanted;
 

@@ -116,6 +116,7 @@ pub(crate) fn waiting(number: u32, nodes: u32) -> SlurmJob {
         has_burst_buffer: false,
         admin_comment: String::new(),
         is_incomplete: false,
+        lacks_exclusions: false,
     }
 }
 

@@ -109,6 +109,7 @@ impl Model {
             has_burst_buffer: true,
             admin_comment: String::new(),
             is_incomplete: false,
+            lacks_exclusions: false,
         };
         self.snapshot.jobs.insert(number, job);
     }
