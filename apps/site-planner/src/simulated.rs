@@ -169,6 +169,8 @@ enum Due {
     Submit(u32),
     /// The scheduler looks at the queue.
     Pass,
+    /// A round of backfill.
+    Backfill,
     /// Slurm calls a job's `setup`; the number of its attempt.
     SetUp(u32, u32),
     /// Slurm calls `data_in`.
@@ -203,7 +205,13 @@ impl Due {
     fn is_periodic(&self) -> bool {
         matches!(
             self,
-            Self::Pass | Self::Reading | Self::Read | Self::Plan | Self::Restart | Self::LoseNode
+            Self::Pass
+                | Self::Backfill
+                | Self::Reading
+                | Self::Read
+                | Self::Plan
+                | Self::Restart
+                | Self::LoseNode
         )
     }
 }

@@ -203,7 +203,9 @@ impl SimulatedCluster {
             self.after(ORDER, Due::OrderDone(node.clone(), number));
         }
         if let Some(controller) = &mut self.controller {
-            controller.in_hand.insert((node, number), (in_hand, streams));
+            controller
+                .in_hand
+                .insert((node, number), (in_hand, streams));
         }
     }
 
@@ -265,7 +267,11 @@ impl SimulatedCluster {
             ask,
         }));
         // A job that arrived waits for a reading that begins from now on.
-        if self.controller.as_ref().is_some_and(|c| c.site.is_arriving()) {
+        if self
+            .controller
+            .as_ref()
+            .is_some_and(|c| c.site.is_arriving())
+        {
             self.request_reading();
         }
     }

@@ -89,7 +89,10 @@ impl NodeDaemons {
             store: String::new(),
         };
         let parts = daemon.parts.iter().map(|(part, (user, proof))| {
-            (*user, holding(StoreContent::Part(part.clone()), Some(proof)))
+            (
+                *user,
+                holding(StoreContent::Part(part.clone()), Some(proof)),
+            )
         });
         let jobs = daemon.jobs.keys();
         let jobs = jobs.map(|(user, job)| (*user, holding(StoreContent::Job(*job), None)));
@@ -305,13 +308,7 @@ impl NodeDaemons {
         }
     }
 
-    fn fetch(
-        &mut self,
-        node: &str,
-        user: Uid,
-        part: Part,
-        from: &Origin,
-    ) -> WorkResult {
+    fn fetch(&mut self, node: &str, user: Uid, part: Part, from: &Origin) -> WorkResult {
         let known = self.nodes.get(node).and_then(|d| d.parts.get(&part));
         if let Some((_, proof)) = known {
             let proof = proof.clone();

@@ -80,9 +80,7 @@ impl SimulatedCluster {
             .filter_map(|id| self.numbers.get(id).copied())
             .collect();
         let user = user_of(&job);
-        let number = self
-            .slurm
-            .submit(self.now, (work, &job), user, has_lines, &before);
+        let number = self.slurm.submit(self.now, &job, user, has_lines, &before);
         self.numbers.insert(work, number);
         let live = LiveJob {
             work,
@@ -192,7 +190,11 @@ impl SimulatedCluster {
     fn note_outputs(&mut self, number: u32) {
         let work = self.live[&number].work;
         let job = self.spec(work);
-        for item in job.writes.iter().filter(|item| self.handed_over.has(**item)) {
+        for item in job
+            .writes
+            .iter()
+            .filter(|item| self.handed_over.has(**item))
+        {
             let bytes = self.work.items[item.at()]
                 .bytes
                 .div_ceil(job.nodes.max(1).into());

@@ -12,7 +12,7 @@ use tarn_slurm::{
     SlurmSnapshot,
 };
 use tarn_types::site::promise::NodeResources;
-use tarn_types::site::{Job, JobId, Machine};
+use tarn_types::site::{Job, Machine};
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Seconds since 1970 at which a simulation begins: a full minute.
@@ -25,7 +25,6 @@ const MAX_PLANNED: usize = 100;
 /// A job beside what a snapshot shows of it.
 #[derive(Debug, Clone)]
 pub(crate) struct QueuedJob {
-    pub(crate) work: JobId,
     /// Slurm has staged it in, or it has no lines.
     pub(crate) is_staged: bool,
     pub(crate) limit: Nanos,
@@ -123,7 +122,7 @@ impl SimulatedSlurm {
     pub(crate) fn submit(
         &mut self,
         now: Time,
-        (work, job): (JobId, &Job),
+        job: &Job,
         user: u32,
         has_lines: bool,
         before: &[u32],
@@ -183,7 +182,6 @@ impl SimulatedSlurm {
         };
         self.snapshot.jobs.insert(number, row);
         let queued = QueuedJob {
-            work,
             is_staged: !has_lines,
             limit: job.limit,
             share: (!is_whole).then(|| [job.cores.into(), job.memory, job.gpus.into()]),
@@ -257,6 +255,7 @@ impl SimulatedSlurm {
                 reservation,
                 nodes,
                 user,
+                ..
             } => {
                 self.check_free(nodes, reservation)?;
                 let made = SlurmReservation {
@@ -276,7 +275,7 @@ impl SimulatedSlurm {
                 self.reserved_until.insert(reservation.clone(), until);
                 Ok(())
             }
-            SlurmAction::Renew { reservation } => self.end_at(reservation, until),
+            SlurmAction::Renew { reservation, .. } => self.end_at(reservation, until),
             SlurmAction::Expire { reservation } => self.end_at(reservation, now + SECOND),
             SlurmAction::Resize { reservation, nodes } => {
                 self.check_free(nodes, reservation)?;
@@ -460,10 +459,13 @@ impl SimulatedSlurm {
                         free = best;
                     }
                 }
-                free.sort_by_key(|at| (!is_own(at), *at));
                 if free.len() >= wants {
-                    free.truncate(wants);
-                    return Some((begin, free));
+                    // Of its reservation's nodes as many as there are, others only beside them (R4).
+                    let (own, others): (Vec<usize>, Vec<usize>) =
+                        free.into_iter().partition(is_own);
+                    let mut nodes = best_fit(&own, wants);
+                    nodes.extend(best_fit(&others, wants - nodes.len()));
+                    return Some((begin, nodes));
                 }
             }
         }
@@ -630,6 +632,28 @@ impl SimulatedSlurm {
             ..self.snapshot.clone()
         }
     }
+}
+
+/// Of these nodes, in ascending order, so many as Slurm would take (`_eval_nodes` of select/cons_tres): of the shortest row of neighbours
+/// that is long enough, else all of the longest one, and so on.
+fn best_fit(free: &[usize], wants: usize) -> Vec<usize> {
+    let mut rows: Vec<&[usize]> = free.chunk_by(|a, b| a + 1 == *b).collect();
+    let mut nodes = Vec::new();
+    while nodes.len() < wants && !rows.is_empty() {
+        let missing = wants - nodes.len();
+        let enough = rows.iter().enumerate();
+        let enough = enough.filter(|(_, row)| row.len() >= missing);
+        let shortest = enough.min_by_key(|(at, row)| (row.len(), *at));
+        let all = rows.iter().enumerate();
+        let longest = || all.max_by_key(|(at, row)| (row.len(), std::cmp::Reverse(*at)));
+        let Some(at) = shortest.or_else(longest).map(|(at, _)| at) else {
+            break;
+        };
+        let row = rows.remove(at);
+        nodes.extend(&row[..missing.min(row.len())]);
+    }
+    nodes.truncate(wants);
+    nodes
 }
 
 fn node_named(name: &str, partition: &str, [cores, memory, gpus]: NodeResources) -> SlurmNode {

@@ -116,12 +116,6 @@ fn with_data(mut job: WorkJob, reads: &[(u32, Spread)], writes: &[u32]) -> WorkJ
     job
 }
 
-fn run(machine: &Machine, work: &Workload, mode: ServiceMode) -> ClusterResult {
-    let cluster = SimulatedCluster::new(machine, Arc::new(work.clone()), settings(mode));
-    let result = cluster.and_then(SimulatedCluster::run);
-    result.unwrap_or_else(|e| panic!("{}: {e}", mode.title()))
-}
-
 fn seconds(time: Time) -> f64 {
     time as f64 / SECOND as f64
 }

@@ -38,7 +38,8 @@ pub struct SimulatedCluster {
     due: BinaryHeap<Reverse<(Time, u64, Due)>>,
     /// When the next pass of the scheduler is due.
     pub(super) next_pass: Option<Time>,
-    pub(super) last_backfill: Option<Time>,
+    /// When the next round of backfill is due; `None` while nothing has changed.
+    next_backfill: Option<Time>,
     pub(super) network: MachineNetwork,
     pub(super) streams: BTreeMap<MachineStream, StreamPurpose>,
     pub(super) slurm: SimulatedSlurm,
@@ -92,7 +93,7 @@ impl SimulatedCluster {
             sequence: 0,
             due: BinaryHeap::new(),
             next_pass: None,
-            last_backfill: None,
+            next_backfill: None,
             streams: BTreeMap::new(),
             replies: VecDeque::new(),
             live: BTreeMap::new(),
@@ -120,8 +121,8 @@ impl SimulatedCluster {
     /// # Errors
     /// When a rule is broken, or nothing happens any more.
     pub fn run(mut self) -> Result<ClusterResult, ClusterError> {
-        self.start_service();
         self.plan_faults();
+        self.start_service();
         while self.open > 0 {
             let next = self.network.next(self.now);
             let due = self.due.peek().map(|Reverse((at, ..))| *at);
@@ -158,6 +159,7 @@ impl SimulatedCluster {
         match due {
             Due::Submit(number) => self.submit(JobId(number)),
             Due::Pass => self.pass(),
+            Due::Backfill => self.backfill(),
             Due::SetUp(job, attempt) if self.is_at(job, attempt) => self.set_up(job),
             Due::DataIn(job, attempt) if self.is_at(job, attempt) => self.data_in(job),
             Due::Staged(job, attempt) if self.is_at(job, attempt) => self.staged(job),
@@ -210,22 +212,25 @@ impl SimulatedCluster {
             return;
         }
         self.next_pass = None;
-        let (now, times) = (self.now, self.settings.times);
-        let lapses = self.slurm.lapse(now);
-        let mut begun = self.slurm.schedule(now, false);
-        let next_backfill = self
-            .last_backfill
-            .map_or(now, |last| last.saturating_add(times.backfill));
-        if next_backfill <= now {
-            self.last_backfill = Some(now);
-            begun.extend(self.slurm.schedule(now, true));
-        } else {
-            self.request_pass(next_backfill - now);
-        }
-        if let Some(at) = lapses {
+        let now = self.now;
+        if let Some(at) = self.slurm.lapse(now) {
             self.request_pass(at.saturating_sub(now));
         }
-        for job in begun {
+        for job in self.slurm.schedule(now, false) {
+            self.begun(job);
+        }
+        // Backfill has rounds of its own.
+        let interval = self.settings.times.backfill.max(1);
+        let next = (now / interval + 1) * interval;
+        if self.next_backfill.is_none() {
+            self.next_backfill = Some(next);
+            self.at(next, Due::Backfill);
+        }
+    }
+
+    fn backfill(&mut self) {
+        self.next_backfill = None;
+        for job in self.slurm.schedule(self.now, true) {
             self.begun(job);
         }
     }

@@ -69,9 +69,10 @@ impl MachineNetwork {
         let at = |node: NodeId, which: NodePipe| plumbing::pipe(node, which);
         let (cap, mut over) = match way {
             StreamWay::In { to, .. } => (self.one_in, vec![STORE_READ, at(to, NodePipe::ClientIn)]),
-            StreamWay::Out { from, .. } => {
-                (self.one_out, vec![STORE_WRITE, at(from, NodePipe::ClientOut)])
-            }
+            StreamWay::Out { from, .. } => (
+                self.one_out,
+                vec![STORE_WRITE, at(from, NodePipe::ClientOut)],
+            ),
             StreamWay::Between { from, to } => {
                 let links = vec![at(from, NodePipe::LinkOut), at(to, NodePipe::LinkIn)];
                 (UNLIMITED, links)

@@ -3,7 +3,7 @@
 use super::*;
 use crate::simulated::ClusterError;
 
-/// Seconds that a second of the paper takes, in hundredths.
+/// What a second of the paper takes.
 const SCALE: Nanos = SECOND / 5;
 /// Job, nodes, seconds of reading, computing and writing; which job's output it reads.
 const JOBS: [(u32, u64, u64, u64, Option<usize>); 10] = [
@@ -89,24 +89,39 @@ fn day(mode: ServiceMode) -> Result<(f64, f64, ClusterResult), ClusterError> {
     Ok((paper(flow), paper(all), result))
 }
 
+/// Medians of the measurements with 22.05, in seconds of the paper: the workflow, and the last job of all.
+const MEASURED: [(ServiceMode, f64, f64); 2] = [
+    (ServiceMode::Without, 570.0, 570.0),
+    (ServiceMode::Advise, 431.0, 503.0),
+];
+/// How far the model may be off: a less busy host measured 413 s for the workflow in `advise`.
+const TOLERANCE: f64 = 0.08;
+
 #[test]
 fn table_4_is_as_a_real_slurm_made_it() {
-    for (mode, flow, all) in [
-        (ServiceMode::Without, 570.0, 570.0),
-        (ServiceMode::Advise, 431.0, 503.0),
-    ] {
-        let (simulated, last, result) = day(mode).unwrap();
+    for (mode, flow, all) in MEASURED {
+        let (simulated, last, _) = day(mode).unwrap();
         println!(
-            "{}: workflow {simulated:.0} s, measured {flow}; last {last:.0} s, measured {all}",
+            "{}: workflow {simulated:.0} s, measured {flow} s; last job {last:.0} s, measured {all} s",
             mode.title()
         );
-        for (at, job) in result.site.jobs.iter().enumerate() {
-            println!(
-                "  job {}: {:.0} to {:.0}",
-                at + 1,
-                seconds(job.begun) * 5.0,
-                seconds(job.released) * 5.0
-            );
+        for (simulated, measured) in [(simulated, flow), (last, all)] {
+            let off = (simulated - measured).abs() / measured;
+            assert!(off < TOLERANCE, "{}: {off:.2} off", mode.title());
         }
     }
+}
+
+/// A job that Slurm has begun by itself, just before it was to join its reservation, costs its workflow no later one.
+#[test]
+fn drive_shortens_the_workflow_of_table_4() {
+    let (alone, last, _) = day(ServiceMode::Without).unwrap();
+    let (driven, last_driven, result) = day(ServiceMode::Drive).unwrap();
+    println!(
+        "slurm+drive: workflow {driven:.0} s, {:.2} times as fast; last job {last_driven:.0} s",
+        alone / driven
+    );
+    assert!(alone / driven > 1.6, "{alone} s and {driven} s");
+    assert!(last_driven <= last, "{last} s and {last_driven} s");
+    assert_eq!((result.delays, result.marks > 0), (0, true));
 }
