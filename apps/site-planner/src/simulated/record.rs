@@ -7,8 +7,8 @@ use tarn_auditor::{AuditInput, AuditedNode, audit};
 use tarn_simulator::site::StreamWay;
 use tarn_types::id::NodeId;
 use tarn_types::site::{
-    AccountedJob, AccountedState, Fate, FlowId, JobId, JobResult, Machine, SiteResult,
-    UnrunnableJob, Workload,
+    AccountedJob, AccountedState, Fate, FlowId, JobId, JobResult, MAX_SPANS, Machine, SiteResult,
+    Span, SpanOf, UnrunnableJob, Workload,
 };
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -82,6 +82,16 @@ impl ClusterRecord {
         let held = now.saturating_sub(of.begun);
         of.held += held;
         let nodes = &self.nodes[job.at()];
+        if self.result.spans.len() < MAX_SPANS {
+            self.result.spans.push(Span {
+                what: SpanOf::Held(job),
+                nodes: ranges_of(nodes),
+                begin: of.begun,
+                end: now,
+            });
+        } else {
+            self.result.spans_left_out += 1;
+        }
         of.node_time += held.saturating_mul(nodes.len() as u64);
         let more: f64 = nodes.iter().map(|node| self.busy[node.at()]).sum();
         self.result.energy += more * held as f64 / SECOND as f64;
@@ -122,6 +132,15 @@ impl ClusterRecord {
             StreamWay::TierRead(_) | StreamWay::TierWrite(_) => {}
         }
     }
+}
+
+/// Nodes as ranges, in ascending order.
+fn ranges_of(nodes: &[NodeId]) -> Vec<(u32, u32)> {
+    let mut sorted: Vec<u32> = nodes.iter().map(|node| node.0).collect();
+    sorted.sort_unstable();
+    let rows = sorted.chunk_by(|a, b| a + 1 == *b);
+    rows.filter_map(|row| Some((*row.first()?, row.last()? + 1)))
+        .collect()
 }
 
 impl SimulatedCluster {
