@@ -115,11 +115,9 @@ pub struct ClusterSettings {
 pub struct ClusterResult {
     /// Times of jobs and bytes, as of any simulated site.
     pub site: SiteResult,
-    /// The nodes that each job had last, by [`tarn_types::site::JobId`].
-    pub nodes: Vec<Vec<tarn_types::id::NodeId>>,
     /// Calls by which tarn changed something in Slurm, beside those of its scripts.
     pub marks: u64,
-    /// Of the promise, by the auditor: delays beyond the bound, and ordinary jobs that were judged.
+    /// Delays beyond the promise's bound, by the auditor.
     pub delays: u64,
     /// Ordinary jobs that the auditor judged.
     pub judged: u64,
@@ -185,7 +183,7 @@ enum Due {
     Computed(u32, u32),
     /// Its nodes are free.
     Released(u32, u32),
-    /// An order without streams takes effect; of which session of the node.
+    /// A node's order without streams takes effect; its number.
     OrderDone(String, u64),
     /// A reading of Slurm begins.
     Reading,

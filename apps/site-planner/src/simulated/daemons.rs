@@ -25,6 +25,9 @@ struct Daemon {
     jobs: BTreeMap<(Uid, SlurmJobId), u64>,
     /// The datasets that a job's tasks may read or write here.
     admitted: BTreeMap<SlurmJobId, BTreeSet<String>>,
+    /// Bytes that it had after its last order, and the most.
+    last: u64,
+    peak: u64,
 }
 
 /// The bytes that a job writes of a dataset on each of its nodes.
@@ -46,6 +49,9 @@ pub(crate) struct NodeDaemons {
     nodes: BTreeMap<String, Daemon>,
     numbers: BTreeMap<String, NodeId>,
     pub(crate) outputs: OutputBytes,
+    /// Bytes on all nodes, and the most.
+    total: u64,
+    peak: u64,
 }
 
 impl NodeDaemons {
@@ -65,6 +71,8 @@ impl NodeDaemons {
                 .map(|(id, n)| (n.clone(), id))
                 .collect(),
             outputs: OutputBytes::new(),
+            total: 0,
+            peak: 0,
         }
     }
 
@@ -111,6 +119,7 @@ impl NodeDaemons {
                 daemon.parts.clear();
                 daemon.jobs.clear();
             }
+            self.measure(node);
         }
     }
 
@@ -212,7 +221,25 @@ impl NodeDaemons {
             }
             NodeOrder::Stop(_) | NodeOrder::Look | NodeOrder::Beat => WorkResult::Done,
         };
+        self.measure(node);
         Report::Worked { number, what }
+    }
+
+    /// Notes how much a node has now.
+    fn measure(&mut self, node: &str) {
+        if let Some(daemon) = self.nodes.get_mut(node) {
+            let used = daemon.used();
+            self.total = (self.total + used).saturating_sub(daemon.last);
+            daemon.last = used;
+            daemon.peak = daemon.peak.max(used);
+            self.peak = self.peak.max(self.total);
+        }
+    }
+
+    /// The most bytes of each node, in their order, and of all together.
+    pub(crate) fn peaks(&self) -> (Vec<u64>, u64) {
+        let peaks = self.nodes.values().map(|daemon| daemon.peak);
+        (peaks.collect(), self.peak)
     }
 
     fn work(&mut self, node: &str, user: Uid, work: Work) -> WorkResult {

@@ -228,9 +228,7 @@ impl SimulatedCluster {
                         on_tier: false,
                     },
                 };
-                if !is_handed_over {
-                    self.record.bytes(way, bytes);
-                }
+                self.record.bytes(way, bytes);
                 streams.push((bytes, way));
             }
         }
@@ -364,9 +362,7 @@ impl SimulatedCluster {
                         on_tier: false,
                     },
                 };
-                if !is_handed_over {
-                    self.record.bytes(way, bytes);
-                }
+                self.record.bytes(way, bytes);
                 streams.push((bytes, way));
             }
         }

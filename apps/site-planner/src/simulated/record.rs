@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_auditor::{AuditInput, AuditedNode, audit};
 use tarn_simulator::site::StreamWay;
 use tarn_types::id::NodeId;
+use tarn_types::site::result::{MAX_SPANS, ranges};
 use tarn_types::site::{
-    AccountedJob, AccountedState, Fate, FlowId, JobId, JobResult, MAX_SPANS, Machine, SiteResult,
-    Span, SpanOf, UnrunnableJob, Workload,
+    AccountedJob, AccountedState, Fate, FlowId, JobId, JobResult, Machine, SiteResult, Span,
+    SpanOf, UnrunnableJob, Workload,
 };
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -38,7 +39,6 @@ impl ClusterRecord {
             result: SiteResult {
                 jobs: vec![JobResult::default(); work.jobs.len()],
                 delivered: vec![None; work.flows.len()],
-                tier_peaks: vec![0; machine.nodes() as usize],
                 ..SiteResult::default()
             },
             nodes: vec![Vec::new(); work.jobs.len()],
@@ -85,7 +85,7 @@ impl ClusterRecord {
         if self.result.spans.len() < MAX_SPANS {
             self.result.spans.push(Span {
                 what: SpanOf::Held(job),
-                nodes: ranges_of(nodes),
+                nodes: ranges(nodes),
                 begin: of.begun,
                 end: now,
             });
@@ -129,18 +129,10 @@ impl ClusterRecord {
             StreamWay::In { .. } => sums.external_in += bytes,
             StreamWay::Out { .. } => sums.external_out += bytes,
             StreamWay::Between { .. } => sums.peer += bytes,
-            StreamWay::TierRead(_) | StreamWay::TierWrite(_) => {}
+            StreamWay::TierRead(_) => sums.retained += bytes,
+            StreamWay::TierWrite(_) => {}
         }
     }
-}
-
-/// Nodes as ranges, in ascending order.
-fn ranges_of(nodes: &[NodeId]) -> Vec<(u32, u32)> {
-    let mut sorted: Vec<u32> = nodes.iter().map(|node| node.0).collect();
-    sorted.sort_unstable();
-    let rows = sorted.chunk_by(|a, b| a + 1 == *b);
-    rows.filter_map(|row| Some((*row.first()?, row.last()? + 1)))
-        .collect()
 }
 
 impl SimulatedCluster {
@@ -211,7 +203,11 @@ impl SimulatedCluster {
         }
         let mut site = self.record.result;
         site.energy += self.record.idle * site.end as f64 / SECOND as f64;
-        (result.site, result.nodes) = (site, self.record.nodes);
+        // What programs read on their nodes, without what was brought there for them.
+        let bytes = &mut site.bytes;
+        bytes.retained = bytes.retained.saturating_sub(bytes.peer);
+        (site.tier_peaks, site.tier_peak_all) = self.daemons.peaks();
+        result.site = site;
         Ok(result)
     }
 }

@@ -140,6 +140,7 @@ impl SimulatedCluster {
                 }
                 (_, None) => return Err(self.stuck()),
             }
+            self.record.result.events += 1;
             self.take_replies();
             if self.settings.is_checked {
                 self.check_rules()?;

@@ -111,9 +111,4 @@ impl MachineNetwork {
     pub fn stop(&mut self, now: Time, stream: MachineStream) {
         self.fluid.stop(now, stream);
     }
-
-    /// How many are in motion.
-    pub fn live(&self) -> usize {
-        self.fluid.live()
-    }
 }
