@@ -25,6 +25,7 @@ mod rates;
 mod reserve;
 mod runtimes;
 mod seniority;
+pub mod simulated;
 mod topology;
 mod wanted;
 

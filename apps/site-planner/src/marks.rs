@@ -290,6 +290,12 @@ impl Marks {
             }
             (SlurmAction::Leave { .. } | SlurmAction::NameFeature { .. }, _)
             | (SlurmAction::Expire { .. }, Err(_)) => {}
+            // It has begun since the snapshot, or was cancelled.
+            (SlurmAction::Join { .. }, Err(_)) => {
+                if let Some(workflow) = order.workflow.clone() {
+                    self.left_alone.insert(workflow, now.saturating_add(RETRY));
+                }
+            }
             // A refused renewal is not tried again: an administrator's reservation may be in its way.
             (_, Err(_)) => {
                 if let Some(workflow) = order.workflow.clone() {

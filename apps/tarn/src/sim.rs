@@ -3,6 +3,7 @@
 mod advice;
 mod args;
 mod calibrate;
+mod on_slurm;
 mod replay;
 
 use crate::error::{CliError, CliResult, ExitWith};
@@ -78,6 +79,14 @@ fn compare(globals: &Globals, args: &SimArgs) -> CliResult {
         let chart = args.report.is_some().then(|| Chart::of(&run));
         runs.push((summary, chart));
         last = Some(result);
+    }
+    for mode in &args.site {
+        let (result, wall_s) = on_slurm::run(&machine, &workload, *mode, args)?;
+        let run = simulated.site_run(mode.title(), &result, wall_s);
+        let summary = SiteSummary::of(&run);
+        print_rejected_jobs(&summary);
+        let chart = args.report.is_some().then(|| Chart::of(&run));
+        runs.push((summary, chart));
     }
     if let Some(path) = &args.report {
         write_page(path, &machine, &workload, &mut runs)?;

@@ -222,6 +222,33 @@ fn the_papers_example_comes_out_as_figure_9() {
     );
 }
 
+/// The same jobs on a Slurm with tarn, whose own decisions shorten the workflow.
+#[test]
+fn a_slurm_with_tarn_is_simulated_beside_the_policies() {
+    let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/weiland-table4");
+    let path = |name: &str| example.join(name).display().to_string();
+    let (cluster, workload) = (path("cluster.toml"), path("workload.toml"));
+    let mut words = vec!["sim", "--cluster", &cluster, "--workload", &workload];
+    words.extend(["--policy", "easy", "--site", "alone,advise,drive"]);
+    let site = Site::new("");
+    let json = site.tarn(&[&words[..], &["--check", "--json"]].concat());
+    let runs = runs(&json.exits(0));
+    let names: Vec<&str> = runs.iter().filter_map(|r| r["policy"].as_str()).collect();
+    assert_eq!(names, ["easy", "slurm", "slurm+advise", "slurm+drive"]);
+    let time = |run: &Value| {
+        let flows = run["workflows"].as_object().expect("workflows");
+        number(&flows.values().next().expect("one")["time_s"])
+    };
+    let (alone, advise) = (time(&runs[1]), time(&runs[2]));
+    assert!(advise < 0.9 * alone, "{advise} s and {alone} s");
+    let table = site.tarn(&words).exits(0);
+    table.prints("slurm+drive");
+    let wrong = site.tarn(&[&words[..5], &["--site", "fast"]].concat());
+    wrong
+        .exits(2)
+        .prints("it is alone, observe, advise or drive");
+}
+
 #[test]
 fn the_table_compares_and_the_advice_says_what_a_tier_is_worth() {
     let site = site();

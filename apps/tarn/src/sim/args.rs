@@ -5,6 +5,7 @@ use clap::Args;
 use clap::builder::ArgPredicate;
 use std::path::PathBuf;
 use tarn_console::simulated::{Policies, io_share, policies, positive, scale, share};
+use tarn_site_planner::simulated::ServiceMode;
 use tarn_spec::site::{DataModel, FlowOptions, ReadOptions, SubmitWay, TraceOptions};
 use tarn_types::units::parse_rate;
 
@@ -15,9 +16,10 @@ const CALIBRATED_POLICY: &str = "data";
 /// Arguments that name a recorded run.
 const RECORDED: [&str; 2] = ["replay", "calibrate"];
 /// Arguments that only a cluster and a workload from files have.
-const OF_FILES: [&str; 13] = [
+const OF_FILES: [&str; 14] = [
     "cluster",
     "workload",
+    "site",
     "report",
     "advice",
     "external_rate",
@@ -53,6 +55,10 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "A,B,...", default_value = DEFAULT_POLICIES, value_parser = policies,
           default_value_if("calibrate", ArgPredicate::IsPresent, CALIBRATED_POLICY))]
     pub(super) policy: Policies,
+    /// Simulate a Slurm with tarn's site service as well, with the service's own decisions: alone (Slurm without tarn), observe, advise
+    /// or drive (docs/internals/digital-twin.md)
+    #[arg(long, value_name = "A,B,...", value_delimiter = ',', value_parser = service_mode)]
+    pub(super) site: Vec<ServiceMode>,
     /// Write a page with charts here
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
@@ -101,6 +107,15 @@ pub(crate) struct SimArgs {
     /// Hold the planner to every rule while it works: slower
     #[arg(long)]
     pub(super) check: bool,
+}
+
+/// A mode of a site, by its name.
+fn service_mode(text: &str) -> Result<ServiceMode, ArgumentError> {
+    let mut names = ServiceMode::NAMES.into_iter();
+    let found = names.find(|(name, _)| *name == text);
+    found
+        .map(|(_, mode)| mode)
+        .ok_or_else(|| ArgumentError::new("it is alone, observe, advise or drive"))
 }
 
 impl SimArgs {

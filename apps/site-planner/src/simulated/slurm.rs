@@ -1,0 +1,700 @@
+//! A simulated Slurm: its queue, nodes and reservations, as snapshots show them, and the calls that change them. The rules are those
+//! of the trials R1 to R6 of docs/internals/driving-slurm.md.
+
+use super::occupancy::{NodeOccupancy, OccupiedTime};
+use crate::CallRefused;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tarn_proto::site::SlurmUpdate;
+use tarn_slurm::{
+    NodeBase, NodeNames, PartitionState, PendingReason, RESERVATION_SECONDS, SlurmAction, SlurmJob,
+    SlurmJobState, SlurmNode, SlurmNodeState, SlurmPartition, SlurmReservation, SlurmSettings,
+    SlurmSnapshot,
+};
+use tarn_types::site::promise::NodeResources;
+use tarn_types::site::{Job, Machine};
+use tarn_types::units::{Nanos, SECOND, Time};
+
+/// Seconds since 1970 at which a simulation begins: a full minute.
+pub(crate) const EPOCH: u64 = 1_700_000_040;
+/// The first job has the highest of `priority/basic`.
+const FIRST_PRIORITY: u32 = u32::MAX / 2;
+/// Jobs for which backfill plans in one pass (`bf_max_job_test`).
+const MAX_PLANNED: usize = 100;
+
+/// A job beside what a snapshot shows of it.
+#[derive(Debug, Clone)]
+pub(crate) struct QueuedJob {
+    /// Slurm has staged it in, or it has no lines.
+    pub(crate) is_staged: bool,
+    pub(crate) limit: Nanos,
+    /// On each node; `None`: all of it.
+    share: Option<NodeResources>,
+    pub(crate) nodes: Vec<usize>,
+    pub(crate) started: Time,
+    /// How often it got nodes.
+    pub(crate) attempt: u32,
+}
+
+/// The end of a job, for those that depend on it.
+#[derive(Debug, Clone, Copy, Default)]
+struct JobEnd {
+    ended_well: Option<bool>,
+    /// Its burst buffer has written its results.
+    is_out: bool,
+}
+
+/// How a job's dependencies stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dependencies {
+    Satisfied,
+    Open,
+    Never,
+}
+
+/// Slurm.
+#[derive(Debug)]
+pub(crate) struct SimulatedSlurm {
+    /// As a reading would show it now, but for the time.
+    pub(crate) snapshot: SlurmSnapshot,
+    pub(crate) names: Vec<String>,
+    numbers: BTreeMap<String, usize>,
+    resources: Vec<NodeResources>,
+    islands: Vec<u16>,
+    pub(crate) queued: BTreeMap<u32, QueuedJob>,
+    ends: BTreeMap<u32, JobEnd>,
+    down: BTreeSet<usize>,
+    /// The ends of reservations: `None` in Slurm's record would have no end.
+    reserved_until: BTreeMap<String, Time>,
+    next_number: u32,
+}
+
+impl SimulatedSlurm {
+    pub(crate) fn new(machine: &Machine) -> Self {
+        let islands = machine.island_of();
+        let mut slurm = Self {
+            snapshot: empty(),
+            names: Vec::new(),
+            numbers: BTreeMap::new(),
+            resources: Vec::new(),
+            queued: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            down: BTreeSet::new(),
+            reserved_until: BTreeMap::new(),
+            next_number: 1,
+            islands,
+        };
+        for (number, island) in slurm.islands.clone().into_iter().enumerate() {
+            let of = &machine.islands[usize::from(island)];
+            let name = format!("n{number:05}");
+            // A machine without cores has one: a node in Slurm has a processor.
+            let cores = of.kind.cores.max(1);
+            let resources = [cores.into(), of.kind.memory, of.kind.gpus.into()];
+            let node = node_named(&name, &format!("p{island}"), resources);
+            slurm.snapshot.nodes.insert(name.clone(), node);
+            slurm.numbers.insert(name.clone(), number);
+            slurm.names.push(name);
+            slurm.resources.push(resources);
+        }
+        for island in 0..machine.islands.len() {
+            let name = format!("p{island}");
+            let nodes = slurm.names.iter().zip(&slurm.islands);
+            let nodes = nodes.filter(|(_, of)| usize::from(**of) == island);
+            let partition = SlurmPartition {
+                name: name.clone(),
+                nodes: nodes.map(|(node, _)| node.clone()).collect(),
+                max_time: None,
+                tier: 1,
+                state: PartitionState::Up,
+                is_default: island == 0,
+                oversubscribe: "NO".to_owned(),
+            };
+            slurm.snapshot.partitions.insert(name, partition);
+        }
+        slurm
+    }
+
+    pub(crate) fn number_of(&self, node: &str) -> Option<usize> {
+        self.numbers.get(node).copied()
+    }
+
+    /// A job is submitted: its number. `before` are the jobs that its user has it wait for.
+    pub(crate) fn submit(
+        &mut self,
+        now: Time,
+        job: &Job,
+        user: u32,
+        has_lines: bool,
+        before: &[u32],
+    ) -> u32 {
+        let number = self.next_number;
+        self.next_number += 1;
+        let seconds = EPOCH + now / SECOND;
+        let nodes = self.names.iter().enumerate();
+        let excluded = nodes.filter(|(at, _)| !job.may_have(tarn_types::id::NodeId(*at as u32)));
+        let excluded: NodeNames = excluded.map(|(_, name)| name.clone()).collect();
+        let dependency: Vec<String> = before.iter().map(|n| format!("afterok:{n}")).collect();
+        let is_whole = job.cores == 0;
+        let row = SlurmJob {
+            number,
+            array: None,
+            het: None,
+            user,
+            user_name: format!("u{user}"),
+            partitions: self.snapshot.partitions.keys().cloned().collect(),
+            qos: "normal".to_owned(),
+            account: format!("u{user}"),
+            state: SlurmJobState::Pending,
+            reason: PendingReason::None,
+            description: String::new(),
+            priority: FIRST_PRIORITY.saturating_sub(number).max(1),
+            nice: 0,
+            submitted: Some(seconds),
+            eligible: before.is_empty().then_some(seconds),
+            start: None,
+            end: None,
+            limit: Some(job.limit.div_ceil(SECOND).max(1)),
+            min_nodes: job.nodes,
+            max_nodes: job.nodes,
+            cpus: job.nodes.saturating_mul(match job.cores {
+                0 => self.fewest_cores(),
+                cores => cores,
+            }),
+            memory: (!is_whole).then(|| job.memory.saturating_mul(job.nodes.into())),
+            tres_per_node: match job.gpus {
+                0 => String::new(),
+                gpus => format!("gres:gpu:{gpus}"),
+            },
+            is_exclusive: is_whole,
+            features: String::new(),
+            preferred: String::new(),
+            excluded,
+            required: Arc::from([]),
+            nodes: Arc::from([]),
+            planned: Arc::from([]),
+            reservation: String::new(),
+            licences: String::new(),
+            dependency: dependency.join(","),
+            has_burst_buffer: has_lines,
+            admin_comment: String::new(),
+            is_incomplete: false,
+            lacks_exclusions: false,
+        };
+        self.snapshot.jobs.insert(number, row);
+        let queued = QueuedJob {
+            is_staged: !has_lines,
+            limit: job.limit,
+            share: (!is_whole).then(|| [job.cores.into(), job.memory, job.gpus.into()]),
+            nodes: Vec::new(),
+            started: 0,
+            attempt: 0,
+        };
+        self.queued.insert(number, queued);
+        self.ends.insert(number, JobEnd::default());
+        number
+    }
+
+    fn fewest_cores(&self) -> u32 {
+        let cores = self.resources.iter().map(|[cores, ..]| *cores as u32);
+        cores.min().unwrap_or(1)
+    }
+
+    /// Takes satisfied dependencies away, and says how the others stand.
+    pub(crate) fn settle_dependencies(&mut self, number: u32, now: Time) -> Dependencies {
+        let Some(job) = self.snapshot.jobs.get_mut(&number) else {
+            return Dependencies::Never;
+        };
+        let mut open = Vec::new();
+        for part in job.dependency.split(',').filter(|part| !part.is_empty()) {
+            let (kind, before) = part.split_once(':').unwrap_or_default();
+            let before = before.parse().ok().and_then(|n: u32| self.ends.get(&n));
+            let end = before.copied().unwrap_or_default();
+            match (kind, end.ended_well) {
+                ("afterok", Some(false)) => return Dependencies::Never,
+                ("afterok", Some(true)) => {}
+                ("afterburstbuffer", Some(_)) if end.is_out => {}
+                _ => open.push(part.to_owned()),
+            }
+        }
+        job.dependency = open.join(",");
+        if open.is_empty() {
+            job.eligible.get_or_insert(EPOCH + now / SECOND);
+            return Dependencies::Satisfied;
+        }
+        job.eligible = None;
+        job.reason = PendingReason::Dependency;
+        Dependencies::Open
+    }
+
+    /// A change of a waiting job, in the words of `scontrol update`.
+    pub(crate) fn update(&mut self, update: &SlurmUpdate) {
+        let Some(job) = self.snapshot.jobs.get_mut(&update.job) else {
+            return;
+        };
+        if job.state != SlurmJobState::Pending {
+            return;
+        }
+        for word in &update.words {
+            let (key, value) = word.split_once('=').unwrap_or_default();
+            let list = || -> NodeNames { value.split(',').map(str::to_owned).collect() };
+            match key {
+                "dependency" => value.clone_into(&mut job.dependency),
+                "prefer" => value.clone_into(&mut job.preferred),
+                "excnodelist" => job.excluded = list(),
+                "reqnodelist" => job.required = list(),
+                _ => {}
+            }
+        }
+    }
+
+    /// A call of drive's.
+    pub(crate) fn perform(&mut self, now: Time, action: &SlurmAction) -> Result<(), CallRefused> {
+        let until = now + Nanos::from(RESERVATION_SECONDS) * SECOND;
+        match action {
+            SlurmAction::Reserve {
+                reservation,
+                nodes,
+                user,
+                ..
+            } => {
+                self.check_free(nodes, reservation)?;
+                let made = SlurmReservation {
+                    name: reservation.clone(),
+                    nodes: nodes.iter().cloned().collect(),
+                    start: Some(EPOCH + now / SECOND),
+                    end: Some(EPOCH + until / SECOND),
+                    users: vec![user.clone()],
+                    accounts: Vec::new(),
+                    flags: ["IGNORE_JOBS", "FLEX", "NO_HOLD_JOBS_AFTER"]
+                        .map(str::to_owned)
+                        .to_vec(),
+                    licences: String::new(),
+                    is_active: true,
+                };
+                self.snapshot.reservations.insert(reservation.clone(), made);
+                self.reserved_until.insert(reservation.clone(), until);
+                Ok(())
+            }
+            SlurmAction::Renew { reservation, .. } => self.end_at(reservation, until),
+            SlurmAction::Expire { reservation } => self.end_at(reservation, now + SECOND),
+            SlurmAction::Resize { reservation, nodes } => {
+                self.check_free(nodes, reservation)?;
+                let found = self.reservation(reservation)?;
+                found.nodes = nodes.iter().cloned().collect();
+                Ok(())
+            }
+            SlurmAction::NameFeature { .. } => Ok(()),
+            SlurmAction::Join {
+                job,
+                reservation,
+                nodes,
+            } => {
+                self.reservation(reservation)?;
+                let job = self.waiting(*job)?;
+                job.reservation.clone_from(reservation);
+                job.preferred = nodes.join("|");
+                Ok(())
+            }
+            SlurmAction::Leave { job } => {
+                let found = self.snapshot.jobs.get_mut(job);
+                let found = found.ok_or_else(|| CallRefused(format!("no job {job}")))?;
+                found.reservation.clear();
+                Ok(())
+            }
+            SlurmAction::Delete { reservation } => {
+                let mut jobs = self.snapshot.jobs.values();
+                if jobs.any(|job| job.reservation == *reservation) {
+                    return Err(CallRefused("Requested reservation is in use".to_owned()));
+                }
+                self.reservation(reservation)?;
+                self.forget_reservation(reservation);
+                Ok(())
+            }
+        }
+    }
+
+    fn reservation(&mut self, name: &str) -> Result<&mut SlurmReservation, CallRefused> {
+        let found = self.snapshot.reservations.get_mut(name);
+        found.ok_or_else(|| CallRefused(format!("no reservation {name}")))
+    }
+
+    fn waiting(&mut self, number: u32) -> Result<&mut SlurmJob, CallRefused> {
+        let found = self.snapshot.jobs.get_mut(&number);
+        let found = found.filter(|job| job.state == SlurmJobState::Pending);
+        found.ok_or_else(|| CallRefused(format!("job {number} does not wait")))
+    }
+
+    fn check_free(&self, nodes: &[String], own: &str) -> Result<(), CallRefused> {
+        let mut others = self
+            .snapshot
+            .reservations
+            .values()
+            .filter(|r| r.name != own);
+        match others.find(|r| r.nodes.iter().any(|node| nodes.contains(node))) {
+            Some(other) => Err(CallRefused(format!("it overlaps with {}", other.name))),
+            None => Ok(()),
+        }
+    }
+
+    fn end_at(&mut self, name: &str, until: Time) -> Result<(), CallRefused> {
+        self.reservation(name)?.end = Some(EPOCH + until / SECOND);
+        self.reserved_until.insert(name.to_owned(), until);
+        Ok(())
+    }
+
+    fn forget_reservation(&mut self, name: &str) {
+        self.snapshot.reservations.remove(name);
+        self.reserved_until.remove(name);
+        for job in self.snapshot.jobs.values_mut() {
+            // NO_HOLD_JOBS_AFTER: those that wait, wait on.
+            if job.reservation == name {
+                job.reservation.clear();
+            }
+        }
+    }
+
+    /// Reservations whose end has come lapse. When the next one does.
+    pub(crate) fn lapse(&mut self, now: Time) -> Option<Time> {
+        let over = self.reserved_until.iter().filter(|(_, end)| **end <= now);
+        let over: Vec<String> = over.map(|(name, _)| name.clone()).collect();
+        for name in over {
+            self.forget_reservation(&name);
+        }
+        self.reserved_until.values().min().copied()
+    }
+
+    /// The jobs that a pass of the scheduler begins, with their nodes. The main scheduler goes down the queue until a job finds no nodes;
+    /// backfill gives each job behind it a reservation, and begins those for which that is now.
+    pub(crate) fn schedule(&mut self, now: Time, is_backfill: bool) -> Vec<u32> {
+        let mut occupancy = self.occupancy(now);
+        let mut order: Vec<(bool, u32)> = self
+            .snapshot
+            .jobs
+            .values()
+            .filter(|job| job.state == SlurmJobState::Pending && job.dependency.is_empty())
+            .filter(|job| self.queued.get(&job.number).is_some_and(|q| q.is_staged))
+            .map(|job| (job.reservation.is_empty(), job.number))
+            .collect();
+        order.sort_unstable();
+        let mut begun = Vec::new();
+        let mut is_first = true;
+        for (_, number) in order.into_iter().take(MAX_PLANNED) {
+            let Some((begin, nodes)) = self.place(number, now, &occupancy, !is_backfill) else {
+                self.note_waiting(number, is_first, None);
+                if is_backfill {
+                    continue;
+                }
+                return begun;
+            };
+            if begin > now {
+                self.note_waiting(number, is_first, Some(begin));
+            }
+            is_first = false;
+            if begin > now && !is_backfill {
+                return begun;
+            }
+            let queued = &self.queued[&number];
+            occupancy.take(&nodes, (begin, begin + queued.limit), queued.share);
+            if begin == now {
+                self.begin(number, nodes, now);
+                begun.push(number);
+            }
+        }
+        begun
+    }
+
+    fn note_waiting(&mut self, number: u32, is_first: bool, begin: Option<Time>) {
+        if let Some(job) = self.snapshot.jobs.get_mut(&number) {
+            job.reason = match is_first {
+                true => PendingReason::Resources,
+                false => PendingReason::Priority,
+            };
+            job.start = begin.map(|begin| EPOCH + begin / SECOND);
+        }
+    }
+
+    fn occupancy(&self, now: Time) -> NodeOccupancy {
+        let mut occupancy = NodeOccupancy::new(&self.resources);
+        for queued in self.queued.values().filter(|q| !q.nodes.is_empty()) {
+            // One beyond its limit is about to end.
+            let until = queued.started.saturating_add(queued.limit).max(now + 1);
+            occupancy.take(&queued.nodes, (queued.started, until), queued.share);
+        }
+        occupancy
+    }
+
+    /// The earliest begin of a job, and its nodes then. `None`: never, or with `at_once` not now.
+    fn place(
+        &self,
+        number: u32,
+        now: Time,
+        occupancy: &NodeOccupancy,
+        at_once: bool,
+    ) -> Option<(Time, Vec<usize>)> {
+        let (job, queued) = (self.snapshot.jobs.get(&number)?, self.queued.get(&number)?);
+        let mut times = vec![now];
+        if !at_once {
+            times.extend(occupancy.ends().filter(|end| *end > now));
+            times.extend(self.reserved_until.values().filter(|end| **end > now));
+            times.sort_unstable();
+            times.dedup();
+        }
+        let preferred: BTreeSet<&str> = job.preferred.split('|').collect();
+        let is_preferred = |at: &usize| preferred.contains(&self.names[*at][..]);
+        let reserved = self.snapshot.reservations.get(&job.reservation);
+        let is_own = |at: &usize| reserved.is_some_and(|r| r.nodes.contains(&self.names[*at]));
+        for begin in times {
+            let window = OccupiedTime {
+                begin,
+                end: begin.saturating_add(queued.limit),
+                share: queued.share,
+            };
+            for partition in &job.partitions {
+                let mut free = self.free_nodes(job, partition, &window, occupancy);
+                let wants = job.min_nodes as usize;
+                if begin == now {
+                    // A preference counts for a begin now, and for all nodes or none.
+                    let best: Vec<usize> = free.iter().copied().filter(is_preferred).collect();
+                    if best.len() >= wants {
+                        free = best;
+                    }
+                }
+                if free.len() >= wants {
+                    // Of its reservation's nodes as many as there are, others only beside them (R4).
+                    let (own, others): (Vec<usize>, Vec<usize>) =
+                        free.into_iter().partition(is_own);
+                    let mut nodes = best_fit(&own, wants);
+                    nodes.extend(best_fit(&others, wants - nodes.len()));
+                    return Some((begin, nodes));
+                }
+            }
+        }
+        None
+    }
+
+    fn free_nodes(
+        &self,
+        job: &SlurmJob,
+        partition: &str,
+        window: &OccupiedTime,
+        occupancy: &NodeOccupancy,
+    ) -> Vec<usize> {
+        let blocked: BTreeSet<&String> = self
+            .snapshot
+            .reservations
+            .values()
+            .filter(|r| r.name != job.reservation && self.reserved_until[&r.name] > window.begin)
+            .flat_map(|r| r.nodes.iter())
+            .collect();
+        let in_partition = self.snapshot.partitions.get(partition).into_iter();
+        let nodes = in_partition.flat_map(|p| p.nodes.iter()).filter(|name| {
+            !blocked.contains(name)
+                && !job.excluded.contains(name)
+                && (job.required.is_empty() || job.required.contains(name))
+        });
+        nodes
+            .filter_map(|name| self.number_of(name))
+            .filter(|at| !self.down.contains(at) && occupancy.fits(*at, window))
+            .collect()
+    }
+
+    fn begin(&mut self, number: u32, nodes: Vec<usize>, now: Time) {
+        let names: NodeNames = nodes.iter().map(|at| self.names[*at].clone()).collect();
+        let (Some(job), Some(queued)) = (
+            self.snapshot.jobs.get_mut(&number),
+            self.queued.get_mut(&number),
+        ) else {
+            return;
+        };
+        let seconds = EPOCH + now / SECOND;
+        job.state = SlurmJobState::Running;
+        job.reason = PendingReason::None;
+        job.start = Some(seconds);
+        job.end = job.limit.map(|limit| seconds + limit);
+        let island = nodes.first().map_or(0, |at| self.islands[*at]);
+        job.partitions = vec![format!("p{island}")];
+        job.nodes = names;
+        if job.is_exclusive {
+            job.cpus = nodes.iter().map(|at| self.resources[*at][0] as u32).sum();
+        }
+        (queued.nodes, queued.started) = (nodes.clone(), now);
+        queued.attempt += 1;
+        self.show(&nodes);
+    }
+
+    /// A job gives its nodes back. It stays in the queue while its burst buffer writes; of a job that is put back, it waits again.
+    pub(crate) fn free(&mut self, number: u32, state: SlurmJobState) {
+        let Some(queued) = self.queued.get_mut(&number) else {
+            return;
+        };
+        let nodes = std::mem::take(&mut queued.nodes);
+        if let Some(job) = self.snapshot.jobs.get_mut(&number) {
+            if state == SlurmJobState::Pending {
+                job.partitions = self.snapshot.partitions.keys().cloned().collect();
+                job.nodes = Arc::from([]);
+                (job.start, job.end) = (None, None);
+                job.reservation.clear();
+                queued.is_staged = !job.has_burst_buffer;
+            }
+            job.state = state;
+        }
+        self.show(&nodes);
+    }
+
+    /// A job's program has ended, or it will never run.
+    pub(crate) fn note_end(&mut self, number: u32, ended_well: bool) {
+        if let Some(end) = self.ends.get_mut(&number) {
+            end.ended_well = Some(ended_well);
+        }
+    }
+
+    /// Its burst buffer has written its results.
+    pub(crate) fn note_out(&mut self, number: u32) {
+        if let Some(end) = self.ends.get_mut(&number) {
+            end.is_out = true;
+        }
+    }
+
+    /// Slurm forgets a job that is over.
+    pub(crate) fn forget(&mut self, number: u32) {
+        self.free(number, SlurmJobState::Ended("COMPLETED".to_owned()));
+        self.snapshot.jobs.remove(&number);
+        self.queued.remove(&number);
+    }
+
+    /// A job that was put back counts as submitted now.
+    pub(crate) fn submitted_again(&mut self, number: u32, now: Time) {
+        if let Some(job) = self.snapshot.jobs.get_mut(&number) {
+            let seconds = EPOCH + now / SECOND;
+            (job.submitted, job.eligible) = (Some(seconds), Some(seconds));
+        }
+    }
+
+    pub(crate) fn is_down(&self, node: usize) -> bool {
+        self.down.contains(&node)
+    }
+
+    pub(crate) fn set_down(&mut self, node: usize, is_down: bool) {
+        if is_down {
+            self.down.insert(node);
+        } else {
+            self.down.remove(&node);
+        }
+        self.show(&[node]);
+    }
+
+    /// Brings what a snapshot shows of nodes up to date.
+    fn show(&mut self, nodes: &[usize]) {
+        for at in nodes {
+            let here = self.queued.values().filter(|q| q.nodes.contains(at));
+            let all = self.resources[*at];
+            let cpus: u64 = here.map(|q| q.share.map_or(all[0], |s| s[0])).sum();
+            let Some(node) = self.snapshot.nodes.get_mut(&self.names[*at]) else {
+                continue;
+            };
+            node.cpus_allocated = cpus as u32;
+            node.state.base = match cpus {
+                _ if self.down.contains(at) => NodeBase::Down,
+                0 => NodeBase::Idle,
+                cpus if cpus >= all[0] => NodeBase::Allocated,
+                _ => NodeBase::Mixed,
+            };
+        }
+    }
+
+    /// Jobs that have a node.
+    pub(crate) fn on_node(&self, node: usize) -> Vec<u32> {
+        let here = self.queued.iter().filter(|(_, q)| q.nodes.contains(&node));
+        here.map(|(number, _)| *number).collect()
+    }
+
+    /// The first node on which jobs have more than there is.
+    pub(crate) fn overcommitted(&self) -> Option<&str> {
+        let mut taken = vec![[0u64; 3]; self.names.len()];
+        for queued in self.queued.values() {
+            for at in &queued.nodes {
+                let share = queued.share.unwrap_or(self.resources[*at]);
+                for (sum, more) in taken[*at].iter_mut().zip(share) {
+                    *sum += more;
+                }
+            }
+        }
+        let over = taken.iter().zip(&self.resources);
+        let mut over = over.map(|(taken, all)| taken.iter().zip(all).any(|(t, a)| t > a));
+        over.position(|is_over| is_over)
+            .map(|at| &self.names[at][..])
+    }
+
+    /// A reading that begins now.
+    pub(crate) fn read(&self, now: Time) -> SlurmSnapshot {
+        SlurmSnapshot {
+            read_at: EPOCH + now / SECOND,
+            ..self.snapshot.clone()
+        }
+    }
+}
+
+/// Of these nodes, in ascending order, so many as Slurm would take (`_eval_nodes` of select/cons_tres): of the shortest row of neighbours
+/// that is long enough, else all of the longest one, and so on.
+fn best_fit(free: &[usize], wants: usize) -> Vec<usize> {
+    let mut rows: Vec<&[usize]> = free.chunk_by(|a, b| a + 1 == *b).collect();
+    let mut nodes = Vec::new();
+    while nodes.len() < wants && !rows.is_empty() {
+        let missing = wants - nodes.len();
+        let enough = rows.iter().enumerate();
+        let enough = enough.filter(|(_, row)| row.len() >= missing);
+        let shortest = enough.min_by_key(|(at, row)| (row.len(), *at));
+        let all = rows.iter().enumerate();
+        let longest = || all.max_by_key(|(at, row)| (row.len(), std::cmp::Reverse(*at)));
+        let Some(at) = shortest.or_else(longest).map(|(at, _)| at) else {
+            break;
+        };
+        let row = rows.remove(at);
+        nodes.extend(&row[..missing.min(row.len())]);
+    }
+    nodes.truncate(wants);
+    nodes
+}
+
+fn node_named(name: &str, partition: &str, [cores, memory, gpus]: NodeResources) -> SlurmNode {
+    SlurmNode {
+        name: name.to_owned(),
+        state: SlurmNodeState::parse("idle"),
+        cpus: cores as u32,
+        cpus_allocated: 0,
+        memory,
+        memory_allocated: 0,
+        gres: match gpus {
+            0 => String::new(),
+            gpus => format!("gpu:{gpus}"),
+        },
+        features: vec![name.to_owned()],
+        active_features: vec![name.to_owned()],
+        partitions: BTreeSet::from([partition.to_owned()]),
+        reason: String::new(),
+        extra: String::new(),
+        is_incomplete: false,
+    }
+}
+
+fn empty() -> SlurmSnapshot {
+    SlurmSnapshot {
+        read_at: EPOCH,
+        nodes: BTreeMap::new(),
+        jobs: BTreeMap::new(),
+        partitions: BTreeMap::new(),
+        reservations: BTreeMap::new(),
+        licences: BTreeMap::new(),
+        settings: SlurmSettings {
+            version: "24.11.5".to_owned(),
+            boot_time: Some(EPOCH),
+            scheduler_type: "sched/backfill".to_owned(),
+            scheduler_parameters: Vec::new(),
+            priority_type: "priority/basic".to_owned(),
+            min_job_age: Some(0),
+            reservation_overrun: Some(0),
+            job_completion_type: String::new(),
+            energy_type: String::new(),
+        },
+    }
+}
