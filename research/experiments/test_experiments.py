@@ -318,6 +318,11 @@ class OnSlurm(unittest.TestCase):
         log = "2026-11-30T16:00:47Z  INFO begins\n2026-11-30T16:00:48Z ERROR /shared/site.toml: TOML parse error\\n  |\\nunknown field `mode`, expected one of `nodes`, `sinfo`\\n"
         self.assertEqual(onslurm.last_words(log), "/shared/site.toml: TOML parse error | unknown field `mode`")
 
+    def test_the_auditors_verdict(self):
+        verdicts = [onslurm.audited("", delayed)["verdict"] for delayed in ([0], [0, 0], [0, 1], [1, 2])]
+        self.assertEqual(verdicts, ["holds", "holds", "unclear", "fails"])
+        self.assertEqual(onslurm.audited("", [0, 1])["here"], "0, 1 jobs in 2 runs")
+
     def test_days_of_the_trace(self):
         mixed = module("slurm-mixed-day")
         for day in range(len(mixed.DAYS)):
