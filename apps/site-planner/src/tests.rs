@@ -120,7 +120,6 @@ pub(crate) fn waiting(number: u32, nodes: u32) -> SlurmJob {
         admin_comment: String::new(),
         lacks_exclusions: false,
         is_incomplete: false,
-        lacks_exclusions: false,
     }
 }
 

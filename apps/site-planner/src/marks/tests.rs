@@ -118,7 +118,6 @@ impl Model {
             admin_comment: String::new(),
             lacks_exclusions: false,
             is_incomplete: false,
-            lacks_exclusions: false,
         };
         self.snapshot.jobs.insert(number, job);
     }
