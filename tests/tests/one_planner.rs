@@ -1,5 +1,5 @@
-//! The three hosts of a planner (simulated cluster, run, site service) share one order of nodes, one account of space, one rule for
-//! retries and one set of policies. docs/internals/driving-slurm.md.
+//! The three hosts of a planner (simulated cluster, run, site service) share one order of nodes, one account of space,
+//! one rule for retries and one set of policies. docs/internals/driving-slurm.md.
 
 use tarn_tests::tree::{self, Text};
 
@@ -11,7 +11,7 @@ const HOSTS: &[&str] = &[
     "apps/tarnd/src/controller",
 ];
 
-/// What exists once, and where.
+/// Types and functions that exist once, and where.
 const ONCE: &[(&str, &str)] = &[
     ("struct TierSpace", "foundation/types/src/space.rs"),
     ("struct NodeRank", "foundation/types/src/placement.rs"),
@@ -26,7 +26,7 @@ const ONCE: &[(&str, &str)] = &[
     ("struct Planner", "workflow/engine/src/plan.rs"),
 ];
 
-/// Where each host uses what is shared.
+/// The files in which each host uses what is shared.
 const USES: &[(&str, &str)] = &[
     ("workflow/engine/src/plan/nodes.rs", "TierSpace"),
     ("workflow/engine/src/plan/view.rs", "NodeRank"),
