@@ -68,10 +68,11 @@ pub(crate) fn restart(site: &Site, config: &str) {
     site.start_controller_with("--config /shared/site.toml");
 }
 
-/// A job that has both nodes, for a time that is known.
-fn occupied(site: &Site) -> String {
-    let job = "sbatch --parsable -N2 --exclusive -t 10 -o /dev/null --wrap 'sleep 600'";
-    let job = site.alice(&["sh", "-c", job]);
+/// A job that has all nodes, for a time that is known.
+fn occupied(site: &Site, nodes: usize) -> String {
+    let job =
+        format!("sbatch --parsable -N{nodes} --exclusive -t 10 -o /dev/null --wrap 'sleep 600'");
+    let job = site.alice(&["sh", "-c", &job]);
     site.wait_for(&job, "RUNNING");
     job
 }
@@ -96,10 +97,12 @@ fn observe_plans_and_changes_nothing() {
     let made = site.submit("alice", "make.sh", MAKE, &["-w", "node2"]);
     site.wait_for(&made.expect("it is taken"), "COMPLETED");
     restart(&site, "mode = \"observe\"\\n");
-    let busy = occupied(&site);
+    let busy = occupied(&site, 2);
     let before = updates(&site);
+    // Slurm is read every 30 s while no job waits: it runs for longer.
+    let read = format!("{READ}sleep 35\n");
     let job = site
-        .submit("alice", "read.sh", READ, &[])
+        .submit("alice", "read.sh", &read, &[])
         .expect("it is taken");
     let first = changeable(&site, &job);
     site.wait_taken_in(&job);
@@ -173,7 +176,7 @@ fn observe_plans_and_changes_nothing() {
 
     // By default tarn advises: the same job prefers a node with its data.
     restart(&site, "");
-    let busy = occupied(&site);
+    let busy = occupied(&site, 2);
     let before = updates(&site);
     let job = site
         .submit("alice", "read.sh", READ, &[])
@@ -188,11 +191,11 @@ fn observe_plans_and_changes_nothing() {
     site.wait_for(&job, "COMPLETED");
 }
 
-/// Submits a workflow of two jobs on both nodes.
+/// Submits a workflow of two jobs.
 fn two_steps(site: &Site, name: &str) -> [String; 2] {
     let of = |used: &str| {
         format!(
-            "#SBATCH -N2\n#SBATCH --exclusive\n#SBATCH -t 2\n\
+            "#SBATCH -N1\n#SBATCH --exclusive\n#SBATCH -t 2\n\
              #TARN name = \"{name}\"\n{used}\ntrue\n"
         )
     };
@@ -207,9 +210,9 @@ fn two_steps(site: &Site, name: &str) -> [String; 2] {
 
 #[test]
 fn one_workflow_of_a_user_at_a_time_stands_before_an_ordinary_job() {
-    let Some(site) = Site::up(2) else { return };
-    occupied(&site);
-    let wrap = "#SBATCH -N2\n#SBATCH --exclusive\n#SBATCH -t 2\ntrue\n";
+    let Some(site) = Site::up(1) else { return };
+    occupied(&site, 1);
+    let wrap = "#SBATCH -N1\n#SBATCH --exclusive\n#SBATCH -t 2\ntrue\n";
     let ordinary = site.submit("bob", "ordinary.sh", wrap, &[]);
     let ordinary = ordinary.expect("it is taken");
     let first = two_steps(&site, "first");
