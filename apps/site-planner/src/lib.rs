@@ -48,6 +48,7 @@ use hosted::{HostedMoves, NodeWish};
 use jobs::{JobTable, KnownStage};
 use reserve::KeptNodes;
 use runtimes::RunTimes;
+use seniority::give_seniority;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_engine::plan::Planner;
@@ -163,7 +164,8 @@ impl SitePlanner {
         self.boot = Some(snapshot.settings.boot_time);
         self.note_runs(snapshot);
         let topology = Arc::clone(&self.topology);
-        let jobs = wanted(snapshot, view, &topology, (&self.runs, &self.jobs));
+        let mut jobs = wanted(snapshot, view, &topology, (&self.runs, &self.jobs));
+        give_seniority(snapshot, view, &mut jobs);
         self.note_jobs(&jobs);
         let mut refused = self.apply(snapshot, view, &jobs, &mut seen);
         let differs = self.difference_from(&jobs, &refused);

@@ -6,7 +6,6 @@ use crate::eligible::{waits_for, why_not};
 use crate::gres::gpus_of;
 use crate::jobs::{JobTable, KnownJob, KnownStage};
 use crate::runtimes::{JobKind, NO_LIMIT, RunTimes};
-use crate::seniority::give_seniority;
 use crate::topology::ClusterTopology;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -76,7 +75,6 @@ pub(crate) fn wanted<'a>(
     let mut jobs: BTreeMap<u32, WantedJob<'a>> = jobs.collect();
     exclude_those_behind(&mut jobs);
     give_places(snapshot, &mut jobs);
-    give_seniority(snapshot, view, &mut jobs);
     jobs
 }
 

@@ -115,7 +115,7 @@ pub(crate) enum SlurmCommand {
     Advise(twin::AdviseArgs),
     /// Whether workflows delayed ordinary jobs, by Slurm's own accounting; as root
     Audit(audit::AuditArgs),
-    /// What tarn does in Slurm, or, as root, change that at once and for good
+    /// The mode in which tarn acts in Slurm; as root, another one at once and for good
     Mode {
         /// observe: it plans; advise: it has jobs prefer nodes with data; drive: it reserves nodes for workflows too
         #[arg(value_parser = ["observe", "advise", "drive"])]

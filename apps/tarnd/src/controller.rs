@@ -32,7 +32,7 @@ use config::{metrics_place, number_of, read};
 use drive::SlurmDriver;
 use log::ControllerLog;
 use metrics::SiteMetrics;
-use mode::{CurrentMode, SiteMode};
+use mode::{SharedSiteMode, SiteMode};
 use nodes::NodeSessions;
 use plan::PlanThread;
 use queue::SlurmQueue;
@@ -172,7 +172,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     let epoch = log::next_epoch(&options.state, site.epoch()).map_err(state)?;
     let secrets = keys::read(&options.state).map_err(state)?;
     let mode = mode_file::chosen(&options.state, configured).map_err(state)?;
-    let mode = CurrentMode::new(mode);
+    let mode = SharedSiteMode::new(mode);
     let (sender, inputs) = channel();
     let slurm_user = file.slurm_user.as_deref().unwrap_or("slurm");
     let slurm_user = number_of(slurm_user).unwrap_or(0);
@@ -269,7 +269,7 @@ struct Controller {
     plans: PlanThread,
     /// When the planner got the state last.
     offered: Option<Instant>,
-    mode: CurrentMode,
+    mode: SharedSiteMode,
     /// That of the configuration.
     configured: SiteMode,
     /// The power that nodes draw, as Slurm reported it last.

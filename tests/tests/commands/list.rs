@@ -289,9 +289,9 @@ pub(crate) const PAGES: &[Page] = &[
         "docs/admin/switching-on.md",
         &[
             ("tarn slurm mode observe", MODES),
-            ("tarn slurm mode advise", MODES),
+            ("tarn slurm status", MODES),
             ("tarn slurm mode drive", MODES),
-            ("tarn slurm mode advise", MODES),
+            ("scontrol show reservation", MODES),
         ],
     ),
     (

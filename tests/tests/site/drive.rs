@@ -209,8 +209,8 @@ fn users_put_no_jobs_into_reservations_of_tarn() {
     let name = driven.wait_reserved();
     let into = format!("--reservation={name}");
     let several = format!("--reservation=course,{name}");
-    for asked in [&into, &several] {
-        let refused = site.submit("alice", "into.sh", ORDINARY, &[asked]);
+    for wanted in [&into, &several] {
+        let refused = site.submit("alice", "into.sh", ORDINARY, &[wanted]);
         let refused = format!("{:#}", refused.expect_err("it passes the queue"));
         let expected = format!("tarn: reservation {name} keeps nodes for a workflow");
         assert!(refused.contains(&expected), "{refused}");

@@ -67,10 +67,11 @@ pub(crate) fn restart(site: &Site, config: &str) {
     site.start_controller_with("--config /shared/site.toml");
 }
 
-/// A job that has both nodes, for a time that is known.
-fn occupied(site: &Site) -> String {
-    let job = "sbatch --parsable -N2 --exclusive -t 10 -o /dev/null --wrap 'sleep 600'";
-    let job = site.alice(&["sh", "-c", job]);
+/// A job that has all nodes, for a time that is known.
+fn occupied(site: &Site, nodes: usize) -> String {
+    let job =
+        format!("sbatch --parsable -N{nodes} --exclusive -t 10 -o /dev/null --wrap 'sleep 600'");
+    let job = site.alice(&["sh", "-c", &job]);
     site.wait_for(&job, "RUNNING");
     job
 }
@@ -95,10 +96,12 @@ fn observe_plans_and_changes_nothing() {
     let made = site.submit("alice", "make.sh", MAKE, &["-w", "node2"]);
     site.wait_for(&made.expect("it is taken"), "COMPLETED");
     restart(&site, "mode = \"observe\"\\n");
-    let busy = occupied(&site);
+    let busy = occupied(&site, 2);
     let before = updates(&site);
+    // Slurm is read every 30 s while no job waits: it runs for longer.
+    let read = format!("{READ}sleep 35\n");
     let job = site
-        .submit("alice", "read.sh", READ, &[])
+        .submit("alice", "read.sh", &read, &[])
         .expect("it is taken");
     let first = changeable(&site, &job);
     site.wait_taken_in(&job);
@@ -169,7 +172,7 @@ fn observe_plans_and_changes_nothing() {
 
     // By default tarn advises: the same job prefers a node with its data.
     restart(&site, "");
-    let busy = occupied(&site);
+    let busy = occupied(&site, 2);
     let before = updates(&site);
     let job = site
         .submit("alice", "read.sh", READ, &[])
@@ -182,4 +185,57 @@ fn observe_plans_and_changes_nothing() {
     assert!(prefers, "{fields:?}\n{}", site.logs());
     site.alice(&["scancel", &busy]);
     site.wait_for(&job, "COMPLETED");
+}
+
+/// Submits a workflow of two jobs.
+fn two_steps(site: &Site, name: &str) -> [String; 2] {
+    let of = |used: &str| {
+        format!(
+            "#SBATCH -N1\n#SBATCH --exclusive\n#SBATCH -t 2\n\
+             #TARN name = \"{name}\"\n{used}\ntrue\n"
+        )
+    };
+    let makes = of("#TARN [data.mesh]\n#TARN [[step]]\n#TARN out = [\"mesh\"]");
+    let reads = of("#TARN [[step]]\n#TARN in = [\"mesh\"]");
+    [makes, reads].map(|script| {
+        let file = format!("{name}.sh");
+        let job = site.submit("alice", &file, &script, &[]);
+        job.expect("it is taken")
+    })
+}
+
+#[test]
+fn one_workflow_of_a_user_at_a_time_stands_before_an_ordinary_job() {
+    let Some(site) = Site::up(1) else { return };
+    occupied(&site, 1);
+    let wrap = "#SBATCH -N1\n#SBATCH --exclusive\n#SBATCH -t 2\ntrue\n";
+    let ordinary = site.submit("bob", "ordinary.sh", wrap, &[]);
+    let ordinary = ordinary.expect("it is taken");
+    let first = two_steps(&site, "first");
+    let second = two_steps(&site, "second");
+    let begins = || {
+        let plan = plan(&site, "alice");
+        let begin = |job: &String| {
+            let job = of_job(&plan, job)?;
+            // A plan may have been made before its data lines were read.
+            let is_known = !job["workflow"].is_null() || job["user"].is_null();
+            job["begin"].as_u64().filter(|_| is_known)
+        };
+        let all = first.iter().chain([&ordinary]).chain(&second);
+        all.map(begin).collect::<Option<Vec<u64>>>()
+    };
+    // Each of the four would delay the ordinary job by less than it may be.
+    let is_in_order = || begins().is_some_and(|begins| begins.is_sorted());
+    site.wait("the plan has all jobs in this order", is_in_order);
+    // When the first workflow is over, it is the second one's turn.
+    for job in &first {
+        site.alice(&["scancel", job]);
+    }
+    let is_before = || {
+        let plan = plan(&site, "alice");
+        let begin = |job: &str| of_job(&plan, job)?["begin"].as_u64();
+        let second = begin(&second[0]).zip(begin(&ordinary));
+        second.is_some_and(|(workflow, ordinary)| workflow < ordinary)
+    };
+    site.wait("the second is before the ordinary job", is_before);
 }

@@ -56,9 +56,9 @@ impl SiteMode {
 
 /// The mode of a running controller, which root may change: all its threads see the same.
 #[derive(Debug, Clone)]
-pub(super) struct CurrentMode(Arc<AtomicU8>);
+pub(super) struct SharedSiteMode(Arc<AtomicU8>);
 
-impl CurrentMode {
+impl SharedSiteMode {
     pub(super) fn new(mode: SiteMode) -> Self {
         Self(Arc::new(AtomicU8::new(mode as u8)))
     }
@@ -144,7 +144,7 @@ mod tests {
     fn a_mode_has_a_name_and_every_thread_sees_a_change() {
         for mode in SiteMode::ALL {
             assert_eq!(SiteMode::of_name(mode.name()), Some(mode));
-            let current = CurrentMode::new(SiteMode::Advise);
+            let current = SharedSiteMode::new(SiteMode::Advise);
             let other = current.clone();
             current.set(mode);
             assert_eq!(other.get(), mode);

@@ -2,7 +2,7 @@
 //! keeps the plan for those who ask. In mode `drive` it has Slurm follow. Nothing waits for it.
 
 use super::drive::SlurmDriver;
-use super::mode::{CurrentMode, SiteMode};
+use super::mode::{SharedSiteMode, SiteMode};
 use super::plan_log::PlanLog;
 use super::promise_file::PromiseFile;
 use super::reader::SlurmReading;
@@ -60,14 +60,14 @@ struct PlanExchange {
 #[derive(Clone)]
 pub(super) struct PlanThread {
     exchange: Arc<(Mutex<PlanExchange>, Condvar)>,
-    mode: CurrentMode,
+    mode: SharedSiteMode,
     policy: Policy,
 }
 
 impl PlanThread {
     pub(super) fn start(
         state: &Path,
-        mode: CurrentMode,
+        mode: SharedSiteMode,
         policy: Policy,
         driver: SlurmDriver,
     ) -> Self {
@@ -408,7 +408,7 @@ mod tests {
         };
         PlanThread {
             exchange: Arc::new((Mutex::new(exchange), Condvar::new())),
-            mode: CurrentMode::new(SiteMode::Observe),
+            mode: SharedSiteMode::new(SiteMode::Observe),
             policy: Policy::new(Order::Data, None),
         }
     }
