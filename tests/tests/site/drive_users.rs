@@ -99,11 +99,16 @@ fn a_crowd_and_a_user_with_ten_thousand_lines_change_no_order() {
         job.expect("it is taken")
     };
     let flows: Vec<String> = (0..20).map(flow).collect();
-    let lines = |name: &str| {
-        let job = site.submit("bob", &format!("{name}.sh"), &many_lines(name), &[]);
-        job.expect("it is taken")
+    let lines = |name: &str, count: usize| {
+        site.submit("bob", &format!("{name}.sh"), &with_lines(name, count), &[])
     };
-    let (_, refused) = (lines("many"), lines("more"));
+    // sbatch refuses a job with so many, and the site a user with so many.
+    let why = lines("all", 10_000).expect_err("it is too much");
+    assert!(format!("{why:#}").contains("at most 65536"), "{why:#}");
+    for at in 0..10 {
+        lines(&format!("many{at}"), 1000).expect("it is taken");
+    }
+    let refused = lines("more", 1000).expect("it is taken");
     let second = driven.submit("alice", SECOND);
     driven.wait_kept_for(&second);
     site.wait("a user has a bound", || {
@@ -142,12 +147,12 @@ fn a_crowd_and_a_user_with_ten_thousand_lines_change_no_order() {
     driven.assert_nothing_left(&["wing"]);
 }
 
-/// A job that declares as many datasets as a user may have, each in a line.
-fn many_lines(name: &str) -> String {
-    let lines: String = (0..10_000)
+/// A job that makes so many datasets, each declared in a line.
+fn with_lines(name: &str, count: usize) -> String {
+    let lines: String = (0..count)
         .map(|at| format!("#TARN data.d{at}.size = \"1 KiB\"\n"))
         .collect();
-    let made: Vec<String> = (0..10_000).map(|at| format!("\"d{at}\"")).collect();
+    let made: Vec<String> = (0..count).map(|at| format!("\"d{at}\"")).collect();
     let made = made.join(", ");
     format!(
         "#SBATCH -N1 -t 5 --exclusive\n#TARN name = \"{name}\"\n{lines}#TARN [[step]]\n#TARN out = [{made}]\ntrue\n"
