@@ -118,10 +118,13 @@ impl Site {
         holders: &mut BTreeMap<Part, Vec<String>>,
     ) -> PlanningVersion {
         let maker = record.maker.and_then(|id| self.jobs.get(&id));
-        let made_as = maker.and_then(|m| m.makes.iter().find(|made| made.version == *key));
         let known: u64 = record.parts.values().map(stored_size).sum();
         let publishes = |m: &&SiteJob| m.phase == SiteJobPhase::Publishing && m.is_well;
-        let published = maker.filter(publishes).zip(made_as);
+        // Only then, as a job may make many.
+        let published = maker.filter(publishes).and_then(|maker| {
+            let made = maker.makes.iter().find(|made| made.version == *key);
+            made.map(|made| (maker, made))
+        });
         let mut parts: Vec<Vec<String>> = Vec::new();
         for part in record.parts.keys() {
             parts.push(holders.remove(&key.part(*part)).unwrap_or_default());

@@ -185,7 +185,12 @@ fn slurm_and_a_node_are_lost_and_controllers_differ() {
         fs::read_to_string(log).is_ok_and(|log| log.contains("drives now"))
     });
     std::thread::sleep(Duration::from_secs(3));
-    assert_eq!(driven.reservations(), std::slice::from_ref(&name), "{}", driven.log());
+    assert_eq!(
+        driven.reservations(),
+        std::slice::from_ref(&name),
+        "{}",
+        driven.log()
+    );
     let kill = "kill -KILL $(cat /run/other.pid)";
     node.exec("root", &["sh", "-c", kill])
         .unwrap_or_else(|e| panic!("{e:#}"));

@@ -21,6 +21,10 @@ use toml::de::{DeTable, DeValue};
 
 /// The beginning of a line for tarn.
 const WORD: &str = "#TARN";
+/// Bytes of the `#TARN` lines of a script: slurmctld waits while they are read.
+const MAX_LINES_BYTES: usize = 64 << 10;
+/// Datasets and partitions of a job: the controller of a site keeps all of them in memory, and looks through them often.
+const MAX_JOB_DATA: usize = 1024;
 /// Keys of a step that the job has by other means, and these means.
 const SET_ELSEWHERE: &[(&str, &str)] = &[
     ("run", "the script itself is what is run"),
@@ -168,6 +172,11 @@ pub fn parse_job(
     if text.trim().is_empty() && !chained {
         return Ok(None);
     }
+    let bytes: usize = text.lines().map(|line| line.trim().len()).sum();
+    if bytes > MAX_LINES_BYTES {
+        let what = format!("its `{WORD}` lines have {bytes} bytes");
+        return Err(too_much(script.name, what, MAX_LINES_BYTES));
+    }
     // Slurm has the array. This runs inside slurmctld too, which is not to be held up by a long one.
     let job = SbatchJob::read(&mut out, (script.name, script.text), 0, 1);
     let keys = job.as_step();
@@ -191,6 +200,11 @@ pub fn parse_job(
         return refuse(out, script.name);
     }
     let mut parsed = check(out, &document, folder)?;
+    let data = parsed.workflow.data.len() + parsed.workflow.partitions.len();
+    if data > MAX_JOB_DATA {
+        let what = format!("it has {data} datasets and partitions");
+        return Err(too_much(script.name, what, MAX_JOB_DATA));
+    }
     parsed.add_notes(unread(script.text).map(|span| not_read(span, 0)));
     for dataset in &mut parsed.workflow.data {
         if dataset.source.as_deref() == Some(Path::new(OTHERS)) {
@@ -325,6 +339,14 @@ fn directives(text: &str) -> String {
         },
     });
     ours.collect()
+}
+
+/// The error for a job with more than the controller of a site takes in. Nothing in its text is pointed at.
+fn too_much(name: &str, what: String, most: usize) -> SpecError {
+    let mut out = Findings::new(Arc::new(SourceFiles::new(name, "")));
+    let help = format!("at most {most} are allowed: make one dataset of what the same jobs read");
+    out.add(Finding::error(FindingCode::TooLarge, what).help(help));
+    out.into_rejected()
 }
 
 /// Lines that look like ours and are not read: behind the first command, or written otherwise.

@@ -220,3 +220,43 @@ fn of_a_long_array_one_element_is_enough() {
     let one = tarn_types::workflow::Foreach::Values(vec!["1".into()]);
     assert_eq!(parsed.workflow.steps[0].foreach, Some(one));
 }
+
+#[test]
+fn what_would_keep_a_site_busy_is_refused_with_its_bound() {
+    let script = |datasets: usize| {
+        let lines = (0..datasets).map(|at| format!("#TARN data.d{at}.size='1 B'\n"));
+        let lines: String = lines.collect();
+        let last = datasets - 1;
+        format!(
+            "#!/bin/sh\n#TARN name = \"w\"\n{lines}#TARN [[step]]\n#TARN out = [\"d{last}\"]\ntrue\n"
+        )
+    };
+    assert!(parse(&script(1024)).unwrap().is_some());
+    let why = |text: &str| {
+        let script = SbatchScript {
+            name: "job.sh",
+            text,
+        };
+        let refused = parse_job(&script, Path::new("/home/alice"), false).unwrap_err();
+        let found = &refused.problems()[0];
+        assert_eq!(found.kind(), FindingCode::TooLarge);
+        format!("{}: {}", found.message(), found.hint().unwrap_or_default())
+    };
+    let many = why(&script(1025));
+    assert!(
+        many.contains("1025 datasets") && many.contains("at most 1024"),
+        "{many}"
+    );
+    let long = why(&script(10_000));
+    assert!(
+        long.contains("lines have") && long.contains("at most 65536"),
+        "{long}"
+    );
+    // Other lines do not count.
+    let text = format!(
+        "#!/bin/sh\n# {}\n{}",
+        "x".repeat(100_000),
+        script(2).replace("#!/bin/sh\n", "")
+    );
+    assert!(parse(&text).unwrap().is_some());
+}
