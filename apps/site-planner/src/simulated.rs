@@ -7,18 +7,21 @@
 
 mod controller;
 mod daemons;
+mod fault_plan;
 mod faults;
 mod life;
+mod live;
 mod occupancy;
 mod record;
 mod scripts;
+mod service;
 mod slurm;
 mod stages;
 #[cfg(test)]
 mod tests;
 mod world;
 
-pub use faults::ClusterFaults;
+pub use fault_plan::ClusterFaults;
 pub use world::SimulatedCluster;
 
 use tarn_types::site::SiteResult;
