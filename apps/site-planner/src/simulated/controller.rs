@@ -70,7 +70,7 @@ impl Controller {
         }
     }
 
-    /// What a new controller has: nothing but the log, and Slurm's scripts that ask it again.
+    /// Nothing is left to a new controller but the log, and Slurm's scripts that ask it again.
     pub(super) fn begin_again(&mut self, site: Site, machine: &Machine) -> Vec<StageCall> {
         self.site = site;
         self.epoch += 1;

@@ -1,4 +1,4 @@
-//! What goes wrong in a simulated cluster: nodes that are lost and come back, and a controller that is started again.
+//! Faults of a simulated cluster: nodes that are lost and come back, and a controller that is started again.
 
 use super::controller::{StageCall, config};
 use super::live::LivePhase;

@@ -300,7 +300,7 @@ impl SimulatedCluster {
         }
     }
 
-    /// What a job writes outside by itself is there.
+    /// The results that a job writes outside by itself are there.
     fn note_delivered(&mut self, work: JobId) {
         let job = self.spec(work);
         let mut own = job
