@@ -7,18 +7,21 @@
 
 mod controller;
 mod daemons;
+mod fault_plan;
 mod faults;
 mod life;
+mod live;
 mod occupancy;
 mod record;
 mod scripts;
+mod service;
 mod slurm;
 mod stages;
 #[cfg(test)]
 mod tests;
 mod world;
 
-pub use faults::ClusterFaults;
+pub use fault_plan::ClusterFaults;
 pub use world::SimulatedCluster;
 
 use tarn_types::site::SiteResult;
@@ -133,9 +136,9 @@ pub enum ClusterError {
     Unsupported {
         /// The job's name or number.
         job: String,
-        /// What it has.
+        /// The property that is refused.
         what: &'static str,
-        /// What to do instead.
+        /// The way out.
         instead: &'static str,
     },
     /// A rule was broken: an error of tarn's.
@@ -145,7 +148,7 @@ pub enum ClusterError {
         at: u64,
         /// The rule.
         rule: &'static str,
-        /// What broke it.
+        /// The violation.
         what: String,
     },
     /// Nothing happens any more, and jobs wait.
@@ -160,7 +163,7 @@ pub enum ClusterError {
     },
 }
 
-/// What is due at a time.
+/// Something that is due at a time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     /// A job of the workload is submitted.

@@ -22,6 +22,7 @@ use tarn_engine::plan::{Planner, drive_site};
 use tarn_ports::WorldError;
 use tarn_report::site::{Chart, SiteRun, SiteSummary, page, table};
 use tarn_simulator::site::SimulatedSite;
+use tarn_site_planner::simulated::ServiceMode;
 use tarn_spec::site::{Loaded, read_workloads};
 use tarn_types::codes::Exit;
 use tarn_types::policy::Policy;
@@ -81,12 +82,7 @@ fn compare(globals: &Globals, args: &SimArgs) -> CliResult {
         last = Some(result);
     }
     for mode in &args.site {
-        let (result, wall_s) = on_slurm::run(&machine, &workload, *mode, args)?;
-        let run = simulated.site_run(mode.title(), &result, wall_s);
-        let summary = SiteSummary::of(&run);
-        print_rejected_jobs(&summary);
-        let chart = args.report.is_some().then(|| Chart::of(&run));
-        runs.push((summary, chart));
+        runs.push(simulated.on_slurm(*mode)?);
     }
     if let Some(path) = &args.report {
         write_page(path, &machine, &workload, &mut runs)?;
@@ -224,6 +220,16 @@ impl<'a> Simulated<'a> {
         }
         drive_site(&mut planner, &mut site, &mut watch)?;
         Ok(site.into_result())
+    }
+
+    /// The figures, and a chart if there is to be a page, of a Slurm with tarn.
+    fn on_slurm(&self, mode: ServiceMode) -> CliResult<(SiteSummary, Option<Chart>)> {
+        let (result, wall_s) = on_slurm::run(self.machine, self.workload, mode, self.args)?;
+        let run = self.site_run(mode.title(), &result, wall_s);
+        let summary = SiteSummary::of(&run);
+        print_rejected_jobs(&summary);
+        let chart = self.args.report.is_some().then(|| Chart::of(&run));
+        Ok((summary, chart))
     }
 
     fn site_run(&self, policy: &'a str, result: &'a SiteResult, wall_s: f64) -> SiteRun<'a> {

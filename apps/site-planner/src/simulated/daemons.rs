@@ -247,21 +247,7 @@ impl NodeDaemons {
             Work::Fetch { part, from, .. } => self.fetch(node, user, part, &from),
             Work::Slice {
                 job, parts, slice, ..
-            } => {
-                let of_peers = parts.iter().filter_map(|(part, origin, proof)| {
-                    origin.as_ref()?;
-                    Some(self.share_of(part, proof.as_ref()?.bytes, &slice))
-                });
-                let moved = of_peers.sum();
-                let Some((part, ..)) = parts.first() else {
-                    return WorkResult::Failed(RequestError::new(Code::Invalid, "no parts"));
-                };
-                if let Some(daemon) = self.nodes.get_mut(node) {
-                    *daemon.jobs.entry((user, job)).or_default() += moved;
-                }
-                let proof = proof_of(part, moved);
-                WorkResult::Proven { proof, moved }
-            }
+            } => self.cut(node, (user, job), &parts, &slice),
             Work::Prepare { job, dataset, .. } => {
                 let bytes = self.outputs.get(&(job, dataset)).copied().unwrap_or(0);
                 if let Some(daemon) = self.nodes.get_mut(node) {
@@ -280,18 +266,7 @@ impl NodeDaemons {
                 daemon.jobs.entry((user, job)).or_default();
                 WorkResult::Done
             }
-            Work::Publish { part, job, .. } => {
-                let key = (job, part.dataset.clone());
-                let bytes = self.outputs.get(&key).copied().unwrap_or(0);
-                let proof = proof_of(&part, bytes);
-                if let Some(daemon) = self.nodes.get_mut(node) {
-                    // The folder becomes the part.
-                    let folder = daemon.jobs.entry((user, job)).or_default();
-                    *folder = folder.saturating_sub(bytes);
-                    daemon.parts.insert(part, (user, proof.clone()));
-                }
-                WorkResult::Proven { proof, moved: 0 }
-            }
+            Work::Publish { part, job, .. } => self.publish(node, (user, job), part),
             Work::Send { parts, .. } => {
                 let sum = parts.iter().map(|(_, _, proof)| proof.bytes).sum();
                 match parts.first() {
@@ -333,6 +308,42 @@ impl NodeDaemons {
                 WorkResult::Failed(RequestError::new(Code::Unsupported, text))
             }
         }
+    }
+
+    /// The folder of a job with its share of some parts.
+    fn cut(
+        &mut self,
+        node: &str,
+        job: (Uid, SlurmJobId),
+        parts: &[(Part, Option<Origin>, Option<Proof>)],
+        slice: &Slice,
+    ) -> WorkResult {
+        let of_peers = parts.iter().filter_map(|(part, origin, proof)| {
+            origin.as_ref()?;
+            Some(self.share_of(part, proof.as_ref()?.bytes, slice))
+        });
+        let moved = of_peers.sum();
+        let Some((part, ..)) = parts.first() else {
+            return WorkResult::Failed(RequestError::new(Code::Invalid, "no parts"));
+        };
+        if let Some(daemon) = self.nodes.get_mut(node) {
+            *daemon.jobs.entry(job).or_default() += moved;
+        }
+        let proof = proof_of(part, moved);
+        WorkResult::Proven { proof, moved }
+    }
+
+    /// The folder that a job wrote becomes a part.
+    fn publish(&mut self, node: &str, (user, job): (Uid, SlurmJobId), part: Part) -> WorkResult {
+        let key = (job, part.dataset.clone());
+        let bytes = self.outputs.get(&key).copied().unwrap_or(0);
+        let proof = proof_of(&part, bytes);
+        if let Some(daemon) = self.nodes.get_mut(node) {
+            let folder = daemon.jobs.entry((user, job)).or_default();
+            *folder = folder.saturating_sub(bytes);
+            daemon.parts.insert(part, (user, proof.clone()));
+        }
+        WorkResult::Proven { proof, moved: 0 }
     }
 
     fn fetch(&mut self, node: &str, user: Uid, part: Part, from: &Origin) -> WorkResult {

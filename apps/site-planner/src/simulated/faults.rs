@@ -1,55 +1,15 @@
-//! What goes wrong in a simulated cluster: nodes that are lost and come back, and a controller that is started again.
+//! Faults of a simulated cluster: nodes that are lost and come back, and a controller that is started again.
 
 use super::controller::{StageCall, config};
-use super::life::LivePhase;
+use super::live::LivePhase;
 use super::world::SimulatedCluster;
 use super::{ClusterError, Due};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Report, Stage, WorkResult};
 use tarn_site::{Site, SiteServiceEvent};
 use tarn_slurm::SlurmJobState;
-use tarn_types::random::Random;
 use tarn_types::site::AccountedState;
-use tarn_types::units::{Nanos, SECOND};
-
-/// The faults of a simulation; they come in an order that the seed decides.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ClusterFaults {
-    /// Decides when, and which nodes.
-    pub seed: u64,
-    /// Nodes that are lost, one after the other. Half of them come back empty.
-    pub losses: u32,
-    /// Times that the controller is started again.
-    pub restarts: u32,
-    /// Between two faults, on average.
-    pub interval: Nanos,
-}
-
-/// The faults that are still to come.
-#[derive(Debug)]
-pub(super) struct FaultPlan {
-    faults: ClusterFaults,
-    random: Random,
-}
-
-impl Default for FaultPlan {
-    fn default() -> Self {
-        Self::new(ClusterFaults::default())
-    }
-}
-
-impl FaultPlan {
-    pub(super) fn new(faults: ClusterFaults) -> Self {
-        Self {
-            faults,
-            random: Random::new(faults.seed),
-        }
-    }
-
-    fn wait(&mut self) -> Nanos {
-        self.random.below(2 * self.faults.interval.max(SECOND))
-    }
-}
+use tarn_types::units::SECOND;
 
 impl SimulatedCluster {
     pub(super) fn plan_faults(&mut self) {

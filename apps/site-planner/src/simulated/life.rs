@@ -1,5 +1,6 @@
 //! The life of a job: submission, the stages that Slurm calls, its program, and its end.
 
+use super::live::{LiveJob, LivePhase};
 use super::scripts::{dataset_name, user_of, workflow_name};
 use super::slurm::Dependencies;
 use super::world::{SimulatedCluster, StreamPurpose};
@@ -10,34 +11,6 @@ use tarn_simulator::site::{MachineStream, StreamWay};
 use tarn_slurm::SlurmJobState;
 use tarn_types::id::NodeId;
 use tarn_types::site::{AccountedState, ItemId, Job, JobId, Spread, Submit};
-use tarn_types::units::Time;
-
-/// A job that is submitted and not over.
-#[derive(Debug)]
-pub(super) struct LiveJob {
-    pub(super) work: JobId,
-    pub(super) has_lines: bool,
-    /// Which of its attempts this is: what was due for an earlier one does not happen.
-    pub(super) attempt: u32,
-    pub(super) phase: LivePhase,
-    /// Slurm has called its `setup`, or is about to.
-    pub(super) was_set_up: bool,
-    /// Of its program's present reading or writing.
-    streams: BTreeSet<MachineStream>,
-    since: Time,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LivePhase {
-    Waits,
-    /// Its nodes wait for its data.
-    Gate,
-    Reads,
-    Computes,
-    Writes,
-    /// Its nodes are free, and its results are published.
-    Out,
-}
 
 impl SimulatedCluster {
     pub(super) fn is_at(&self, job: u32, attempt: u32) -> bool {
@@ -327,7 +300,7 @@ impl SimulatedCluster {
         }
     }
 
-    /// What a job writes outside by itself is there.
+    /// The results that a job writes outside by itself are there.
     fn note_delivered(&mut self, work: JobId) {
         let job = self.spec(work);
         let mut own = job

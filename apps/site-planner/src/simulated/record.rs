@@ -1,4 +1,4 @@
-//! What happened, as results of jobs, and as an accounting for the auditor.
+//! The record of a simulation: results of jobs, and an accounting for the auditor.
 
 use super::slurm::EPOCH;
 use super::{ClusterError, ClusterResult, ServiceMode, SimulatedCluster};
@@ -21,7 +21,7 @@ pub(super) struct ClusterRecord {
     attempts: BTreeMap<u32, Vec<AccountedJob>>,
     /// Watts of all nodes when they are idle.
     idle: f64,
-    /// What each draws beyond that when it has a job.
+    /// Watts that each draws beyond that when it has a job.
     busy: Vec<f64>,
     pub(super) marks: u64,
     pub(super) restarts: u64,
@@ -203,7 +203,7 @@ impl SimulatedCluster {
         }
         let mut site = self.record.result;
         site.energy += self.record.idle * site.end as f64 / SECOND as f64;
-        // What programs read on their nodes, without what was brought there for them.
+        // Programs read these on their nodes; those that were brought there for them do not count.
         let bytes = &mut site.bytes;
         bytes.retained = bytes.retained.saturating_sub(bytes.peer);
         (site.tier_peaks, site.tier_peak_all) = self.daemons.peaks();

@@ -140,27 +140,34 @@ impl HandedOver {
                 makes: None,
             });
         }
-        let user = user_of(job);
-        let excludes = None;
-        Ok(Some(JobSubmission {
-            user,
-            group: user,
-            groups: vec![user],
-            owners: BTreeMap::new(),
-            is_alone: false,
-            chain: None,
-            excludes,
-            has_wish: false,
-            workflow: Workflow {
-                name: workflow_name(flow),
-                external: None,
-                erase: false,
-                partitions: Vec::new(),
-                folder: "/home".into(),
-                data,
-                steps: vec![step(id, job, uses)],
-            },
-        }))
+        Ok(Some(submission(
+            flow,
+            user_of(job),
+            data,
+            step(id, job, uses),
+        )))
+    }
+}
+
+fn submission(flow: FlowId, user: u32, data: Vec<Dataset>, step: Step) -> JobSubmission {
+    JobSubmission {
+        user,
+        group: user,
+        groups: vec![user],
+        owners: BTreeMap::new(),
+        is_alone: false,
+        chain: None,
+        excludes: None,
+        has_wish: false,
+        workflow: Workflow {
+            name: workflow_name(flow),
+            external: None,
+            erase: false,
+            partitions: Vec::new(),
+            folder: "/home".into(),
+            data,
+            steps: vec![step],
+        },
     }
 }
 

@@ -136,23 +136,9 @@ impl SimulatedSlurm {
         let dependency: Vec<String> = before.iter().map(|n| format!("afterok:{n}")).collect();
         let is_whole = job.cores == 0;
         let row = SlurmJob {
-            number,
-            array: None,
-            het: None,
-            user,
-            user_name: format!("u{user}"),
             partitions: self.snapshot.partitions.keys().cloned().collect(),
-            qos: "normal".to_owned(),
-            account: format!("u{user}"),
-            state: SlurmJobState::Pending,
-            reason: PendingReason::None,
-            description: String::new(),
-            priority: FIRST_PRIORITY.saturating_sub(number).max(1),
-            nice: 0,
             submitted: Some(seconds),
             eligible: before.is_empty().then_some(seconds),
-            start: None,
-            end: None,
             limit: Some(job.limit.div_ceil(SECOND).max(1)),
             min_nodes: job.nodes,
             max_nodes: job.nodes,
@@ -166,19 +152,10 @@ impl SimulatedSlurm {
                 gpus => format!("gres:gpu:{gpus}"),
             },
             is_exclusive: is_whole,
-            features: String::new(),
-            preferred: String::new(),
             excluded,
-            required: Arc::from([]),
-            nodes: Arc::from([]),
-            planned: Arc::from([]),
-            reservation: String::new(),
-            licences: String::new(),
             dependency: dependency.join(","),
             has_burst_buffer: has_lines,
-            admin_comment: String::new(),
-            is_incomplete: false,
-            lacks_exclusions: false,
+            ..waiting_row(number, user)
         };
         self.snapshot.jobs.insert(number, row);
         let queued = QueuedJob {
@@ -631,6 +608,49 @@ impl SimulatedSlurm {
             read_at: EPOCH + now / SECOND,
             ..self.snapshot.clone()
         }
+    }
+}
+
+/// A job that waits, and asks for nothing.
+fn waiting_row(number: u32, user: u32) -> SlurmJob {
+    SlurmJob {
+        number,
+        array: None,
+        het: None,
+        user,
+        user_name: format!("u{user}"),
+        partitions: Vec::new(),
+        qos: "normal".to_owned(),
+        account: format!("u{user}"),
+        state: SlurmJobState::Pending,
+        reason: PendingReason::None,
+        description: String::new(),
+        priority: FIRST_PRIORITY.saturating_sub(number).max(1),
+        nice: 0,
+        submitted: None,
+        eligible: None,
+        start: None,
+        end: None,
+        limit: None,
+        min_nodes: 1,
+        max_nodes: 1,
+        cpus: 1,
+        memory: None,
+        tres_per_node: String::new(),
+        is_exclusive: false,
+        features: String::new(),
+        preferred: String::new(),
+        excluded: Arc::from([]),
+        required: Arc::from([]),
+        nodes: Arc::from([]),
+        planned: Arc::from([]),
+        reservation: String::new(),
+        licences: String::new(),
+        dependency: String::new(),
+        has_burst_buffer: false,
+        admin_comment: String::new(),
+        is_incomplete: false,
+        lacks_exclusions: false,
     }
 }
 

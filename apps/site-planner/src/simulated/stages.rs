@@ -1,7 +1,7 @@
 //! The calls of tarn's scripts by Slurm, and what follows from the replies.
 
 use super::controller::StageCall;
-use super::life::LivePhase;
+use super::live::LivePhase;
 use super::world::SimulatedCluster;
 use super::{Due, ServiceMode};
 use tarn_proto::site::{ControllerReply, JobSubmission, Stage};

@@ -2,8 +2,8 @@
 
 use super::controller::{Controller, StageCall};
 use super::daemons::NodeDaemons;
-use super::faults::{ClusterFaults, FaultPlan};
-use super::life::LiveJob;
+use super::fault_plan::{ClusterFaults, FaultPlan};
+use super::live::LiveJob;
 use super::record::ClusterRecord;
 use super::scripts::HandedOver;
 use super::slurm::SimulatedSlurm;

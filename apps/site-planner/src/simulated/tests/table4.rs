@@ -3,7 +3,7 @@
 use super::*;
 use crate::simulated::ClusterError;
 
-/// What a second of the paper takes.
+/// The time of a second of the paper.
 const SCALE: Nanos = SECOND / 5;
 /// Job, nodes, seconds of reading, computing and writing; which job's output it reads.
 const JOBS: [(u32, u64, u64, u64, Option<usize>); 10] = [
@@ -19,9 +19,9 @@ const JOBS: [(u32, u64, u64, u64, Option<usize>); 10] = [
     (2, 20, 150, 30, None),
 ];
 const FLOW: [usize; 3] = [0, 6, 8];
-/// What a node moves in a second of the paper.
+/// Bytes that a node moves in a second of the paper.
 const BYTES: u64 = MIB / 5;
-/// What a job may take beyond its scaled limit (research/experiments/flowjobs.py).
+/// Time that a job may take beyond its scaled limit (research/experiments/flowjobs.py).
 const GRACE: Nanos = 10 * SECOND;
 const MINUTE: Nanos = 60 * SECOND;
 
