@@ -8,6 +8,7 @@ mod budget;
 mod check;
 #[cfg(test)]
 mod tests;
+mod uncalled;
 
 use budget::IdleBudgets;
 use check::{SnapshotCheck, WishError};
@@ -74,6 +75,8 @@ pub struct JoinWish {
     pub job: u32,
     /// As many of the reserved nodes as it asks for.
     pub nodes: BTreeSet<String>,
+    /// Whether Slurm has called for its data: it does once its backfill has looked at the job.
+    pub is_called: bool,
     /// Whether its data is there: Slurm has staged it in.
     pub is_staged: bool,
 }
@@ -115,6 +118,8 @@ struct Mark {
     end: Time,
     /// Jobs that joined, and when.
     joined: BTreeMap<u32, Time>,
+    /// Since when its nodes are idle, and Slurm has called for the data of none of its jobs.
+    uncalled: Option<Time>,
     /// Since when nobody wishes for it.
     unwanted: Option<Time>,
     /// It is being given up; Slurm refused to delete it if `is_in_use`.
@@ -189,6 +194,7 @@ impl Marks {
         self.forget_missing(snapshot, begun, now, &mut step.notes);
         self.budgets.add_idle(now, self.idle_nodes(snapshot));
         let wishes = &self.suitable(snapshot, wishes, &mut step.notes);
+        self.give_up_uncalled(snapshot, wishes, now, &mut step.notes);
         let wanted = self.followed(snapshot, wishes, &mut step.notes);
         self.cancel_unwanted(snapshot, &wanted, now, &mut step.orders);
         self.leave(snapshot, (begun, now), &mut step);
@@ -235,6 +241,7 @@ impl Marks {
                         renewed: now,
                         end: after(now, *seconds),
                         joined: BTreeMap::new(),
+                        uncalled: None,
                         unwanted: None,
                         is_cancelled: false,
                         is_in_use: false,

@@ -192,6 +192,7 @@ impl SitePlanner {
         draft.jobs.push(JoinWish {
             job: number,
             nodes: names,
+            is_called: view.jobs.get(&number).is_some_and(|job| job.is_called),
             is_staged: view.jobs.get(&number).is_some_and(|job| job.is_staged),
         });
     }

@@ -51,7 +51,7 @@ use tarn_proto::site::{
     NumberedOrder, Owner, Report, SlurmJobId, SlurmUpdate, Stage, StoreCapacity, Uid,
 };
 use tarn_site::{Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token, WantedAccount};
-use tarn_slurm::{JobChange, expected_nodes, job_change};
+use tarn_slurm::{PlacedJobChange, expected_nodes, job_change};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Source};
 use tarn_types::site::JobResult;
@@ -243,7 +243,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
 }
 
 /// A client that waits, and the job of the stage that it waits for.
-struct PendingReply {
+struct AwaitedReply {
     to: SyncSender<ControllerReply>,
     job: Option<SlurmJobId>,
 }
@@ -253,7 +253,7 @@ struct Controller {
     site: Site,
     log: ControllerLog,
     nodes: NodeSessions,
-    replies: BTreeMap<Token, PendingReply>,
+    replies: BTreeMap<Token, AwaitedReply>,
     /// The nodes that jobs were to prefer when they were set up, until Slurm asks where they are expected.
     expected: BTreeMap<SlurmJobId, Vec<String>>,
     next: Token,
@@ -502,7 +502,7 @@ impl Controller {
         }
         self.next = request.token;
         let to = reply;
-        self.replies.insert(self.next, PendingReply { to, job });
+        self.replies.insert(self.next, AwaitedReply { to, job });
         Some(SiteServiceEvent::Requested(request))
     }
 
@@ -541,7 +541,7 @@ impl Controller {
             let reading = reading.as_ref();
             let change = reading.and_then(|r| job_change(&r.snapshot, job, &advice));
             // The exclusions and preferences of one that is not read yet are set later, or it does without.
-            let change = change.unwrap_or_else(|| JobChange {
+            let change = change.unwrap_or_else(|| PlacedJobChange {
                 update: SlurmUpdate {
                     job,
                     words: makers(&advice.after),

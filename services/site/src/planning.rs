@@ -31,7 +31,9 @@ pub struct PlanningJob {
     pub makes: Vec<PlanningKey>,
     /// Whether its outputs were published, or are about to be.
     pub is_well: bool,
-    /// Whether Slurm has called for its data, and that which is brought before it has nodes is there.
+    /// Whether Slurm has called for its data.
+    pub is_called: bool,
+    /// Whether it has, and that which is brought before it has nodes is there.
     pub is_staged: bool,
 }
 
@@ -80,6 +82,7 @@ impl Site {
                     reads,
                     makes,
                     is_well: has_ended && job.is_well,
+                    is_called: job.was_called,
                     is_staged: job.was_called && !job.is_bringing,
                 },
             );

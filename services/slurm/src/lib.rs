@@ -37,7 +37,7 @@ pub use snapshot::{
     SlurmNodeState, SlurmPartition, SlurmReservation, SlurmSettings, SlurmSnapshot, SlurmSource,
     SnapshotLimits, expand_hostlist,
 };
-pub use update::{JobChange, apply_update, expected_nodes, job_change};
+pub use update::{PlacedJobChange, apply_update, expected_nodes, job_change};
 
 use std::time::Duration;
 

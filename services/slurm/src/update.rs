@@ -9,7 +9,7 @@ use tarn_proto::site::{PlacementAdvice, SlurmUpdate};
 
 /// A change of a job, and the nodes on which it is expected then.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct JobChange {
+pub struct PlacedJobChange {
     /// The change; nothing in it if there is none.
     pub update: SlurmUpdate,
     /// As far as they are known.
@@ -24,7 +24,7 @@ pub fn job_change(
     snapshot: &SlurmSnapshot,
     number: u32,
     advice: &PlacementAdvice,
-) -> Option<JobChange> {
+) -> Option<PlacedJobChange> {
     let job = snapshot
         .jobs
         .get(&number)
@@ -60,7 +60,7 @@ pub fn job_change(
         let names: Vec<&str> = excluded.iter().map(String::as_str).collect();
         words.push(format!("excnodelist={}", names.join(",")));
     }
-    Some(JobChange {
+    Some(PlacedJobChange {
         update: SlurmUpdate {
             job: number,
             words,

@@ -49,7 +49,7 @@ impl Driven {
                 .cluster
                 .exec("alice", &["tarn", "slurm", "end", workflow]);
         }
-        // What was never made is listed as that.
+        // Data that was never made is listed as that.
         let is_data = |line: &&str| !line.starts_with("dataset ") && !line.contains(" failed");
         site.wait("no data is left", || {
             let listed = ["tarn", "data", "ls", "--site"];
@@ -98,7 +98,7 @@ fn a_controller_that_is_slow_or_cut_off_lets_its_reservations_lapse() {
     driven.assert_nothing_left(&["wing"]);
 }
 
-/// What an administrator does to a job, its partition and its node, one after the other.
+/// An administrator changes a job, its partition and its node, one after the other.
 #[test]
 fn what_an_administrator_changes_stands_and_the_workflow_continues() {
     let Some(driven) = Driven::up_with(3, "") else {

@@ -344,6 +344,7 @@ fn wish(
         jobs: vec![JoinWish {
             job,
             nodes: nodes.clone(),
+            is_called: true,
             is_staged: true,
         }],
         nodes,
@@ -529,6 +530,29 @@ fn what_slurm_or_its_administrator_would_refuse_is_not_called_for() {
         assert!(step.orders.is_empty(), "{why}: {:?}", step.orders);
         assert!(step.notes[0].contains(why), "{why}: {:?}", step.notes);
     }
+}
+
+#[test]
+fn nodes_do_not_stay_idle_for_a_job_that_slurm_does_not_come_to() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
+    slurm.submit(7, 0, 2);
+    let mut wishes = [wish(0, "wing", [1, 2], 7)];
+    (wishes[0].jobs[0].is_called, wishes[0].jobs[0].is_staged) = (false, false);
+    let mut idle = 0;
+    for _ in 0..300 {
+        slurm.drive(&mut marks, &wishes);
+        idle += u32::from(!slurm.tarns().is_empty());
+        slurm.pass(1);
+    }
+    assert!((55..80).contains(&idle), "{idle} s of 300");
+    // Its data is on its way, however long that takes.
+    wishes[0].jobs[0].is_called = true;
+    slurm.pass(100);
+    for _ in 0..200 {
+        slurm.drive(&mut marks, &wishes);
+        slurm.pass(1);
+    }
+    assert_eq!(slurm.tarns().len(), 1);
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(super) struct StageCall {
 }
 
 /// The controller.
-pub(super) struct Controller {
+pub(super) struct SimulatedController {
     pub(super) site: Site,
     pub(super) epoch: u64,
     pub(super) planner: SitePlanner,
@@ -45,7 +45,7 @@ pub(super) struct Controller {
     pub(super) in_hand: BTreeMap<(String, u64), (OrderInHand, BTreeSet<MachineStream>)>,
 }
 
-impl Controller {
+impl SimulatedController {
     pub(super) fn new(settings: ClusterSettings) -> Self {
         Self {
             site: Site::new(config()),

@@ -18,18 +18,18 @@ pub struct ClusterFaults {
 
 /// The faults that are still to come.
 #[derive(Debug)]
-pub(super) struct FaultPlan {
+pub(super) struct ClusterFaultPlan {
     pub(super) faults: ClusterFaults,
     pub(super) random: Random,
 }
 
-impl Default for FaultPlan {
+impl Default for ClusterFaultPlan {
     fn default() -> Self {
         Self::new(ClusterFaults::default())
     }
 }
 
-impl FaultPlan {
+impl ClusterFaultPlan {
     pub(super) fn new(faults: ClusterFaults) -> Self {
         Self {
             faults,

@@ -19,7 +19,7 @@ const USERS: u32 = 50;
 
 /// How the data of a workload is handed over.
 #[derive(Debug)]
-pub(crate) struct HandedOver {
+pub(crate) struct HandedItem {
     /// Items that a job of a workflow makes and only others of it read.
     items: BTreeSet<ItemId>,
     pub(crate) makers: BTreeMap<ItemId, JobId>,
@@ -41,7 +41,7 @@ pub(crate) fn user_of(job: &Job) -> u32 {
         .map_or(ORDINARY_USER, |flow| ORDINARY_USER + 1 + flow.0 % USERS)
 }
 
-impl HandedOver {
+impl HandedItem {
     /// Of all jobs if `with_service`; else nothing is handed over.
     pub(crate) fn of(work: &Workload, with_service: bool) -> Self {
         let mut makers = BTreeMap::new();

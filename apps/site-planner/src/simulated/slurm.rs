@@ -24,7 +24,7 @@ const MAX_PLANNED: usize = 100;
 
 /// A job beside what a snapshot shows of it.
 #[derive(Debug, Clone)]
-pub(crate) struct QueuedJob {
+pub(crate) struct SimulatedSlurmJob {
     /// Slurm has staged it in, or it has no lines.
     pub(crate) is_staged: bool,
     pub(crate) limit: Nanos,
@@ -61,7 +61,7 @@ pub(crate) struct SimulatedSlurm {
     numbers: BTreeMap<String, usize>,
     resources: Vec<NodeResources>,
     islands: Vec<u16>,
-    pub(crate) queued: BTreeMap<u32, QueuedJob>,
+    pub(crate) queued: BTreeMap<u32, SimulatedSlurmJob>,
     ends: BTreeMap<u32, JobEnd>,
     down: BTreeSet<usize>,
     /// The ends of reservations: `None` in Slurm's record would have no end.
@@ -158,7 +158,7 @@ impl SimulatedSlurm {
             ..waiting_row(number, user)
         };
         self.snapshot.jobs.insert(number, row);
-        let queued = QueuedJob {
+        let queued = SimulatedSlurmJob {
             is_staged: !has_lines,
             limit: job.limit,
             share: (!is_whole).then(|| [job.cores.into(), job.memory, job.gpus.into()]),

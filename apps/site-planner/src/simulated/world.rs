@@ -1,11 +1,11 @@
 //! The loop of a simulated cluster: one thing after the other, by time.
 
-use super::controller::{Controller, StageCall};
+use super::controller::{SimulatedController, StageCall};
 use super::daemons::NodeDaemons;
-use super::fault_plan::{ClusterFaults, FaultPlan};
+use super::fault_plan::{ClusterFaults, ClusterFaultPlan};
 use super::live::LiveJob;
 use super::record::ClusterRecord;
-use super::scripts::HandedOver;
+use super::scripts::HandedItem;
 use super::slurm::SimulatedSlurm;
 use super::{ClusterError, ClusterResult, ClusterSettings, Due, ServiceMode};
 use std::cmp::Reverse;
@@ -44,15 +44,15 @@ pub struct SimulatedCluster {
     pub(super) streams: BTreeMap<MachineStream, StreamPurpose>,
     pub(super) slurm: SimulatedSlurm,
     pub(super) daemons: NodeDaemons,
-    pub(super) handed_over: HandedOver,
+    pub(super) handed_over: HandedItem,
     /// The site service; `None` where there is no tarn.
-    pub(super) controller: Option<Controller>,
+    pub(super) controller: Option<SimulatedController>,
     /// Replies that the controller has given.
     pub(super) replies: VecDeque<(StageCall, ControllerReply)>,
     pub(super) live: BTreeMap<u32, LiveJob>,
     /// The numbers of submitted jobs.
     pub(super) numbers: BTreeMap<JobId, u32>,
-    pub(super) faults: FaultPlan,
+    pub(super) faults: ClusterFaultPlan,
     pub(super) record: ClusterRecord,
     /// Jobs that are neither done nor taken out, those to come included.
     pub(super) open: usize,
@@ -81,8 +81,8 @@ impl SimulatedCluster {
         let mut cluster = Self {
             network: MachineNetwork::new(machine),
             daemons: NodeDaemons::new(&slurm.names, tiers),
-            handed_over: HandedOver::of(&work, has_service),
-            controller: has_service.then(|| Controller::new(settings)),
+            handed_over: HandedItem::of(&work, has_service),
+            controller: has_service.then(|| SimulatedController::new(settings)),
             record: ClusterRecord::new(&work, machine),
             open: work.jobs.len(),
             machine: machine.clone(),
@@ -98,7 +98,7 @@ impl SimulatedCluster {
             replies: VecDeque::new(),
             live: BTreeMap::new(),
             numbers: BTreeMap::new(),
-            faults: FaultPlan::default(),
+            faults: ClusterFaultPlan::default(),
             progress: 0,
         };
         for (number, w) in (0..).zip(&cluster.work.clone().jobs) {
@@ -112,7 +112,7 @@ impl SimulatedCluster {
     /// Lets things go wrong.
     #[must_use]
     pub fn with_faults(mut self, faults: ClusterFaults) -> Self {
-        self.faults = FaultPlan::new(faults);
+        self.faults = ClusterFaultPlan::new(faults);
         self
     }
 

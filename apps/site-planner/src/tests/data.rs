@@ -27,6 +27,7 @@ pub(crate) fn reads(dataset: &str) -> PlanningJob {
         reads: vec![(key(dataset), false)],
         makes: Vec::new(),
         is_well: false,
+        is_called: true,
         is_staged: true,
     }
 }

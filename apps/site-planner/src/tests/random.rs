@@ -133,6 +133,7 @@ fn view(snapshot: &SlurmSnapshot, (jobs, _, places): &Moment) -> PlanningView {
                 reads: vec![(key("in", read as u32), false)],
                 makes: random.makes.then(|| makes.clone()).into_iter().collect(),
                 is_well: random.state == 6,
+                is_called: random.state > 2,
                 is_staged: random.state > 2,
             },
         );

@@ -30,6 +30,7 @@ pub(super) fn two_steps() -> (SlurmSnapshot, PlanningView) {
     };
     view.jobs.insert(1, maker);
     let reader = PlanningJob {
+        is_called: false,
         is_staged: false,
         ..reads("mesh")
     };
@@ -85,7 +86,8 @@ fn the_nodes_of_a_step_are_kept_for_the_next_one_until_it_has_them() {
     snapshot.jobs.remove(&1);
     let job = snapshot.jobs.get_mut(&2).unwrap();
     (job.reason, job.dependency) = (PendingReason::Priority, String::new());
-    view.jobs.get_mut(&2).unwrap().is_staged = true;
+    let job = view.jobs.get_mut(&2).unwrap();
+    (job.is_called, job.is_staged) = (true, true);
     snapshot.read_at += 1;
     see(&mut planner, &snapshot, &view);
     let wishes = planner.reservation_wishes(&snapshot, &view);

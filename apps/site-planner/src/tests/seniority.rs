@@ -16,6 +16,7 @@ fn step(workflow: &str, number: u32, reads: &[&str], makes: &[&str]) -> Planning
         reads: keys.0.into_iter().map(|key| (key, false)).collect(),
         makes: keys.1,
         is_well: false,
+        is_called: true,
         is_staged: true,
     }
 }
