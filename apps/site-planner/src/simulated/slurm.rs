@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_proto::site::SlurmUpdate;
 use tarn_slurm::{
-    NodeBase, NodeNames, PartitionState, PendingReason, RESERVATION_SECONDS, SlurmAction, SlurmJob,
+    NodeBase, NodeNames, PartitionState, PendingReason, RENEWED_SECONDS, SlurmAction, SlurmJob,
     SlurmJobState, SlurmNode, SlurmNodeState, SlurmPartition, SlurmReservation, SlurmSettings,
     SlurmSnapshot,
 };
@@ -19,6 +19,8 @@ use tarn_types::units::{Nanos, SECOND, Time};
 pub(crate) const EPOCH: u64 = 1_700_000_040;
 /// The first job has the highest of `priority/basic`.
 const FIRST_PRIORITY: u32 = u32::MAX / 2;
+/// Seconds after its last renewal for which Slurm keeps a reservation that no job is in: 35 to 95 (trial R14).
+const UNUSED: u32 = RENEWED_SECONDS + 30;
 /// Jobs for which backfill plans in one pass (`bf_max_job_test`).
 const MAX_PLANNED: usize = 100;
 
@@ -66,6 +68,8 @@ pub(crate) struct SimulatedSlurm {
     down: BTreeSet<usize>,
     /// The ends of reservations: `None` in Slurm's record would have no end.
     reserved_until: BTreeMap<String, Time>,
+    /// When one that no job is in ends, as nobody has renewed it (`PURGE_COMP`).
+    unused_until: BTreeMap<String, Time>,
     next_number: u32,
 }
 
@@ -81,6 +85,7 @@ impl SimulatedSlurm {
             ends: BTreeMap::new(),
             down: BTreeSet::new(),
             reserved_until: BTreeMap::new(),
+            unused_until: BTreeMap::new(),
             next_number: 1,
             islands,
         };
@@ -226,14 +231,15 @@ impl SimulatedSlurm {
 
     /// A call of drive's.
     pub(crate) fn perform(&mut self, now: Time, action: &SlurmAction) -> Result<(), CallRefused> {
-        let until = now + Nanos::from(RESERVATION_SECONDS) * SECOND;
+        let after = |seconds: u32| now + Nanos::from(seconds) * SECOND;
         match action {
             SlurmAction::Reserve {
                 reservation,
                 nodes,
                 user,
-                ..
+                seconds,
             } => {
+                let until = after(*seconds);
                 self.check_free(nodes, reservation)?;
                 let made = SlurmReservation {
                     name: reservation.clone(),
@@ -250,9 +256,17 @@ impl SimulatedSlurm {
                 };
                 self.snapshot.reservations.insert(reservation.clone(), made);
                 self.reserved_until.insert(reservation.clone(), until);
+                self.unused_until.insert(reservation.clone(), after(UNUSED));
                 Ok(())
             }
-            SlurmAction::Renew { reservation, .. } => self.end_at(reservation, until),
+            SlurmAction::Renew {
+                reservation,
+                seconds,
+                ..
+            } => {
+                self.unused_until.insert(reservation.clone(), after(UNUSED));
+                self.end_at(reservation, after(*seconds))
+            }
             SlurmAction::Expire { reservation } => self.end_at(reservation, now + SECOND),
             SlurmAction::Resize { reservation, nodes } => {
                 self.check_free(nodes, reservation)?;
@@ -322,6 +336,7 @@ impl SimulatedSlurm {
     fn forget_reservation(&mut self, name: &str) {
         self.snapshot.reservations.remove(name);
         self.reserved_until.remove(name);
+        self.unused_until.remove(name);
         for job in self.snapshot.jobs.values_mut() {
             // NO_HOLD_JOBS_AFTER: those that wait, wait on.
             if job.reservation == name {
@@ -332,12 +347,20 @@ impl SimulatedSlurm {
 
     /// Reservations whose end has come lapse. When the next one does.
     pub(crate) fn lapse(&mut self, now: Time) -> Option<Time> {
-        let over = self.reserved_until.iter().filter(|(_, end)| **end <= now);
-        let over: Vec<String> = over.map(|(name, _)| name.clone()).collect();
+        let jobs = self.snapshot.jobs.values();
+        let in_use: BTreeSet<&str> = jobs.map(|job| &job.reservation[..]).collect();
+        let ended = self.reserved_until.iter().filter(|(_, end)| **end <= now);
+        let unused = self.unused_until.iter();
+        let unused = unused.filter(|(name, end)| **end <= now && !in_use.contains(&name[..]));
+        let over: BTreeSet<String> = ended.chain(unused).map(|(name, _)| name.clone()).collect();
         for name in over {
             self.forget_reservation(&name);
         }
-        self.reserved_until.values().min().copied()
+        let ends = self
+            .reserved_until
+            .values()
+            .chain(self.unused_until.values());
+        ends.filter(|end| **end > now).min().copied()
     }
 
     /// The jobs that a pass of the scheduler begins, with their nodes. The main scheduler goes down the queue until a job finds no nodes;

@@ -2,7 +2,7 @@
 
 use super::controller::{SimulatedController, StageCall};
 use super::daemons::NodeDaemons;
-use super::fault_plan::{ClusterFaults, ClusterFaultPlan};
+use super::fault_plan::{ClusterFaultPlan, ClusterFaults};
 use super::live::LiveJob;
 use super::record::ClusterRecord;
 use super::scripts::HandedItem;
