@@ -183,6 +183,8 @@ impl Marks {
         }
         if let Some(newer) = self.newer_epoch(snapshot) {
             self.is_superseded = true;
+            // They are the newer one's to end, and Slurm is read for them no more.
+            self.marks.clear();
             let note =
                 format!("the controller of epoch {newer} drives now; this one no longer does");
             step.notes.push(note);
@@ -621,9 +623,10 @@ impl Marks {
                 reason: reason.to_owned(),
             });
         };
+        let most = check::until_another(snapshot, wish).min(MAX_RESERVATION_SECONDS);
         let seconds = wish
             .seconds
-            .clamp(RESERVATION_SECONDS, MAX_RESERVATION_SECONDS);
+            .clamp(RESERVATION_SECONDS, most.max(RESERVATION_SECONDS));
         let Some((name, mark)) = self.marks.iter().find(|(_, m)| m.workflow == *key) else {
             let reservation = format!("{PREFIX}{}_workflow_{}", self.epoch, self.next);
             self.next += 1;

@@ -5,6 +5,8 @@
 //! - A job came when it was submitted, or, if the controller got to know it much later, then: neither the name of an old
 //!   workflow nor a clock that jumps makes it older.
 //! - Only steps count, jobs that data joins to others: a data line alone changes no place.
+//! - A job counts from at most [`MAX_LEAD`] before it came itself, and one whose begin time is ahead counts for nothing:
+//!   nobody keeps an old place for later jobs by one that waits or runs for long.
 //! - At most [`MAX_SENIOR_JOBS`] jobs of a user have it at a time, running ones included.
 
 use crate::arrivals::{arrival, submission};
@@ -13,10 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::Owner;
 use tarn_site::{PlanningJob, PlanningKey, PlanningView};
 use tarn_slurm::SlurmSnapshot;
-use tarn_types::units::Time;
+use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Jobs of a user that stand before ordinary jobs at a time.
 pub(crate) const MAX_SENIOR_JOBS: usize = 64;
+/// By so much a job may count as older than it is.
+pub(crate) const MAX_LEAD: Nanos = 3600 * SECOND;
 
 /// The steps of a user's workflow: when each came, and its number.
 type WorkflowSteps = BTreeSet<(Time, u32)>;
@@ -31,8 +35,9 @@ pub(crate) fn give_seniority(
         let Some((since, _)) = steps.first().copied() else {
             continue;
         };
-        for (_, number) in steps.into_iter().take(MAX_SENIOR_JOBS) {
+        for (came, number) in steps.into_iter().take(MAX_SENIOR_JOBS) {
             if let Some(job) = jobs.get_mut(&number) {
+                let since = since.max(came.saturating_sub(MAX_LEAD));
                 (job.spec.submitted, job.spec.place) = (Some(since), None);
             }
         }
@@ -48,7 +53,8 @@ fn oldest_workflows(
     let live = || {
         let live = jobs
             .iter()
-            .filter(|(_, job)| !matches!(job.stage, WantedStage::Excluded(_)));
+            .filter(|(_, job)| !matches!(job.stage, WantedStage::Excluded(_)))
+            .filter(|(_, job)| job.spec.not_before <= snapshot.read_at.saturating_mul(SECOND));
         live.filter_map(|(number, job)| Some((*number, job, job.data?)))
     };
     let links = DataLinks::of(live().map(|(_, _, data)| data), view);

@@ -332,7 +332,9 @@ fn set_up(controller: &ControllerClient, job: SlurmJobId, args: &SubmittedArgs) 
     let ask =
         |stage: Stage| controller.ask(&ControllerRequest::Stage(Staging { job, stage }), TIMEOUT);
     let mut reply = ask(Stage::Reported)?;
-    if reply == ControllerReply::Unknown {
+    // A controller of an earlier version does not know that stage.
+    let is_earlier = matches!(&reply, ControllerReply::Refused(why) if why.code == Code::Invalid);
+    if reply == ControllerReply::Unknown || is_earlier {
         let Some(submitted) = read(job, args)? else {
             return Ok(Exit::Success);
         };

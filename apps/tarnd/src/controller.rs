@@ -28,7 +28,7 @@ use crate::{TarndError, options};
 use anyhow::Context;
 use chain::ChainReleaser;
 use clap::Parser;
-use config::{metrics_place, number_of, read};
+use config::{configured_mode, metrics_place, number_of, read};
 use drive::SlurmDriver;
 use log::ControllerLog;
 use metrics::SiteMetrics;
@@ -218,6 +218,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         offered: None,
         mode,
         configured,
+        config: options.config.clone(),
         reader: reader.clone(),
         queue,
         chains: ChainReleaser::start(),
@@ -270,8 +271,9 @@ struct Controller {
     /// When the planner got the state last.
     offered: Option<Instant>,
     mode: SharedSiteMode,
-    /// That of the configuration.
+    /// That of the configuration at the start, and its file.
     configured: SiteMode,
+    config: Option<PathBuf>,
     /// The power that nodes draw, as Slurm reported it last.
     drawn: BTreeMap<String, u64>,
     /// Reads Slurm's accounting.
@@ -549,7 +551,9 @@ impl Controller {
                 },
                 expected: Vec::new(),
             });
-            self.expected.insert(job, change.expected);
+            if !change.expected.is_empty() {
+                self.expected.insert(job, change.expected);
+            }
             updates.push(change.update);
         }
         ControllerReply::Updates(updates)
@@ -595,7 +599,9 @@ impl Controller {
             let text = format!("there is no mode `{name}`: take observe, advise or drive");
             RequestError::new(Code::Invalid, text)
         })?;
-        mode_file::keep(&self.state, mode, self.configured).map_err(|e| {
+        // The file may have been edited since the start: this command came after that.
+        let configured = configured_mode(self.config.as_deref()).unwrap_or(self.configured);
+        mode_file::keep(&self.state, mode, configured).map_err(|e| {
             let text = format!(
                 "the mode cannot be kept in {}: {e}; it is as it was",
                 self.state.display()

@@ -155,7 +155,9 @@ impl Placement<'_> {
                 version.is_some_and(|v| v.source.is_some() || copies[part] > 1)
             };
             let parts = node.parts.iter().filter(|(part, _)| can_go(part));
-            parts.map(|(_, bytes)| bytes).sum()
+            parts
+                .map(|(part, bytes)| node.present_bytes(part, *bytes))
+                .sum()
         };
         let spares = close.into_iter().map(|(name, node, mut space)| {
             space.vacate(again(node));

@@ -7,8 +7,8 @@ use crate::command::{SOON, answer};
 /// Seconds for which nodes are reserved at least, and at most: so long they are needed by limits, and Slurm's backfill plans
 /// nothing else there meanwhile.
 pub const RESERVATION_SECONDS: u32 = 60;
-/// The most of it.
-pub const MAX_RESERVATION_SECONDS: u32 = 3600;
+/// The most of it: one that a job has joined lasts so long if the controller dies then, as no ordinary job is delayed by more.
+pub const MAX_RESERVATION_SECONDS: u32 = 600;
 /// Seconds after which Slurm ends a reservation without jobs that nobody renews, whatever its end is. It looks every 30 s, and
 /// counts from when it first saw it without jobs: so it is over at most 95 s after the last renewal.
 pub const RENEWED_SECONDS: u32 = 35;

@@ -49,7 +49,7 @@ pub fn job_origins(jobs: &[u32]) -> Result<BTreeMap<u32, JobOrigin>, SlurmError>
             &columns,
         ],
     )?;
-    origins(&output)
+    Ok(origins(&output))
 }
 
 pub(crate) fn read(program: &str, words: &[&str]) -> Result<Vec<u8>, SlurmError> {
@@ -100,22 +100,26 @@ pub(crate) fn list(text: &str) -> Result<Vec<String>, SlurmError> {
     }
 }
 
-fn origins(output: &[u8]) -> Result<BTreeMap<u32, JobOrigin>, SlurmError> {
+fn origins(output: &[u8]) -> BTreeMap<u32, JobOrigin> {
     let mut origins = BTreeMap::new();
     for record in records(output, [NUMBER, NUMBER, NUMBER, NODES, FOLDER]) {
         let [job, array, group, excluded, folder] = record;
         let (Some(job), Some(group)) = (small(&job), small(&group)) else {
             continue;
         };
+        // A list that cannot be read, or is cut, is one job's fault alone: Slurm asks about that job.
+        let Ok(excluded) = list(&excluded) else {
+            continue;
+        };
         let origin = JobOrigin {
             group,
             array: small(&array).filter(|array| *array != job),
-            excluded: list(&excluded)?,
+            excluded,
             folder: folder.into(),
         };
         origins.insert(job, origin);
     }
-    Ok(origins)
+    origins
 }
 
 /// Whether a job's user has said where it must, or had best, run; not if Slurm does not have it.
@@ -180,7 +184,7 @@ mod tests {
         };
         let forged = format!("/home/a\n{}", &record("9", "9", "/")[..40]);
         let output = record("7", "7", &forged) + &record("8", "6", "/home/b");
-        let origins = origins(output.as_bytes()).unwrap();
+        let origins = origins(output.as_bytes());
         assert_eq!(origins.keys().collect::<Vec<_>>(), [&7, &8]);
         assert_eq!(origins[&8].folder, PathBuf::from("/home/b"));
         assert_eq!((origins[&8].group, origins[&8].array), (1000, Some(6)));
@@ -188,6 +192,14 @@ mod tests {
             (origins[&7].array, &origins[&7].excluded[..]),
             (None, &["n1".to_owned(), "n2".to_owned()][..])
         );
-        assert!(super::origins(b"7 1000 /x\n").unwrap().is_empty());
+        assert!(super::origins(b"7 1000 /x\n").is_empty());
+        let cut = record("7", "7", "/").replace("n[1-2]", "n[1-2,");
+        let both = cut + &record("8", "8", "/home/b");
+        assert_eq!(
+            super::origins(both.as_bytes())
+                .into_keys()
+                .collect::<Vec<_>>(),
+            [8]
+        );
     }
 }

@@ -301,9 +301,18 @@ fn one_command_changes_the_mode_at_once_and_for_good() {
     is_in("advise");
     std::thread::sleep(Duration::from_secs(5));
     assert!(driven.reservations().is_empty(), "{}", driven.log());
-    // Somebody edits it.
+    // Somebody edits it, without a new start, and then gives the command.
+    site.root(&[
+        "sh",
+        "-c",
+        "printf 'mode = \"observe\"\\n' > /shared/site.toml",
+    ]);
+    mode("advise");
     restart(site, "mode = \"observe\"\\n");
-    is_in("observe");
+    is_in("advise");
+    // Somebody edits it.
+    restart(site, "mode = \"drive\"\\n");
+    is_in("drive");
     mode("advise");
     driven.end_first_step();
     site.wait_for(&second, "COMPLETED");

@@ -214,6 +214,20 @@ pub(super) fn can_join(snapshot: &SlurmSnapshot, reservation: &str, join: &JoinW
         })
 }
 
+/// Seconds until somebody else's reservation of a wish's nodes begins: Slurm refuses one that overlaps it.
+pub(super) fn until_another(snapshot: &SlurmSnapshot, wish: &ReservationWish) -> u32 {
+    let others = snapshot.reservations.values().filter(|other| {
+        super::epoch_of(&other.name).is_none()
+            && other.nodes.iter().any(|node| wish.nodes.contains(node))
+    });
+    let begins = others.filter_map(|other| other.start);
+    let ahead = begins.filter_map(|at| at.checked_sub(snapshot.read_at));
+    let soonest = ahead.filter(|seconds| *seconds > 0).min();
+    soonest.map_or(u32::MAX, |seconds| {
+        u32::try_from(seconds).unwrap_or(u32::MAX)
+    })
+}
+
 /// Whether a node has no job and can get one now: it is `idle`, reserved, and nothing else.
 pub(super) fn is_idle(snapshot: &SlurmSnapshot, node: &str) -> bool {
     let harmless = [
@@ -240,7 +254,7 @@ fn is_asleep(node: &SlurmNode) -> bool {
 /// Whether no job has a reserved node.
 pub(super) fn is_kept(snapshot: &SlurmSnapshot, node: &str) -> bool {
     let node = snapshot.nodes.get(node);
-    node.is_some_and(|node| node.state.base != NodeBase::Allocated)
+    node.is_some_and(|node| node.state.base == NodeBase::Idle)
 }
 
 /// The features of a node that has none of its own name.

@@ -406,10 +406,10 @@ fn a_reservation_reaches_as_far_as_its_jobs_need_it_and_no_farther_than_its_boun
     assert_eq!(lasts(&slurm), u64::from(RESERVATION_SECONDS));
     // A job that needs it for longer: at once, and not again with every second that passes.
     slurm.pass(1);
-    slurm.drive(&mut marks, &wish_of(600));
-    assert_eq!(lasts(&slurm), 600);
+    slurm.drive(&mut marks, &wish_of(300));
+    assert_eq!(lasts(&slurm), 300);
     slurm.pass(1);
-    assert!(slurm.drive(&mut marks, &wish_of(600)).orders.is_empty());
+    assert!(slurm.drive(&mut marks, &wish_of(300)).orders.is_empty());
     slurm.drive(&mut marks, &wish_of(u32::MAX));
     assert_eq!(lasts(&slurm), u64::from(MAX_RESERVATION_SECONDS));
     // It is renewed in time for as long as the controller lives, and without one it is over long before its end.

@@ -97,6 +97,31 @@ fn names_of_workflows_and_data_lines_change_no_place() {
 }
 
 #[test]
+fn an_old_job_makes_later_ones_older_by_an_hour_at_most() {
+    let jobs = [
+        (7, step("a", 7, &[], &["mesh"])),
+        (9, step("a", 9, &["mesh"], &[])),
+    ];
+    let (mut snapshot, mut view) = busy(&jobs);
+    let mut came = |number: u32, before: u64| {
+        let job = snapshot.jobs.get_mut(&number).unwrap();
+        job.submitted = Some(START - 20_000 - before);
+        if let Some(job) = view.jobs.get_mut(&number) {
+            job.arrived = (START - 20_000 - before) * SECOND;
+        }
+    };
+    came(7, 86_400);
+    (2..5).for_each(|number| came(number, 7_200));
+    assert_eq!(queue(&snapshot, &view), [7, 2, 3, 4, 9]);
+    let mut came = |number: u32, before: u64| {
+        let job = snapshot.jobs.get_mut(&number).unwrap();
+        job.submitted = Some(START - 20_000 - before);
+    };
+    (2..5).for_each(|number| came(number, 1_800));
+    assert_eq!(queue(&snapshot, &view), [7, 9, 2, 3, 4]);
+}
+
+#[test]
 fn ten_thousand_steps_of_a_user_are_senior_a_few_at_a_time() {
     let mut jobs = vec![(9, step("w", 9, &[], &["mesh"]))];
     jobs.extend((10..10_010).map(|n| (n, step("w", n, &["mesh"], &[]))));

@@ -76,6 +76,16 @@ impl ControllerConfigFile {
     }
 }
 
+/// The mode that the configuration has now.
+pub(super) fn configured_mode(path: Option<&Path>) -> anyhow::Result<SiteMode> {
+    let Some(path) = path else {
+        return Ok(SiteMode::default());
+    };
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let file: ControllerConfigFile = toml::from_str(&text)?;
+    Ok(file.mode)
+}
+
 /// The site's configuration; the defaults without a file.
 pub(super) fn read(
     options: &Options,

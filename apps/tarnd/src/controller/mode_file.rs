@@ -36,7 +36,11 @@ pub(super) fn chosen(state: &Path, configured: SiteMode) -> anyhow::Result<SiteM
         }
     }
     let (set, then) = parse(&text).with_context(about)?;
-    if then == configured && set != configured {
+    if then != configured {
+        // It is over for good, also when the configuration goes back to what it was.
+        std::fs::remove_file(&path).with_context(about)?;
+        sync_folder(state).with_context(about)?;
+    } else if set != configured {
         tracing::info!(
             "mode {}, as `tarn slurm mode` has set it; the configuration has {}",
             set.name(),
@@ -90,6 +94,7 @@ mod tests {
         assert_eq!(chosen(Drive), Observe);
         // Somebody has edited site.toml since.
         assert_eq!(chosen(Advise), Advise);
+        assert_eq!(chosen(Drive), Drive, "the command is older than that");
         keep(folder.path(), Drive, Drive).unwrap();
         assert_eq!(chosen(Drive), Drive);
     }

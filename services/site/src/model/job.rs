@@ -221,7 +221,8 @@ impl SiteJob {
             return;
         }
         if self.history.len() == MAX_HISTORY {
-            self.history.remove(0);
+            // The first one says when the job came.
+            self.history.remove(1);
         }
         self.history.push((now, what));
     }

@@ -164,6 +164,16 @@ impl SiteNode {
         space
     }
 
+    /// The bytes of a part in the stores that are there.
+    pub(crate) fn present_bytes(&self, part: &Part, bytes: u64) -> u64 {
+        if self.levels.len() <= 1 {
+            return bytes;
+        }
+        let places = self.places.get(part);
+        let has = |level: &&SiteNodeStore| places.is_some_and(|all| all.contains(&level.name));
+        bytes * self.present().filter(has).count() as u64
+    }
+
     /// The account of all stores that are there.
     pub(crate) fn space(&self) -> TierSpace {
         if self.levels.len() > 1 {
