@@ -121,9 +121,9 @@ impl Site {
             || self.refused.contains_key(&job)
     }
 
-    /// The jobs that were found in Slurm's queue and that Slurm has not asked about.
-    pub fn found_jobs(&self) -> impl Iterator<Item = SlurmJobId> {
-        let jobs = self.jobs.iter().filter(|(_, job)| !job.is_reported);
+    /// The jobs that Slurm's queue has, unless they are over.
+    pub fn queued_jobs(&self) -> impl Iterator<Item = SlurmJobId> {
+        let jobs = self.jobs.iter();
         let jobs = jobs.filter(|(_, job)| job.phase == SiteJobPhase::Queued);
         jobs.map(|(id, _)| *id).chain(self.refused.keys().copied())
     }

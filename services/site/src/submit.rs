@@ -13,6 +13,8 @@ use tarn_types::workflow::Keep;
 
 /// Readings of Slurm's queue in a row that lack a job which Slurm never asked about: then the job is over.
 const MAX_ABSENCES: u32 = 2;
+/// The same of one that Slurm asked about: if it is cancelled just then, Slurm may kill its teardown too.
+const MAX_REPORTED_ABSENCES: u32 = 4;
 
 impl Site {
     /// Slurm asks about a job, and waits for the reply.
@@ -78,7 +80,7 @@ impl Site {
     /// Slurm's queue was read.
     pub(crate) fn list(&mut self, queue: QueueReading, gone: &BTreeSet<SlurmJobId>) {
         self.queue = queue;
-        let found: Vec<SlurmJobId> = self.found_jobs().collect();
+        let found: Vec<SlurmJobId> = self.queued_jobs().collect();
         for id in found {
             let is_gone = gone.contains(&id);
             if is_gone {
@@ -88,8 +90,15 @@ impl Site {
                 continue;
             };
             job.absences = if is_gone { job.absences + 1 } else { 0 };
-            if job.absences == MAX_ABSENCES {
-                job.note(self.now, "cancelled before Slurm staged it");
+            let (most, why) = match job.is_reported {
+                true => (
+                    MAX_REPORTED_ABSENCES,
+                    "cancelled; Slurm never ended its stages",
+                ),
+                false => (MAX_ABSENCES, "cancelled before Slurm staged it"),
+            };
+            if job.absences == most {
+                job.note(self.now, why);
                 self.begin_leaving(id, true);
                 self.advance(id);
             }

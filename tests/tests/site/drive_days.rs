@@ -79,7 +79,8 @@ fn a_controller_that_is_slow_or_cut_off_lets_its_reservations_lapse() {
     let before = calls(&driven);
     std::thread::sleep(Duration::from_secs(25));
     assert_eq!(calls(&driven), before, "{}", driven.log());
-    assert!(clients.log().contains("squeue "), "it reads on");
+    // Slurm rests for as long as a reading takes.
+    site.wait("it reads on", || clients.log().contains("squeue "));
     clients.set("cut");
     driven.wait_unreserved("it lapses");
     assert_eq!(driven.field(&driven.first, "JobState"), "RUNNING");

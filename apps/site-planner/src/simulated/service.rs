@@ -283,7 +283,7 @@ impl SimulatedCluster {
         for job in waits.filter(|job| !is_read(&job.number)) {
             unknown.entry(job.user).or_default().insert(job.number);
         }
-        let gone = controller.site.found_jobs();
+        let gone = controller.site.queued_jobs();
         let gone: BTreeSet<u32> = gone.filter(|job| !jobs.contains_key(job)).collect();
         let found: Vec<u32> = unknown.values().flatten().copied().collect();
         let is_of_use = controller.site.is_arriving() || !gone.is_empty();

@@ -68,7 +68,7 @@ impl SlurmQueue {
         self.looked_at.retain(|job| jobs.contains_key(job));
         let unknown = self.unknown(reading, site);
         self.read_scripts(&unknown);
-        let gone = site.found_jobs().filter(|job| !jobs.contains_key(job));
+        let gone = site.queued_jobs().filter(|job| !jobs.contains_key(job));
         let gone: BTreeSet<SlurmJobId> = gone.collect();
         let mut numbers: BTreeMap<Uid, BTreeSet<SlurmJobId>> = BTreeMap::new();
         for job in unknown {

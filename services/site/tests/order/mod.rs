@@ -139,7 +139,7 @@ fn a_job_that_slurm_never_stages_is_over_when_it_has_left_the_queue() {
     let missing = script("w", 1, vec![(Role::In, Single, dataset("nothing"))]);
     world.find(2, missing.clone());
     world.list(&[], &[]);
-    assert_eq!(world.site.found_jobs().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(world.site.queued_jobs().collect::<Vec<_>>(), [1, 2]);
     assert_eq!(world.site.taken_in(ALICE, 1), Some(Ok(())));
     assert!(
         world
@@ -161,13 +161,33 @@ fn a_job_that_slurm_never_stages_is_over_when_it_has_left_the_queue() {
     world.list(&[], &[]);
     world.list(&[], &[1]);
     assert_eq!(world.site.taken_in(ALICE, 1), Some(Ok(())));
-    assert_eq!(world.site.found_jobs().collect::<Vec<_>>(), [1]);
+    assert_eq!(world.site.queued_jobs().collect::<Vec<_>>(), [1]);
     world.list(&[], &[1]);
     world.settle();
-    assert_eq!(world.site.found_jobs().count(), 0);
+    assert_eq!(world.site.queued_jobs().count(), 0);
     let reads = script("w", 1, vec![(Role::In, Single, dataset("x"))]);
     let done = world.staged(4, setup(&reads));
     assert_eq!(refused(&done).code, Code::NotFound, "{done:?}");
+    world.check_replay(Config::default());
+}
+
+/// A job that is cancelled while Slurm asks about it: Slurm may kill its teardown with its setup.
+#[test]
+fn a_job_whose_teardown_never_comes_is_over_when_it_has_left_the_queue() {
+    let mut world = World::new(1, Config::default());
+    let made = script("w", 1, vec![(Role::Out, Single, dataset("x"))]);
+    world.list(&[1], &[]);
+    world.find(1, made.clone());
+    world.list(&[], &[]);
+    let token = world.stage(1, Stage::Setup(Box::new(made)));
+    assert!(world.answers.contains_key(&token));
+    for _ in 0..3 {
+        world.list(&[], &[1]);
+    }
+    assert_eq!(world.site.queued_jobs().collect::<Vec<_>>(), [1]);
+    world.list(&[], &[1]);
+    world.settle();
+    assert_eq!(world.site.queued_jobs().count(), 0);
     world.check_replay(Config::default());
 }
 

@@ -162,8 +162,3 @@ fn energy() {
 fn easy_cache() {
     all_seeds("easy+cache");
 }
-
-#[test]
-fn conservative_keep() {
-    all_seeds("conservative+keep");
-}
