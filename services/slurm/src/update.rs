@@ -101,11 +101,11 @@ pub fn expected_nodes(snapshot: &SlurmSnapshot, job: &SlurmJob) -> Vec<String> {
 fn without_states(output: &str) -> String {
     let mut text = String::new();
     let mut depth = 0;
-    for letter in output.chars() {
-        match letter {
+    for character in output.chars() {
+        match character {
             '(' => depth += 1,
             ')' => depth -= 1,
-            letter if depth == 0 => text.push(letter),
+            character if depth == 0 => text.push(character),
             _ => {}
         }
     }

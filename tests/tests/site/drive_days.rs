@@ -89,7 +89,7 @@ fn a_controller_that_is_slow_or_cut_off_lets_its_reservations_lapse() {
         let status = site.alice(&["tarn", "slurm", "status"]);
         status.contains("cannot be read")
     });
-    // Slurm goes on by itself.
+    // Slurm continues by itself.
     let ordinary = driven.submit("bob", ORDINARY);
     driven.end_first_step();
     site.wait_for(&ordinary, "COMPLETED");

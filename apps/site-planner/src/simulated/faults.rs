@@ -119,7 +119,7 @@ impl SimulatedCluster {
         self.request_pass(self.settings.times.pass);
     }
 
-    /// The controller is started again: the log gives the state that it had; nodes and scripts connect anew.
+    /// The controller is started again: the log gives the state that it had; nodes and scripts connect again.
     pub(super) fn restart_controller(&mut self) -> Result<(), ClusterError> {
         let machine = self.machine.clone();
         let Some(controller) = &mut self.controller else {

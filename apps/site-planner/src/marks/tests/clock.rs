@@ -18,14 +18,20 @@ fn drive(
     step
 }
 
-#[test]
-fn a_reservation_that_a_clock_ended_is_made_again_and_one_that_somebody_deleted_is_not() {
+/// A reservation for a job whose data is not there yet.
+fn reserved() -> (Model, Marks, [ReservationWish; 1]) {
     let (mut slurm, mut marks) = (Model::new(), Marks::new(3));
     slurm.submit(7, 0, 2);
     let mut wishes = [wish(0, "wing", [1, 2], 7)];
     wishes[0].jobs[0].is_staged = false;
     drive(&mut slurm, &mut marks, &wishes, 0);
     assert_eq!(slurm.tarns().len(), 1);
+    (slurm, marks, wishes)
+}
+
+#[test]
+fn a_reservation_that_a_clock_ended_is_made_again_and_one_that_somebody_deleted_is_not() {
+    let (mut slurm, mut marks, wishes) = reserved();
     // An hour ahead: it is over.
     slurm.pass(3_600);
     assert_eq!(slurm.tarns().len(), 0);
@@ -46,12 +52,7 @@ fn a_reservation_that_a_clock_ended_is_made_again_and_one_that_somebody_deleted_
 
 #[test]
 fn a_reservation_that_would_last_as_the_clock_was_set_back_is_deleted() {
-    let (mut slurm, mut marks) = (Model::new(), Marks::new(3));
-    slurm.submit(7, 0, 2);
-    let mut wishes = [wish(0, "wing", [1, 2], 7)];
-    wishes[0].jobs[0].is_staged = false;
-    drive(&mut slurm, &mut marks, &wishes, 0);
-    assert_eq!(slurm.tarns().len(), 1);
+    let (mut slurm, mut marks, wishes) = reserved();
     // It would begin in an hour, and Slurm renews no such thing.
     slurm.now -= 3_600;
     for _ in 0..6 {
