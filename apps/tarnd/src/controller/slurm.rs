@@ -144,32 +144,22 @@ pub(super) fn sleepers(reader: &SlurmReader, sleep: Option<Sleep>) -> SlurmNotif
 }
 
 fn put_all_to_sleep(updates: &Receiver<Vec<String>>, reader: &SlurmReader, sleep: Sleep) {
-    // Since when Slurm has had no job for those that tarn has nothing on.
-    let mut since: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut idle = IdleNodes::default();
     let mut failed = false;
     for spare in updates {
-        let now = Instant::now();
         // The reader logs why Slurm cannot be read.
         let Some(reading) = reader.newest() else {
             continue;
         };
         let nodes = &reading.snapshot.nodes;
         let is_idle = |name: &String| nodes.get(name).is_some_and(|n| n.state.is_idle_and_awake());
-        let spare: BTreeSet<String> = spare.into_iter().filter(is_idle).collect();
-        since.retain(|node, _| spare.contains(node));
-        for node in &spare {
-            since.entry(node.clone()).or_insert(now);
-        }
-        // Those that have been idle for the shortest time stay.
-        let mut longest: Vec<(Instant, &str)> = since.iter().map(|(n, t)| (*t, &n[..])).collect();
-        longest.sort_unstable();
-        longest.truncate(longest.len().saturating_sub(sleep.awake));
-        let due = longest.iter().filter(|(t, _)| now - *t >= sleep.after);
-        let due: Vec<&str> = due.map(|(_, node)| *node).collect();
+        let spare = spare.into_iter().filter(is_idle).collect();
+        let due = idle.due(spare, reading.oldest_part(), Instant::now(), sleep);
         if due.is_empty() {
             continue;
         }
-        match put_to_sleep(&due) {
+        let names: Vec<&str> = due.iter().map(String::as_str).collect();
+        match put_to_sleep(&names) {
             Ok(()) => {
                 failed = false;
                 tracing::info!("{} sleep: no job and no data", due.join(","));
@@ -180,6 +170,50 @@ fn put_all_to_sleep(updates: &Receiver<Vec<String>>, reader: &SlurmReader, sleep
                 }
                 failed = true;
             }
+        }
+        idle.note_ordered(due, Instant::now());
+    }
+}
+
+/// The nodes on which neither Slurm nor tarn has anything.
+#[derive(Debug, Default)]
+struct IdleNodes {
+    since: BTreeMap<String, Instant>,
+    /// When Slurm was last asked to put a node to sleep: an older reading still has it awake.
+    ordered: BTreeMap<String, Instant>,
+}
+
+impl IdleNodes {
+    /// The nodes to put to sleep, of those idle in a reading that began at `began`.
+    fn due(
+        &mut self,
+        spare: BTreeSet<String>,
+        began: Instant,
+        now: Instant,
+        sleep: Sleep,
+    ) -> Vec<String> {
+        self.ordered.retain(|_, ordered| *ordered >= began);
+        self.since
+            .retain(|node, _| spare.contains(node) && !self.ordered.contains_key(node));
+        for node in spare {
+            if !self.ordered.contains_key(&node) {
+                self.since.entry(node).or_insert(now);
+            }
+        }
+        // Those that have been idle for the shortest time stay.
+        let mut longest: Vec<(Instant, &String)> =
+            self.since.iter().map(|(n, t)| (*t, n)).collect();
+        longest.sort_unstable();
+        longest.truncate(longest.len().saturating_sub(sleep.awake));
+        let due = longest.iter().filter(|(t, _)| now - *t >= sleep.after);
+        due.map(|(_, node)| (*node).clone()).collect()
+    }
+
+    /// Slurm was asked to put these to sleep: only a reading that begins later has them idle again.
+    fn note_ordered(&mut self, nodes: Vec<String>, now: Instant) {
+        for node in nodes {
+            self.since.remove(&node);
+            self.ordered.insert(node, now);
         }
     }
 }
@@ -341,5 +375,52 @@ fn text(node: &NodeInfo) -> String {
             let stores: Vec<String> = stores.iter().map(store).collect();
             format!("tarn {} free", stores.join(", "))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(nodes: &[&str]) -> BTreeSet<String> {
+        nodes.iter().map(|n| (*n).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_reading_from_before_the_order_puts_no_node_to_sleep_again() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let sleep = Sleep {
+            after: Duration::from_secs(5),
+            awake: 0,
+        };
+        let mut idle = IdleNodes::default();
+        assert!(idle.due(names(&["n1"]), at(1), at(2), sleep).is_empty());
+        let due = idle.due(names(&["n1"]), at(1), at(7), sleep);
+        assert_eq!(due, ["n1"]);
+        idle.note_ordered(due, at(7));
+        for later in [12, 60] {
+            assert!(idle.due(names(&["n1"]), at(1), at(later), sleep).is_empty());
+        }
+        // A later reading has it idle: it was refused, or has worked since.
+        assert!(idle.due(names(&["n1"]), at(61), at(62), sleep).is_empty());
+        assert_eq!(idle.due(names(&["n1"]), at(61), at(67), sleep), ["n1"]);
+    }
+
+    #[test]
+    fn those_that_were_busy_last_stay_awake() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let sleep = Sleep {
+            after: Duration::from_secs(5),
+            awake: 1,
+        };
+        let mut idle = IdleNodes::default();
+        assert!(idle.due(names(&["n1"]), at(0), at(0), sleep).is_empty());
+        assert!(
+            idle.due(names(&["n1", "n2"]), at(1), at(1), sleep)
+                .is_empty()
+        );
+        assert_eq!(idle.due(names(&["n1", "n2"]), at(9), at(9), sleep), ["n1"]);
     }
 }
