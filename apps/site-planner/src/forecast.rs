@@ -7,7 +7,8 @@ use crate::jobs::KnownStage;
 use crate::planned::{PlannedJob, SitePlan, UnplannedJob, reason_text};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use tarn_engine::plan::Planner;
+use tarn_engine::plan::{Planner, Wakefulness};
+use tarn_types::id::NodeId;
 use tarn_types::site::{JobId, SiteAction, SiteEvent};
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -65,6 +66,11 @@ impl SitePlanner {
 impl Future<'_> {
     /// Jobs that have nodes, and those for which the planner has taken some.
     fn start(&mut self) {
+        let nodes = (0..self.of.topology.len() as u32).map(NodeId);
+        let wakes = |n: &NodeId| self.planner.wakefulness(*n) == Some(Wakefulness::Waking);
+        let waking = nodes.filter(wakes);
+        let awake = waking.map(|node| SiteEvent::Awake { node }).collect();
+        self.moves.answer_later(awake);
         for (number, known) in &self.of.jobs.jobs {
             if let KnownStage::Has { nodes, since, .. } = &known.stage {
                 let end = self.expected_end(*since, known.spec.expect, known.spec.limit);

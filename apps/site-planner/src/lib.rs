@@ -20,6 +20,7 @@ mod hosted;
 mod jobs;
 mod marks;
 mod planned;
+mod power;
 mod promised;
 mod rates;
 mod reserve;
@@ -39,6 +40,7 @@ pub use marks::{
     Marks, ReservationWish, WorkflowKey,
 };
 pub use planned::{PlannedJob, SitePlan, UnplannedJob};
+pub use power::{PowerOrder, PowerWish, SitePower};
 pub use promised::SitePromise;
 pub use rates::SiteRates;
 
@@ -47,6 +49,7 @@ use data::DataTable;
 use difference::SnapshotDifference;
 use hosted::{HostedMoves, NodeWish};
 use jobs::{JobTable, KnownStage};
+use power::PowerTable;
 use reserve::KeptNodes;
 use runtimes::RunTimes;
 use seniority::give_seniority;
@@ -111,6 +114,7 @@ pub struct SitePlanner {
     data: DataTable,
     closed: BTreeSet<NodeId>,
     moves: HostedMoves,
+    power: PowerTable,
     wishes: BTreeMap<u32, NodeWish>,
     /// Why jobs of the newest snapshot get no plan.
     excluded: BTreeMap<u32, (u32, String)>,
@@ -140,6 +144,7 @@ impl SitePlanner {
             data: DataTable::default(),
             closed: BTreeSet::new(),
             moves: HostedMoves::default(),
+            power: PowerTable::default(),
             wishes: BTreeMap::new(),
             excluded: BTreeMap::new(),
             owners: BTreeMap::new(),
@@ -150,6 +155,13 @@ impl SitePlanner {
             boot: None,
             now: 0,
         }
+    }
+
+    /// The figures of a site about its nodes' power, for those that are not measured.
+    #[must_use]
+    pub fn with_power(mut self, power: SitePower) -> Self {
+        self.power = PowerTable::new(power);
+        self
     }
 
     /// Takes a snapshot and the state of the site service at the same time. `now` is in nanoseconds since 1970, by the clock
@@ -219,6 +231,7 @@ impl SitePlanner {
         self.data = DataTable::default();
         self.closed.clear();
         self.moves = HostedMoves::default();
+        self.power.begin_again();
         self.wishes.clear();
     }
 
@@ -259,6 +272,12 @@ impl SitePlanner {
         seen: &mut SeenChanges,
     ) -> Vec<String> {
         let mut events = self.moves.over(self.now);
+        if self.policy.has_sleepers() {
+            let (planner, topology) = (&mut self.planner, &self.topology);
+            self.power
+                .difference((snapshot, view), planner, topology, &mut events);
+            self.power.measure((snapshot, view), planner, topology);
+        }
         let mut difference = SnapshotDifference {
             planner: &self.planner,
             topology: &self.topology,
@@ -355,7 +374,6 @@ impl SitePlanner {
             SiteAction::GiveUp { job } => self.refuse(*job, "it failed too often"),
             SiteAction::Move(order) => self.moves.begin(self.now, order, &self.rates),
             SiteAction::Cancel { id } => return self.moves.cancel(*id),
-            SiteAction::Wake { node } => return Some(SiteEvent::Awake { node: *node }),
             SiteAction::SetMode { node, .. } => {
                 return Some(SiteEvent::ModeSet {
                     node: *node,
@@ -368,7 +386,10 @@ impl SitePlanner {
                     wish.runs = true;
                 }
             }
-            SiteAction::Drop { .. } | SiteAction::Sleep { .. } => {}
+            SiteAction::Sleep { .. } | SiteAction::Wake { .. } => {
+                self.power.note(action, self.now);
+            }
+            SiteAction::Drop { .. } => {}
         }
         None
     }
@@ -423,6 +444,20 @@ impl SitePlanner {
         self.step(&events, &mut actions, &mut refused);
         self.note_promise();
         actions
+    }
+
+    /// The decisions about nodes' sleep among these.
+    pub fn power_orders(&self, actions: &[SiteAction]) -> Vec<PowerOrder> {
+        let order = |node: NodeId, wish| PowerOrder {
+            node: self.topology.name(node).to_owned(),
+            wish,
+        };
+        let orders = actions.iter().filter_map(|action| match action {
+            SiteAction::Sleep { node } => Some(order(*node, PowerWish::Sleep)),
+            SiteAction::Wake { node } => Some(order(*node, PowerWish::Wake)),
+            _ => None,
+        });
+        orders.collect()
     }
 
     /// How well begins were planned so far.

@@ -157,7 +157,8 @@ impl ClusterTopology {
         numbers.filter(|node| seen.insert(*node)).collect()
     }
 
-    fn island_of(&self, node: NodeId) -> usize {
+    /// The number of a node's island.
+    pub(crate) fn island_of(&self, node: NodeId) -> usize {
         let behind = self.islands.partition_point(|(_, first)| *first <= node.0);
         behind.saturating_sub(1)
     }

@@ -39,7 +39,7 @@ use queue::SlurmQueue;
 use reader::SlurmReader;
 use scripts::{FoundJob, ScriptReader};
 use slurm::{SlurmNotifier, WaitingJob};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
@@ -51,6 +51,7 @@ use tarn_proto::site::{
     NumberedOrder, Owner, Report, SlurmJobId, SlurmUpdate, Stage, StoreCapacity, Uid,
 };
 use tarn_site::{Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token, WantedAccount};
+use tarn_site_planner::{PowerOrder, PowerWish};
 use tarn_slurm::{PlacedJobChange, expected_nodes, job_change};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Source};
@@ -111,6 +112,8 @@ pub(crate) enum ControllerInput {
     Closed { node: String, session: u64 },
     /// Slurm's state was read, or could not be.
     Read,
+    /// The planner's decisions about nodes' sleep.
+    Power(Vec<PowerOrder>),
     /// Scripts of jobs were read that Slurm has not asked about.
     Found(Vec<FoundJob>),
     /// The power that nodes draw as Slurm reports it, in thousandths of a watt.
@@ -152,9 +155,11 @@ pub(crate) struct ReadyNode {
 pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     let state = |e: anyhow::Error| TarndError::new(Exit::State, e);
     crate::server::raise_descriptors();
-    let (config, file, sleep) = read(options).map_err(|e| TarndError::new(Exit::Usage, e))?;
+    let (config, file) = read(options).map_err(|e| TarndError::new(Exit::Usage, e))?;
     let policy = file.planning_policy(options);
     let (configured, policy) = policy.map_err(|e| TarndError::new(Exit::Usage, e))?;
+    let power = file.power(options);
+    let power = power.map_err(|e| TarndError::new(Exit::Usage, e))?;
     std::fs::create_dir_all(&options.state)
         .with_context(|| format!("cannot make {}", options.state.display()))
         .map_err(state)?;
@@ -187,6 +192,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     let queue = SlurmQueue::new(ScriptReader::start(sender.clone()));
     slurm::ask_what_is_drawn(reader.clone(), sender.clone());
     let accountant = accounts::accountant(sender.clone());
+    let own_inputs = sender.clone();
     let mut nodes = NodeSessions::new(epoch, (secrets, munge), port, sender);
     for name in file
         .nodes
@@ -208,12 +214,13 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         clock: ControllerClock::start(),
         spaces: slurm::spaces(file.sinfo.unwrap_or(true)),
         exclusions: slurm::exclusions(&reader),
-        sleepers: slurm::sleepers(&reader, sleep),
+        power: slurm::power_orders(&reader),
         plans: PlanThread::start(
             &options.state,
             mode.clone(),
-            policy,
+            (policy, power),
             SlurmDriver::new(epoch, reader.clone()),
+            own_inputs,
         ),
         offered: None,
         mode,
@@ -266,7 +273,7 @@ struct Controller {
     /// All nodes that Slurm knows are the site's.
     has_all_nodes: bool,
     exclusions: SlurmNotifier<Vec<WaitingJob>>,
-    sleepers: SlurmNotifier<Vec<String>>,
+    power: SyncSender<Vec<PowerOrder>>,
     plans: PlanThread,
     /// When the planner got the state last.
     offered: Option<Instant>,
@@ -333,9 +340,19 @@ impl Controller {
     fn notify_slurm(&mut self) -> bool {
         let mut is_behind = !self.spaces.notify_if_due(|| self.site.node_infos());
         is_behind |= !self.exclusions.notify_if_due(|| self.site.excluded());
-        // How long they have been idle is seen by looking again.
-        self.sleepers.notify_if_due(|| self.site.spare());
-        is_behind || self.sleepers.is_there()
+        is_behind
+    }
+
+    /// Has Slurm change the power of nodes as planned. Data may have come to one since.
+    fn order_power(&self, mut orders: Vec<PowerOrder>) {
+        if !self.mode.get().acts() {
+            return;
+        }
+        let spare: BTreeSet<String> = self.site.spare().into_iter().collect();
+        orders.retain(|order| order.wish == PowerWish::Wake || spare.contains(&order.node));
+        if !orders.is_empty() && self.power.try_send(orders).is_err() {
+            tracing::warn!("Slurm is too slow to change the power of nodes: it is planned again");
+        }
     }
 
     /// The event that the log is to hold of an input. An input that changes nothing is answered at once.
@@ -368,6 +385,10 @@ impl Controller {
                 if self.nodes.is_current(&node, session) {
                     self.measured(&node, draw, cores);
                 }
+                None
+            }
+            ControllerInput::Power(orders) => {
+                self.order_power(orders);
                 None
             }
             ControllerInput::Read => {

@@ -62,6 +62,10 @@ pub struct Policy {
     pub lead: Nanos,
     /// With `Energy`: the most that sleeping nodes may raise the mean bounded slow-down, in percent.
     pub slow_down: u32,
+    /// With `Data` and `Energy`: a node that has been idle for so long sleeps; with `Energy` only if it pays, too.
+    pub sleep: Option<Nanos>,
+    /// Of the nodes that may sleep so many stay awake.
+    pub awake: u32,
     /// It was called `stage-through`, and is called so: another name of `heft+stage-through`.
     pub alias: bool,
 }
@@ -90,6 +94,11 @@ impl Policy {
         named == *other
     }
 
+    /// Whether idle nodes sleep.
+    pub fn has_sleepers(&self) -> bool {
+        self.order == Order::Energy || self.sleep.is_some()
+    }
+
     /// A policy with its default settings. No data mode: the usual one of that order.
     pub fn new(order: Order, data_mode: Option<DataMode>) -> Self {
         let usual = match order {
@@ -103,6 +112,8 @@ impl Policy {
             bound: DEFAULT_BOUND,
             lead: DEFAULT_LEAD,
             slow_down: DEFAULT_SLOW_DOWN,
+            sleep: None,
+            awake: 0,
             alias: false,
         }
     }
@@ -138,8 +149,8 @@ pub enum PolicyError {
     BadDataMode(String, String),
     /// No such setting, or not with this order.
     #[error(
-        "`{0}` is no setting of {1}; greedy has `max-wait=TIME`, data and energy have `bound=TIME` and `lead=TIME`, energy has \
-         `slow-down=PERCENT`"
+        "`{0}` is no setting of {1}; greedy has `max-wait=TIME`, data and energy have `bound=TIME`, `lead=TIME` and \
+         `sleep=TIME`, and with that `awake=NODES`, energy has `slow-down=PERCENT`"
     )]
     BadSetting(String, String),
     /// A setting is given more than once.
@@ -188,6 +199,10 @@ impl FromStr for Policy {
             given.push(key);
             policy.set(setting, order_name)?;
         }
+        if policy.awake > 0 && !policy.has_sleepers() {
+            let setting = format!("awake={}", policy.awake);
+            return Err(PolicyError::BadSetting(setting, order_name.into()));
+        }
         Ok(policy)
     }
 }
@@ -210,6 +225,12 @@ impl Policy {
             (MAX_WAIT, Order::Greedy) => self.max_wait = Some(time()?),
             ("bound", Order::Data | Order::Energy) => self.bound = time()?,
             ("lead", Order::Data | Order::Energy) => self.lead = time()?,
+            ("sleep", Order::Data | Order::Energy) => self.sleep = Some(time()?),
+            ("awake", Order::Data | Order::Energy) => {
+                self.awake = value.parse().map_err(|_| {
+                    PolicyError::BadValue(key.into(), "a number of nodes is expected".into())
+                })?;
+            }
             ("slow-down", Order::Energy) => {
                 let percent = value.trim_end_matches('%').parse();
                 self.slow_down = percent.map_err(|_| {
@@ -267,6 +288,12 @@ impl fmt::Display for Policy {
         if self.slow_down != default.slow_down {
             settings.push(format!("slow-down={}%", self.slow_down));
         }
+        if let Some(sleep) = self.sleep {
+            settings.push(format!("sleep={sleep}ns").replace("000000000ns", "s"));
+        }
+        if self.awake != default.awake {
+            settings.push(format!("awake={}", self.awake));
+        }
         if settings.is_empty() {
             return Ok(());
         }
@@ -294,6 +321,8 @@ mod tests {
             "data",
             "energy",
             "energy:slow-down=25%",
+            "energy:sleep=300s",
+            "data:sleep=1200s,awake=2",
             "data:bound=60s,lead=3600s",
             "greedy:max-wait=1500000000ns",
             "greedy+cache:max-wait=0ns",
@@ -326,6 +355,9 @@ mod tests {
             ("data+cache", "cache"),
             ("easy:bound=5m", "bound=5m"),
             ("data:bound=5", "bound"),
+            ("data:awake=2", "awake=2"),
+            ("easy:sleep=5m", "sleep=5m"),
+            ("data:sleep=5m,awake=few", "awake"),
             ("data:bound", "the value of `bound`"),
             ("data:lead=1h,lead=2h", "`lead` is given twice"),
             ("energy:slow-down=x", "slow-down"),

@@ -3,7 +3,7 @@
 use crate::model::catalog::{VersionKey, VersionRecord, VersionState, stored_size};
 use crate::model::job::{SiteJob, SiteJobPhase};
 use crate::state::Site;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::{Owner, Part, SlurmJobId};
 use tarn_types::units::Time;
 
@@ -12,6 +12,10 @@ use tarn_types::units::Time;
 pub struct PlanningView {
     /// Bytes of each node's stores.
     pub capacities: BTreeMap<String, u64>,
+    /// The nodes that hold nothing, and that no job or order has.
+    pub spare: BTreeSet<String>,
+    /// The power that nodes draw, in thousandths of a watt, all by the same kind of meter: that which most have.
+    pub drawn: BTreeMap<String, u64>,
     /// The jobs with data lines that have not ended, by number.
     pub jobs: BTreeMap<SlurmJobId, PlanningJob>,
     /// The versions that these jobs read or make.
@@ -98,7 +102,26 @@ impl Site {
         view.capacities = nodes
             .map(|(name, n)| (name.clone(), n.space().capacity()))
             .collect();
+        view.spare = self.spare().into_iter().collect();
+        view.drawn = self.drawn();
         view
+    }
+
+    /// Figures of different meters are not compared: those of the one that most nodes have.
+    fn drawn(&self) -> BTreeMap<String, u64> {
+        let powers = || {
+            let draws = self.draws.iter();
+            draws.filter_map(|(name, (draw, _))| Some((name, draw.power?)))
+        };
+        let mut sources: BTreeMap<_, usize> = BTreeMap::new();
+        for (_, power) in powers() {
+            *sources.entry(power.source).or_default() += 1;
+        }
+        let most = sources.into_iter().max_by_key(|(_, nodes)| *nodes);
+        let of_most = powers().filter(|(_, p)| most.is_some_and(|(s, _)| s == p.source));
+        of_most
+            .map(|(name, p)| (name.clone(), p.milliwatts))
+            .collect()
     }
 
     /// The nodes that have parts of these versions, by part.

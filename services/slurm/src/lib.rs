@@ -24,7 +24,7 @@ pub use act::{MAX_RESERVATION_SECONDS, RENEWED_SECONDS, RESERVATION_SECONDS, Slu
 pub use allocation::{SlurmAllocation, is_of_step};
 pub use excluded::{exclusion, set_exclusion};
 pub use nodes::{SrunLaunch, SrunNodes};
-pub use power::{drawn, energy_plugin, put_to_sleep};
+pub use power::{PowerChange, change_power, drawn, energy_plugin};
 pub use preferred::{Preference, held_without_nodes, restore_preference};
 pub use progress::{JobProgress, completed_job, job_progress};
 pub use scripts::{

@@ -31,13 +31,26 @@ pub fn drawn(nodes: &[String]) -> Result<BTreeMap<String, u64>, SlurmError> {
     Ok(known.map(|(n, mw)| (n.to_owned(), mw)).collect())
 }
 
-/// Has Slurm put idle nodes to sleep (`SuspendProgram`), until it has a job for them; needs Slurm's own rights.
+/// A change of nodes' power.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PowerChange {
+    /// Idle nodes go to sleep (`SuspendProgram`), until Slurm has a job for them.
+    Down,
+    /// They wake up (`ResumeProgram`).
+    Up,
+}
+
+/// Has Slurm change the power of nodes; needs Slurm's own rights.
 ///
 /// # Errors
 /// When Slurm cannot be asked, or refuses: where it is not set up to save power.
-pub fn put_to_sleep(nodes: &[&str]) -> Result<(), SlurmError> {
+pub fn change_power(nodes: &[&str], change: PowerChange) -> Result<(), SlurmError> {
     let name = format!("nodename={}", nodes.join(","));
-    answer("scontrol", &["update", &name, "state=power_down"], SOON).map(drop)
+    let state = match change {
+        PowerChange::Down => "state=power_down",
+        PowerChange::Up => "state=power_up",
+    };
+    answer("scontrol", &["update", &name, state], SOON).map(drop)
 }
 
 fn plugin(output: &str) -> Option<&str> {

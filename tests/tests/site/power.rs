@@ -5,6 +5,9 @@ use std::fs;
 
 /// Slurm's programs: this test does what they are called for.
 const PROGRAM: &str = "#!/bin/sh\necho \"${0##*/} $1\" >> /shared/power/asked\n";
+/// A mode in which nodes are only planned to sleep, a policy by which they sleep when it pays, and what a meter does not say:
+/// 90 W are saved, waking costs 5 s of 400 W, so that pays after 22 s.
+const ENERGY: &str = "mode = \"observe\"\npolicy = \"energy:slow-down=100000%,sleep=10s\"\n[power]\nasleep = 10\nboot = 400\nwake = \"5s\"\n";
 const CONF: &str = "SuspendProgram=/etc/slurm/off\nResumeProgram=/etc/slurm/on\nSuspendTime=31536000\nSuspendTimeout=5\nResumeTimeout=120\n";
 
 #[test]
@@ -57,4 +60,44 @@ echo yes > $TARN_kept/it
     std::thread::sleep(std::time::Duration::from_secs(12));
     let requests = fs::read_to_string(power.join("asked")).expect("what was asked");
     assert_eq!(requests, "off node2\non node2\n", "{}", site.logs());
+}
+
+/// By an emulated meter.
+#[test]
+fn by_policy_energy_a_node_sleeps_when_it_pays_and_only_if_tarn_may_act() {
+    let programs = [("off", PROGRAM), ("on", PROGRAM)];
+    let Some(site) = Site::up_of(2, CONF, &programs) else {
+        return;
+    };
+    let power = site.cluster.shared().join("power");
+    site.root(&["sh", "-c", "mkdir -m 777 /shared/power"]);
+    let requests = || fs::read_to_string(power.join("asked")).unwrap_or_default();
+    for node in [1, 2] {
+        let folder = format!("sys/node{node}/class/hwmon/hwmon0");
+        let folder = site.cluster.shared().join(folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("name"), "power_meter\n").expect("its name");
+        fs::write(folder.join("power1_average"), "100000000\n").expect("its power");
+        site.root(&["sh", "-c", &format!("pkill -f '[n]ode-name node{node} '")]);
+        site.start_node(node);
+    }
+    fs::write(site.cluster.shared().join("site.toml"), ENERGY).expect("the configuration");
+    site.kill_controller();
+    site.start_controller_with("--config /shared/site.toml");
+    site.wait("both say what they draw", || {
+        let status = site.root(&["tarn", "slurm", "status"]);
+        status.matches("100 W (hwmon)").count() == 2
+    });
+    // Jobs earn what a waking may cost. The longer one is seen by a reading while it runs.
+    let script = "#SBATCH -w node1\n#TARN [[step]]\nsleep 8\n";
+    let job = site.submit("alice", "earn.sh", script, &[]);
+    site.wait_for(&job.expect("it is taken"), "COMPLETED");
+    let log = || site.root(&["sh", "-c", "cat /shared/controller/plan.log"]);
+    site.wait("it is planned", || log().contains(" sleep nodes="));
+    assert_eq!(requests(), "", "in observe nothing is ordered: {}", log());
+    site.root(&["tarn", "slurm", "mode", "advise"]);
+    site.wait("both sleep", || {
+        requests().contains("off node1") && requests().contains("off node2")
+    });
+    assert_eq!(requests().lines().count(), 2, "{}{}", requests(), log());
 }

@@ -50,15 +50,28 @@ mod timeline;
 pub(crate) mod view;
 mod withdrawn;
 
+use nodes::NodePowerState;
 use policy::SchedulingPolicy;
 use state::PlannerState;
 use tarn_ports::{SiteWorld, WorldError};
+use tarn_types::id::NodeId;
 use tarn_types::policy::Policy;
-use tarn_types::site::{Machine, SiteAction, SiteEvent, SiteEventError};
+use tarn_types::site::{Machine, NodePowerModel, SiteAction, SiteEvent, SiteEventError};
 use tarn_types::units::Time;
 
 /// The last moment that the planner knows: sums of times stay numbers.
 const LAST: Time = Time::MAX >> 1;
+
+/// Whether a node is awake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wakefulness {
+    /// It is up, or is booting into another memory mode.
+    Awake,
+    /// It sleeps.
+    Asleep,
+    /// It was told to wake up.
+    Waking,
+}
 
 /// The planner of a site.
 pub struct Planner {
@@ -128,6 +141,23 @@ impl Planner {
     /// When the planner needs a step even if nothing happens.
     pub fn deadline(&self) -> Option<Time> {
         self.state.deadline
+    }
+
+    /// Whether a node is awake, as the planner has it; `None` of one that is lost or that the machine does not have.
+    pub fn wakefulness(&self, node: NodeId) -> Option<Wakefulness> {
+        match self.state.nodes.all.get(node.at())?.power {
+            NodePowerState::Up | NodePowerState::Booting(_) => Some(Wakefulness::Awake),
+            NodePowerState::Asleep => Some(Wakefulness::Asleep),
+            NodePowerState::Waking => Some(Wakefulness::Waking),
+            NodePowerState::Lost => None,
+        }
+    }
+
+    /// The power that the nodes of an island draw from now on, by new measurements. Nothing where there is no such island.
+    pub fn set_power_model(&mut self, island: usize, power: NodePowerModel) {
+        if let Some(island) = self.state.nodes.islands.get_mut(island) {
+            island.kind.power = power;
+        }
     }
 
     /// Jobs that wait for nodes.

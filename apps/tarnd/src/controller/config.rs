@@ -1,20 +1,23 @@
 //! The configuration of a site: docs/admin/site.md, "Configuration".
 
+use super::Options;
 use super::metrics::MetricsPlace;
 use super::mode::{PlanningLines, SiteMode};
-use super::{Options, slurm};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 use tarn_proto::site::{Owner, Uid};
 use tarn_site::Config;
+use tarn_site_planner::SitePower;
 use tarn_types::policy::Policy;
 use tarn_types::units::{parse_size, parse_time};
 
 /// How long a job waits for a node that sleeps, unless the site says otherwise.
 const WAKE: &str = "10m";
+
+/// Watts of a node: more is a mistake.
+const MAX_WATTS: f64 = 1_000_000.0;
 
 /// The configuration file.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -29,7 +32,9 @@ pub(super) struct ControllerConfigFile {
     /// The time without a job and without data after which nodes sleep.
     pub(super) sleep: Option<String>,
     /// Of these so many stay awake.
-    pub(super) awake: usize,
+    pub(super) awake: Option<u32>,
+    /// What nodes draw where nothing measures it.
+    pub(super) power: PowerLines,
     /// How long a job waits for a node that sleeps.
     pub(super) wake: Option<String>,
     /// The port of `tarnd --site`.
@@ -63,12 +68,52 @@ pub(super) struct ControllerConfigFile {
     pub(super) project_quotas: BTreeMap<String, String>,
 }
 
+/// The figures of nodes: watts, and how long waking takes.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub(super) struct PowerLines {
+    pub(super) idle: Option<f64>,
+    pub(super) busy: Option<f64>,
+    pub(super) asleep: Option<f64>,
+    pub(super) boot: Option<f64>,
+    pub(super) wake: Option<String>,
+}
+
+impl PowerLines {
+    fn power(&self) -> anyhow::Result<SitePower> {
+        let watts = |name: &str, watts: Option<f64>| match watts {
+            Some(w) if !(0.0..=MAX_WATTS).contains(&w) => {
+                bail!("power.{name}: {w} is no number of watts from 0 to {MAX_WATTS}")
+            }
+            watts => Ok(watts),
+        };
+        let wake = self.wake.as_deref().map(parse_time);
+        Ok(SitePower {
+            idle: watts("idle", self.idle)?,
+            busy: watts("busy", self.busy)?,
+            asleep: watts("asleep", self.asleep)?,
+            boot: watts("boot", self.boot)?,
+            wake: wake.transpose().context("power.wake")?,
+        })
+    }
+}
+
 impl ControllerConfigFile {
+    /// What nodes draw where nothing measures it.
+    pub(super) fn power(&self, options: &Options) -> anyhow::Result<SitePower> {
+        let path = options.config.as_deref().unwrap_or(Path::new(""));
+        self.power
+            .power()
+            .with_context(|| path.display().to_string())
+    }
+
     /// The mode, and the policy of plans.
     pub(super) fn planning_policy(&self, options: &Options) -> anyhow::Result<(SiteMode, Policy)> {
         let lines = PlanningLines {
             policy: self.policy.as_deref(),
             bound: self.bound.as_deref(),
+            sleep: self.sleep.as_deref(),
+            awake: self.awake,
         };
         let path = options.config.as_deref().unwrap_or(Path::new(""));
         let policy = lines.policy().with_context(|| path.display().to_string())?;
@@ -87,9 +132,7 @@ pub(super) fn configured_mode(path: Option<&Path>) -> anyhow::Result<SiteMode> {
 }
 
 /// The site's configuration; the defaults without a file.
-pub(super) fn read(
-    options: &Options,
-) -> anyhow::Result<(Config, ControllerConfigFile, Option<slurm::Sleep>)> {
+pub(super) fn read(options: &Options) -> anyhow::Result<(Config, ControllerConfigFile)> {
     let path = options.config.as_deref();
     let place = path.map_or_else(String::new, |path| path.display().to_string());
     let text = match path {
@@ -115,16 +158,8 @@ pub(super) fn read(
     }
     config.ahead = file.ahead.unwrap_or(true);
     let wake = parse_time(file.wake.as_deref().unwrap_or(WAKE)).with_context(|| about("wake"))?;
-    let sleep = match &file.sleep {
-        Some(after) => {
-            config.wake = Some(wake);
-            Some(slurm::Sleep {
-                after: Duration::from_nanos(parse_time(after).with_context(|| about("sleep"))?),
-                awake: file.awake,
-            })
-        }
-        None => None,
-    };
+    let (_, policy) = file.planning_policy(options)?;
+    config.wake = policy.has_sleepers().then_some(wake);
     for (group, quota) in &file.project_quotas {
         let quota = parse_size(quota).with_context(|| about(group))?;
         let number = group_number(group).with_context(|| place.clone())?;
@@ -136,7 +171,7 @@ pub(super) fn read(
             .with_context(|| about(&format!("there is no user `{user}` on this host")))?;
         config.quotas.insert(Owner::User(number), quota);
     }
-    Ok((config, file, sleep))
+    Ok((config, file))
 }
 
 /// Where the site wants metrics.

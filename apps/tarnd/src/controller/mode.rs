@@ -78,6 +78,8 @@ impl SharedSiteMode {
 pub(super) struct PlanningLines<'a> {
     pub(super) policy: Option<&'a str>,
     pub(super) bound: Option<&'a str>,
+    pub(super) sleep: Option<&'a str>,
+    pub(super) awake: Option<u32>,
 }
 
 impl PlanningLines<'_> {
@@ -85,13 +87,9 @@ impl PlanningLines<'_> {
     pub(super) fn policy(&self) -> anyhow::Result<Policy> {
         let text = self.policy.unwrap_or("data");
         let mut policy: Policy = text.parse().context("policy")?;
-        if policy.order == Order::Energy {
-            bail!(
-                "policy: tarn puts nodes of a site to sleep by `sleep`, not by a policy: take `data`"
-            );
-        }
+        let has_own = matches!(policy.order, Order::Data | Order::Energy);
         if let Some(bound) = self.bound {
-            if policy.order != Order::Data {
+            if !has_own {
                 bail!(
                     "bound: policy `{text}` promises nothing: leave it out, or take policy `data`"
                 );
@@ -100,6 +98,24 @@ impl PlanningLines<'_> {
                 bail!("bound: policy `{text}` has one already: leave one of them out");
             }
             policy.bound = parse_time(bound).context("bound")?;
+        }
+        if let Some(sleep) = self.sleep {
+            if !has_own {
+                bail!(
+                    "sleep: with policy `{text}` no node sleeps: leave it out, or take `data` or `energy`"
+                );
+            }
+            if text.contains("sleep=") {
+                bail!("sleep: policy `{text}` has one already: leave one of them out");
+            }
+            policy.sleep = Some(parse_time(sleep).context("sleep")?);
+        }
+        if let Some(awake) = self.awake {
+            if text.contains("awake=") {
+                bail!("awake: policy `{text}` has one already: leave one of them out");
+            }
+            // Without `sleep` it says nothing.
+            policy.awake = if policy.has_sleepers() { awake } else { 0 };
         }
         Ok(policy)
     }
@@ -111,8 +127,36 @@ mod tests {
     use tarn_types::units::SECOND;
 
     fn policy(policy: Option<&str>, bound: Option<&str>) -> anyhow::Result<Policy> {
-        let lines = PlanningLines { policy, bound };
+        let lines = PlanningLines {
+            policy,
+            bound,
+            ..PlanningLines::default()
+        };
         lines.policy()
+    }
+
+    #[test]
+    fn sleep_is_a_part_of_the_policy() {
+        let lines = |policy, sleep, awake| PlanningLines {
+            policy,
+            bound: None,
+            sleep,
+            awake,
+        };
+        let data = lines(None, Some("20m"), Some(2)).policy().unwrap();
+        assert_eq!(data.to_string(), "data:sleep=1200s,awake=2");
+        let energy = lines(Some("energy"), None, Some(1)).policy().unwrap();
+        assert_eq!(energy.to_string(), "energy:awake=1");
+        assert!(!lines(None, None, Some(1)).policy().unwrap().has_sleepers());
+        for (policy, sleep, awake, expected) in [
+            (Some("easy"), Some("5m"), None, "sleep"),
+            (Some("data:sleep=1m"), Some("5m"), None, "sleep"),
+            (Some("data:sleep=1m,awake=1"), None, Some(2), "awake"),
+            (None, Some("soon"), None, "sleep"),
+        ] {
+            let why = lines(policy, sleep, awake).policy().expect_err(expected);
+            assert!(format!("{why:#}").contains(expected), "{why:#}");
+        }
     }
 
     #[test]
@@ -129,7 +173,6 @@ mod tests {
     fn what_cannot_be_is_refused_with_its_line() {
         for (line, bound, expected) in [
             (Some("best"), None, "policy"),
-            (Some("energy"), None, "sleep"),
             (Some("easy"), Some("5m"), "bound"),
             (Some("data:bound=1m"), Some("5m"), "bound"),
             (None, Some("soon"), "bound"),

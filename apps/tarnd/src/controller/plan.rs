@@ -1,6 +1,7 @@
 //! The planner, by a thread of its own: it sees the newest state of Slurm and of the site, logs what it would do, and
 //! keeps the plan for those who ask. In mode `drive` it has Slurm follow. Nothing waits for it.
 
+use super::ControllerInput;
 use super::drive::SlurmDriver;
 use super::mode::{SharedSiteMode, SiteMode};
 use super::plan_log::PlanLog;
@@ -8,6 +9,7 @@ use super::promise_file::PromiseFile;
 use super::reader::SlurmReading;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_proto::local::Code;
@@ -17,7 +19,8 @@ use tarn_proto::site::{
 };
 use tarn_site::PlanningView;
 use tarn_site_planner::{
-    PlanAccuracy, PlannedJob, RebuildReason, SitePlan, SitePlanner, SiteRates,
+    PlanAccuracy, PlannedJob, PowerOrder, RebuildReason, SitePlan, SitePlanner, SitePower,
+    SiteRates,
 };
 use tarn_types::policy::Policy;
 use tarn_types::units::{Elapsed, Nanos, SECOND, Time};
@@ -63,25 +66,28 @@ pub(super) struct PlanThread {
     exchange: Arc<(Mutex<PlanExchange>, Condvar)>,
     mode: SharedSiteMode,
     policy: Policy,
+    power: SitePower,
 }
 
 impl PlanThread {
     pub(super) fn start(
         state: &Path,
         mode: SharedSiteMode,
-        policy: Policy,
+        (policy, power): (Policy, SitePower),
         driver: SlurmDriver,
+        inputs: Sender<ControllerInput>,
     ) -> Self {
         let this = Self {
             exchange: Arc::default(),
             mode,
             policy,
+            power,
         };
         let own = this.clone();
         let log = PlanLog::new(state);
         let promises = PromiseFile::new(state);
         let thread = std::thread::Builder::new().name("plan".into());
-        if let Err(e) = thread.spawn(move || own.plan_on(log, promises, driver)) {
+        if let Err(e) = thread.spawn(move || own.plan_on(log, promises, driver, &inputs)) {
             tracing::error!("nothing is planned: no thread: {e}");
         }
         this
@@ -119,8 +125,15 @@ impl PlanThread {
         }
     }
 
-    fn plan_on(&self, mut log: PlanLog, mut promises: PromiseFile, mut driver: SlurmDriver) {
-        let mut planner = SitePlanner::new(self.policy, SiteRates::default());
+    fn plan_on(
+        &self,
+        mut log: PlanLog,
+        mut promises: PromiseFile,
+        mut driver: SlurmDriver,
+        inputs: &Sender<ControllerInput>,
+    ) {
+        let planner = SitePlanner::new(self.policy, SiteRates::default());
+        let mut planner = planner.with_power(self.power);
         if let Some(promise) = promises.read() {
             planner.restore_promise(promise);
         }
@@ -150,7 +163,8 @@ impl PlanThread {
                     let input = self.exchange().next.take().unwrap_or(input);
                     clock = Some((input.now, Instant::now()));
                     let began = Instant::now();
-                    see(&mut planner, &mut log, &input);
+                    let orders = see(&mut planner, &mut log, &input);
+                    order_power(orders, &mut log, input.now, inputs);
                     promises.keep(planner.promise());
                     let mut took = began.elapsed();
                     self.drive(&mut planner, &mut driver, &mut log, &input);
@@ -161,7 +175,9 @@ impl PlanThread {
                     rest = Some(Instant::now() + every.max(took * SHARE).min(MAX_REST));
                 }
                 None => {
-                    planner.pass(now(Instant::now()));
+                    let now = now(Instant::now());
+                    let actions = planner.pass(now);
+                    order_power(planner.power_orders(&actions), &mut log, now, inputs);
                     promises.keep(planner.promise());
                     // The next deadline may be at once.
                     rest = Some(Instant::now() + every);
@@ -344,7 +360,8 @@ fn sentence(job: &PlannedJob, made: Time) -> String {
     }
 }
 
-fn see(planner: &mut SitePlanner, log: &mut PlanLog, input: &PlanInput) {
+/// Returns the planner's decisions about nodes' sleep.
+fn see(planner: &mut SitePlanner, log: &mut PlanLog, input: &PlanInput) -> Vec<PowerOrder> {
     let seen = planner.see(&input.reading.snapshot, &input.view, input.now);
     if let Some(why) = &seen.rebuilt {
         log.note_rebuilt(input.now, &rebuilt(why));
@@ -353,6 +370,21 @@ fn see(planner: &mut SitePlanner, log: &mut PlanLog, input: &PlanInput) {
     if let Some(first) = seen.refused.first() {
         let all = seen.refused.len();
         tracing::warn!("the planner refused {all} facts of Slurm's, the first: {first}");
+    }
+    planner.power_orders(&seen.actions)
+}
+
+/// Logs decisions about nodes' sleep, and has the controller follow.
+fn order_power(
+    orders: Vec<PowerOrder>,
+    log: &mut PlanLog,
+    now: Time,
+    inputs: &Sender<ControllerInput>,
+) {
+    if !orders.is_empty() {
+        log.note_power(now, &orders);
+        // It ends only with the program.
+        let _ = inputs.send(ControllerInput::Power(orders));
     }
 }
 
@@ -409,6 +441,7 @@ mod tests {
             made: Arc::new(made),
         };
         PlanThread {
+            power: SitePower::default(),
             exchange: Arc::new((Mutex::new(exchange), Condvar::new())),
             mode: SharedSiteMode::new(SiteMode::Observe),
             policy: Policy::new(Order::Data, None),

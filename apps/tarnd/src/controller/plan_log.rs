@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use tarn_site_planner::{JobTransition, PlannedJob, SitePlan, UnplannedJob};
+use tarn_site_planner::{JobTransition, PlannedJob, PowerOrder, PowerWish, SitePlan, UnplannedJob};
 use tarn_types::text::second;
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -50,6 +50,22 @@ impl PlanLog {
     /// A call of drive, or why there is none.
     pub(super) fn note_mark(&mut self, now: Time, what: &str) {
         self.write(&format!("{} drive what={what:?}\n", time(now)));
+    }
+
+    /// Nodes that are to sleep or to wake up.
+    pub(super) fn note_power(&mut self, now: Time, orders: &[PowerOrder]) {
+        let texts = [
+            (PowerWish::Sleep, "sleep", "no job and no data"),
+            (PowerWish::Wake, "wake", "a job waits for nodes"),
+        ];
+        for (wish, word, why) in texts {
+            let nodes = orders.iter().filter(|order| order.wish == wish);
+            let nodes: Vec<String> = nodes.map(|order| order.node.clone()).collect();
+            if !nodes.is_empty() {
+                let nodes = some_of(&nodes);
+                self.write(&format!("{} {word} nodes={nodes} why={why:?}\n", time(now)));
+            }
+        }
     }
 
     /// Jobs that began or ended.
@@ -176,11 +192,17 @@ fn is_same((begin, nodes): &(Time, Vec<String>), job: &PlannedJob) -> bool {
     begin.abs_diff(job.begin) < SAME_BEGIN && *nodes == job.nodes
 }
 
-fn planned_line(lines: &mut String, now: Time, what: &str, job: &PlannedJob) {
-    let mut nodes = job.nodes[..job.nodes.len().min(MAX_NODES)].join(",");
-    if job.nodes.len() > MAX_NODES {
-        let _ = write!(nodes, ",+{}", job.nodes.len() - MAX_NODES);
+/// The first of these nodes, and how many more there are.
+fn some_of(nodes: &[String]) -> String {
+    let mut text = nodes[..nodes.len().min(MAX_NODES)].join(",");
+    if nodes.len() > MAX_NODES {
+        let _ = write!(text, ",+{}", nodes.len() - MAX_NODES);
     }
+    text
+}
+
+fn planned_line(lines: &mut String, now: Time, what: &str, job: &PlannedJob) {
+    let nodes = some_of(&job.nodes);
     let _ = writeln!(
         lines,
         "{} {what} job={} user={} begin={} end={} nodes={nodes} why={:?}",

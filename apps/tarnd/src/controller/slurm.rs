@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tarn_proto::site::{Excluded, NodeInfo, SlurmJobId, StoreInfo};
+use tarn_site_planner::{PowerOrder, PowerWish};
 use tarn_slurm::{
-    Preference, SlurmError, exclusion, held_without_nodes, put_to_sleep, set_exclusion, show_on,
+    NodeFlag, PowerChange, Preference, SlurmError, SlurmNode, change_power, exclusion,
+    held_without_nodes, set_exclusion, show_on,
 };
 use tarn_types::space::TierSpace;
 use tarn_types::units::Bytes;
@@ -92,11 +94,6 @@ impl<T: Send + 'static> SlurmNotifier<T> {
         }
     }
 
-    /// Whether anything is reported at all.
-    pub(super) fn is_there(&self) -> bool {
-        self.to.is_some()
-    }
-
     /// Tells how it is now, if the last time is a while ago. False if that is to be done later.
     pub(super) fn notify_if_due(&mut self, now: impl FnOnce() -> T) -> bool {
         let Some(to) = &self.to else { return true };
@@ -123,99 +120,68 @@ pub(super) fn exclusions(reader: &SlurmReader) -> SlurmNotifier<Vec<WaitingJob>>
     SlurmNotifier::start("exclusions", move |updates| exclude_all(updates, &reader))
 }
 
-/// When nodes sleep.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Sleep {
-    /// After so long without a job and without data.
-    pub(super) after: Duration,
-    /// So many of these stay awake.
-    pub(super) awake: usize,
-}
+/// Orders about nodes' sleep that wait for their turn: the planner repeats what is lost.
+const MAX_POWER_ORDERS: usize = 16;
 
-/// Has Slurm put nodes to sleep, where that is wanted, of those that tarn has nothing on.
-pub(super) fn sleepers(reader: &SlurmReader, sleep: Option<Sleep>) -> SlurmNotifier<Vec<String>> {
-    let Some(sleep) = sleep else {
-        return SlurmNotifier::silent();
-    };
+/// Has Slurm put nodes to sleep and wake them, by a thread of its own.
+pub(super) fn power_orders(reader: &SlurmReader) -> SyncSender<Vec<PowerOrder>> {
+    let (sender, orders) = sync_channel(MAX_POWER_ORDERS);
     let reader = reader.clone();
-    SlurmNotifier::start("sleep", move |updates| {
-        put_all_to_sleep(updates, &reader, sleep)
-    })
+    let thread = std::thread::Builder::new().name("power".into());
+    if let Err(e) = thread.spawn(move || follow_power_orders(&orders, &reader)) {
+        tracing::error!("no node sleeps: no thread: {e}");
+    }
+    sender
 }
 
-fn put_all_to_sleep(updates: &Receiver<Vec<String>>, reader: &SlurmReader, sleep: Sleep) {
-    let mut idle = IdleNodes::default();
+fn follow_power_orders(orders: &Receiver<Vec<PowerOrder>>, reader: &SlurmReader) {
     let mut failed = false;
-    for spare in updates {
+    for orders in orders {
         // The reader logs why Slurm cannot be read.
         let Some(reading) = reader.newest() else {
             continue;
         };
-        let nodes = &reading.snapshot.nodes;
-        let is_idle = |name: &String| nodes.get(name).is_some_and(|n| n.state.is_idle_and_awake());
-        let spare = spare.into_iter().filter(is_idle).collect();
-        let due = idle.due(spare, reading.oldest_part(), Instant::now(), sleep);
-        if due.is_empty() {
-            continue;
-        }
-        let names: Vec<&str> = due.iter().map(String::as_str).collect();
-        match put_to_sleep(&names) {
-            Ok(()) => {
-                failed = false;
-                tracing::info!("{} sleep: no job and no data", due.join(","));
-            }
-            Err(e) => {
-                if !failed {
-                    tracing::warn!("{} do not sleep: {e}", due.join(","));
+        let (sleep, wake) = allowed(&orders, &reading.snapshot.nodes);
+        let calls = [
+            (sleep, PowerChange::Down, "sleep: no job and no data"),
+            (wake, PowerChange::Up, "wake up: a job waits for nodes"),
+        ];
+        for (nodes, change, text) in calls.iter().filter(|(nodes, ..)| !nodes.is_empty()) {
+            match change_power(nodes, *change) {
+                Ok(()) => {
+                    failed = false;
+                    tracing::info!("{} {text}", nodes.join(","));
                 }
-                failed = true;
+                Err(e) => {
+                    if !failed {
+                        tracing::warn!("{} do not change: {text}: {e}", nodes.join(","));
+                    }
+                    failed = true;
+                }
             }
         }
-        idle.note_ordered(due, Instant::now());
     }
 }
 
-/// The nodes on which neither Slurm nor tarn has anything.
-#[derive(Debug, Default)]
-struct IdleNodes {
-    since: BTreeMap<String, Instant>,
-    /// When Slurm was last asked to put a node to sleep: an older reading still has it awake.
-    ordered: BTreeMap<String, Instant>,
-}
-
-impl IdleNodes {
-    /// The nodes to put to sleep, of those idle in a reading that began at `began`.
-    fn due(
-        &mut self,
-        spare: BTreeSet<String>,
-        began: Instant,
-        now: Instant,
-        sleep: Sleep,
-    ) -> Vec<String> {
-        self.ordered.retain(|_, ordered| *ordered >= began);
-        self.since
-            .retain(|node, _| spare.contains(node) && !self.ordered.contains_key(node));
-        for node in spare {
-            if !self.ordered.contains_key(&node) {
-                self.since.entry(node).or_insert(now);
+/// The nodes to put to sleep and to wake, of those in the state for it by the newest reading.
+fn allowed<'a>(
+    orders: &'a [PowerOrder],
+    nodes: &BTreeMap<String, SlurmNode>,
+) -> (Vec<&'a str>, Vec<&'a str>) {
+    let (mut sleep, mut wake) = (Vec::new(), Vec::new());
+    for order in orders {
+        let Some(node) = nodes.get(&order.node) else {
+            continue;
+        };
+        match order.wish {
+            PowerWish::Sleep if node.state.is_idle_and_awake() => sleep.push(&order.node[..]),
+            PowerWish::Wake if node.state.flags.contains(&NodeFlag::PoweredDown) => {
+                wake.push(&order.node[..]);
             }
-        }
-        // Those that have been idle for the shortest time stay.
-        let mut longest: Vec<(Instant, &String)> =
-            self.since.iter().map(|(n, t)| (*t, n)).collect();
-        longest.sort_unstable();
-        longest.truncate(longest.len().saturating_sub(sleep.awake));
-        let due = longest.iter().filter(|(t, _)| now - *t >= sleep.after);
-        due.map(|(_, node)| (*node).clone()).collect()
-    }
-
-    /// Slurm was asked to put these to sleep: only a reading that begins later has them idle again.
-    fn note_ordered(&mut self, nodes: Vec<String>, now: Instant) {
-        for node in nodes {
-            self.since.remove(&node);
-            self.ordered.insert(node, now);
+            _ => {}
         }
     }
+    (sleep, wake)
 }
 
 /// Restores the features by which own jobs prefer nodes, where Slurm has forgotten them: it holds such jobs, or never starts them.
@@ -381,46 +347,43 @@ fn text(node: &NodeInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tarn_slurm::SlurmNodeState;
 
-    fn names(nodes: &[&str]) -> BTreeSet<String> {
-        nodes.iter().map(|n| (*n).to_owned()).collect()
+    fn node(name: &str, state: &str) -> (String, SlurmNode) {
+        let node = SlurmNode {
+            name: name.to_owned(),
+            state: SlurmNodeState::parse(state),
+            cpus: 1,
+            cpus_allocated: 0,
+            memory: 1,
+            memory_allocated: 0,
+            gres: String::new(),
+            features: Vec::new(),
+            active_features: Vec::new(),
+            partitions: BTreeSet::new(),
+            reason: String::new(),
+            extra: String::new(),
+            is_incomplete: false,
+        };
+        (name.to_owned(), node)
     }
 
     #[test]
-    fn a_reading_from_before_the_order_puts_no_node_to_sleep_again() {
-        let start = Instant::now();
-        let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let sleep = Sleep {
-            after: Duration::from_secs(5),
-            awake: 0,
+    fn only_idle_nodes_go_to_sleep_and_only_sleepers_wake() {
+        let nodes = [
+            node("n1", "idle"),
+            node("n2", "idle~"),
+            node("n3", "allocated"),
+            node("n4", "idle+drain"),
+            node("n5", "idle%"),
+            node("n6", "idle#"),
+        ];
+        let nodes = BTreeMap::from(nodes);
+        let all = |wish| {
+            let names = nodes.keys().cloned().chain(["gone".to_owned()]);
+            names.map(move |node| PowerOrder { node, wish })
         };
-        let mut idle = IdleNodes::default();
-        assert!(idle.due(names(&["n1"]), at(1), at(2), sleep).is_empty());
-        let due = idle.due(names(&["n1"]), at(1), at(7), sleep);
-        assert_eq!(due, ["n1"]);
-        idle.note_ordered(due, at(7));
-        for later in [12, 60] {
-            assert!(idle.due(names(&["n1"]), at(1), at(later), sleep).is_empty());
-        }
-        // A later reading has it idle: it was refused, or has worked since.
-        assert!(idle.due(names(&["n1"]), at(61), at(62), sleep).is_empty());
-        assert_eq!(idle.due(names(&["n1"]), at(61), at(67), sleep), ["n1"]);
-    }
-
-    #[test]
-    fn those_that_were_busy_last_stay_awake() {
-        let start = Instant::now();
-        let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let sleep = Sleep {
-            after: Duration::from_secs(5),
-            awake: 1,
-        };
-        let mut idle = IdleNodes::default();
-        assert!(idle.due(names(&["n1"]), at(0), at(0), sleep).is_empty());
-        assert!(
-            idle.due(names(&["n1", "n2"]), at(1), at(1), sleep)
-                .is_empty()
-        );
-        assert_eq!(idle.due(names(&["n1", "n2"]), at(9), at(9), sleep), ["n1"]);
+        let orders: Vec<PowerOrder> = all(PowerWish::Sleep).chain(all(PowerWish::Wake)).collect();
+        assert_eq!(allowed(&orders, &nodes), (vec!["n1"], vec!["n2"]));
     }
 }

@@ -52,6 +52,19 @@ pub enum SiteEvent {
         /// The node.
         node: NodeId,
     },
+    /// A node sleeps, by a decision of the host's: the planner wakes it before it gives it to a job. Nothing follows for one
+    /// that has a job, which wakes it.
+    Asleep {
+        /// The node.
+        node: NodeId,
+    },
+    /// The host has something on a node that the planner does not know, or has not any more.
+    Needed {
+        /// The node.
+        node: NodeId,
+        /// Whether it must not sleep for that.
+        is_needed: bool,
+    },
     /// A node is gone with everything on it; its jobs have ended, moves from and to it have failed (no events of
     /// their own follow).
     NodeLost {

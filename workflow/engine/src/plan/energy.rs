@@ -1,31 +1,39 @@
-//! `energy`: idle nodes sleep, as far as the slow-down allows that is stated.
+//! Idle nodes sleep: with `energy` as far as that pays and the stated slow-down allows it, else after a stated time.
 
 use super::leeway::{cost, earned};
 use super::nodes::{MODES, NodePowerState, PlannerNode};
 use super::queue::{Fit, QueuedJob};
 use super::state::PlannerState;
-use tarn_types::account::add;
+use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
-use tarn_types::policy::Order;
-use tarn_types::site::{JobId, Mode, NodeKind, SiteAction};
+use tarn_types::policy::{Order, Policy};
+use tarn_types::site::{Job, JobId, Mode, NodeKind, SiteAction};
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// A node is idle for at least so long before it sleeps.
 const SLEEPS_AFTER: Nanos = 120 * SECOND;
+/// Waiting jobs for which a node is kept awake; behind more of them none goes to sleep.
+const LOOKED_AT: usize = 32;
 /// When idling has cost a node as much as waking costs: the moment to sleep that never costs more than twice the
 /// optimum of one who knows the future (ski rental; Karlin et al. 1990). `None` if it saves nothing.
-fn sleeps_after(kind: &NodeKind) -> Option<Nanos> {
+///
+/// With another policy it is what the site says.
+fn sleeps_after(kind: &NodeKind, policy: &Policy) -> Option<Nanos> {
+    if policy.order != Order::Energy {
+        return policy.sleep;
+    }
+    let least = policy.sleep.unwrap_or(SLEEPS_AFTER);
     let saves = kind.power.idle - kind.power.asleep;
     let wakes = kind.power.wake as f64 * kind.power.boot;
     // Saturates where a node draws little less asleep.
-    (saves > 0.0).then(|| SLEEPS_AFTER.max((wakes / saves) as Nanos))
+    (saves > 0.0).then(|| least.max((wakes / saves) as Nanos))
 }
 
 impl PlannerState {
     /// The longest that a node takes to wake up.
     fn waking_takes(&self) -> Nanos {
         let kinds = self.nodes.islands.iter().map(|i| &i.kind);
-        let sleep = kinds.filter(|k| sleeps_after(k).is_some());
+        let sleep = kinds.filter(|k| sleeps_after(k, &self.policy).is_some());
         sleep.map(|k| k.power.wake).max().unwrap_or(0)
     }
 
@@ -60,40 +68,94 @@ impl PlannerState {
     /// Idle nodes sleep after a while when nobody waits; they are woken for those that do.
     pub(crate) fn sleep_and_wake(&mut self) {
         let waits = self.queue.len() > 0;
+        let is_free = self.policy.order != Order::Energy;
         let wakes = |n: &PlannerNode| n.power == NodePowerState::Waking;
         let held = waits && self.wake_for_first() || self.nodes.all.iter().any(wakes);
         self.leeway.note_held(held, self.now);
-        if !waits && self.leeway.allows_sleep() {
+        if is_free || self.leeway.allows_sleep() {
             self.sleep();
         }
     }
 
+    /// A node sleeps by a decision of the host's, or one that was to wake up does not.
+    pub(crate) fn found_asleep(&mut self, node: NodeId) {
+        match self.nodes.node(node).power {
+            NodePowerState::Up if self.nodes.node(node).guests.is_empty() => {}
+            NodePowerState::Waking => sub(&mut self.under_way, 1, "things under way"),
+            _ => return,
+        }
+        let planned: Vec<JobId> = self.nodes.node(node).planned.iter().copied().collect();
+        for id in planned {
+            self.unplan(id);
+            self.enqueue(id);
+        }
+        self.nodes.set_power(node, NodePowerState::Asleep);
+    }
+
+    /// The host has something on a node, or has not any more: it is idle from then on.
+    pub(crate) fn needed(&mut self, node: NodeId, is_needed: bool) {
+        let now = self.now;
+        let node = self.nodes.node_mut(node);
+        (node.needed, node.idle_since) = (is_needed, now);
+    }
+
+    /// The first jobs that wait; `None` where there are more.
+    fn first_waiting(&self) -> Option<Vec<Job>> {
+        if self.queue.len() > LOOKED_AT {
+            return None;
+        }
+        let all = Fit::without_time_limit(u32::MAX, u32::MAX);
+        let mut after: Option<QueuedJob> = None;
+        let mut jobs = Vec::new();
+        while let Some(w) = self.queue.next(after.as_ref(), &all) {
+            after = Some(w);
+            jobs.extend(self.job(w.job).map(|s| Job::clone(&s.job)));
+        }
+        Some(jobs)
+    }
+
+    /// Those go to sleep that nobody could use and that have been idle for long enough.
     fn sleep(&mut self) {
-        let mut next: Option<Time> = None;
-        let mut sleepers = Vec::new();
-        for island in &self.nodes.islands {
-            let Some(after) = sleeps_after(&island.kind) else {
+        let Some(waiting) = self.first_waiting() else {
+            return;
+        };
+        let mut may: Vec<(Time, NodeId)> = Vec::new();
+        let mut at_of: Vec<Option<Nanos>> = Vec::new();
+        for (at, island) in self.nodes.islands.iter().enumerate() {
+            let after = sleeps_after(&island.kind, &self.policy);
+            at_of.push(after);
+            if after.is_none() {
                 continue;
-            };
-            for class in &island.classes {
+            }
+            for (class, mode) in island.classes.iter().zip(MODES) {
+                let here = waiting.iter().filter(|j| self.nodes.suits(j, at, mode));
+                let here: Vec<&Job> = here.collect();
                 for id in class.idle.iter() {
                     let node = self.nodes.node(id);
-                    let at = node.idle_since.saturating_add(after);
                     // Its data would not be there for others.
-                    if !node.planned.is_empty() || !node.held.is_empty() {
-                        continue;
-                    }
-                    if at <= self.now {
-                        sleepers.push(id);
-                    } else {
-                        next = Some(next.map_or(at, |n| n.min(at)));
+                    let is_empty = node.planned.is_empty() && node.held.is_empty() && !node.needed;
+                    if is_empty && !here.iter().any(|job| job.may_have(id)) {
+                        may.push((node.idle_since, id));
                     }
                 }
             }
         }
-        for id in sleepers {
-            self.nodes.set_power(id, NodePowerState::Asleep);
-            self.emit(SiteAction::Sleep { node: id });
+        // Those that were busy last stay awake.
+        may.sort_unstable();
+        may.truncate(may.len().saturating_sub(self.policy.awake as usize));
+        let mut next: Option<Time> = None;
+        for (idle_since, id) in may {
+            let island = usize::from(self.nodes.node(id).island);
+            let Some(after) = at_of.get(island).copied().flatten() else {
+                continue;
+            };
+            let at = idle_since.saturating_add(after);
+            if at <= self.now {
+                self.nodes.set_power(id, NodePowerState::Asleep);
+                self.emit(SiteAction::Sleep { node: id });
+            } else {
+                next = Some(next.map_or(at, |n| n.min(at)));
+            }
         }
         self.deadline = [self.deadline, next].into_iter().flatten().min();
     }
@@ -103,6 +165,9 @@ impl PlannerState {
         let Some(state) = self.job(w.job).filter(|_| self.under_way > 0) else {
             return false;
         };
+        if self.policy.order != Order::Energy {
+            return false;
+        }
         let most = state.job.expect / 100 * u64::from(self.policy.slow_down);
         let latest = state.ready.saturating_add(most);
         let soon = self.earliest(w).is_some_and(|s| s.at <= latest);

@@ -28,6 +28,14 @@ impl PlannerState {
                 self.known_node(*node)?;
                 self.awake(*node);
             }
+            SiteEvent::Asleep { node } => {
+                self.known_node(*node)?;
+                self.found_asleep(*node);
+            }
+            SiteEvent::Needed { node, is_needed } => {
+                self.known_node(*node)?;
+                self.needed(*node, *is_needed);
+            }
             SiteEvent::NodeLost { node } => {
                 self.known_node(*node)?;
                 self.node_lost(*node);

@@ -20,7 +20,7 @@ impl PlannerState {
     pub(crate) fn housekeeping(&mut self) {
         self.change_modes();
         self.copy_ahead();
-        if self.policy.order == Order::Energy {
+        if self.policy.has_sleepers() {
             self.sleep_and_wake();
         }
     }

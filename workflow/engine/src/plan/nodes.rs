@@ -98,6 +98,8 @@ pub(crate) struct PlannerNode {
     pub(crate) held: BTreeSet<ItemId>,
     /// Since when nobody uses it.
     pub(crate) idle_since: Time,
+    /// The host has something on it: it does not sleep.
+    pub(crate) needed: bool,
     /// Counts all changes to it.
     pub(crate) changes: u64,
     /// Kept because many jobs ask for it between two changes.
@@ -291,6 +293,7 @@ impl PlannerNodes {
                 space: TierSpace::new(capacity_in(kind, kind.mode)),
                 held: BTreeSet::new(),
                 idle_since: 0,
+                needed: false,
                 changes: 0,
                 known: RefCell::default(),
             };

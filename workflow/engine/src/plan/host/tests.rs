@@ -1,6 +1,7 @@
 //! Facts of a host, one by one and in any order.
 
 mod any_order;
+mod sleep;
 
 use super::super::Planner;
 use super::super::state::{PlannerJob, PlannerJobStage};
@@ -97,8 +98,12 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
+        Self::with(Policy::new(Order::Data, None))
+    }
+
+    fn with(policy: Policy) -> Self {
         Self {
-            planner: Planner::new(&machine(), Policy::new(Order::Data, None)),
+            planner: Planner::new(&machine(), policy),
             now: 0,
             actions: Vec::new(),
         }

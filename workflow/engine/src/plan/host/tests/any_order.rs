@@ -145,6 +145,11 @@ fn fact() -> impl Strategy<Value = SiteEvent> {
         1 => node().prop_map(|node| SiteEvent::NodeLost { node }),
         2 => node().prop_map(|node| SiteEvent::NodeBack { node }),
         1 => node().prop_map(|node| SiteEvent::Awake { node }),
+        1 => node().prop_map(|node| SiteEvent::Asleep { node }),
+        1 => (node(), any::<bool>()).prop_map(|(node, is_needed)| SiteEvent::Needed {
+            node,
+            is_needed,
+        }),
         1 => (node(), any::<bool>()).prop_map(|(node, ok)| SiteEvent::ModeSet { node, ok }),
         1 => Just(SiteEvent::Timer),
     ]
