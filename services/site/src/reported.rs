@@ -5,6 +5,7 @@ use crate::model::job::{NodeJobTask, SiteJobPhase};
 use crate::model::orders::OrderPurpose;
 use crate::state::Site;
 use crate::verify::has_read;
+use std::collections::BTreeSet;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Part, Proof, Report, SlurmJobId, Uid, WorkResult};
 
@@ -224,6 +225,9 @@ impl Site {
             // Its worker may have ended since.
             peer.ports.remove(&user);
         }
+        if step.has_peers() {
+            self.forget_ports(id);
+        }
         if let (NodeJobTask::Look(..), Code::Changed) = (&step, why.code) {
             match self.source_changed(id, &step) {
                 Ok(()) => self.advance(id),
@@ -254,6 +258,21 @@ impl Site {
             return;
         }
         self.advance(id);
+    }
+
+    /// Workers end when they are idle, and begin again at other ports: an order that read from several of them may have failed
+    /// by any.
+    fn forget_ports(&mut self, id: SlurmJobId) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let reads = job.reads.iter().map(|r| r.version.owner);
+        let owners = reads.chain(job.makes.iter().map(|m| m.version.owner));
+        let mut users: BTreeSet<u32> = owners.map(|o| Self::rights(o, job.user)).collect();
+        users.insert(job.user);
+        for node in self.nodes.values_mut() {
+            node.ports.retain(|user, _| !users.contains(user));
+        }
     }
 
     fn failed_step(&mut self, id: SlurmJobId, step: &NodeJobTask, why: RequestError) {

@@ -196,6 +196,16 @@ pub(crate) enum NodeJobTask {
     Dismiss,
 }
 
+impl NodeJobTask {
+    /// Whether it may read from other nodes.
+    pub(crate) fn has_peers(&self) -> bool {
+        matches!(
+            self,
+            Self::Fetch(_) | Self::Slice(_) | Self::Prepare(_) | Self::Send(_)
+        )
+    }
+}
+
 /// A partition that a job has on each of its nodes, or over all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JobPartition {

@@ -70,6 +70,36 @@ fn each_node_gets_its_ranks_from_the_parts_that_have_them() {
     world.check_replay(Config::default());
 }
 
+/// Workers end when they are idle: of an input that comes from three nodes all addresses may be old at once.
+#[test]
+fn workers_that_began_again_are_found_whatever_they_serve() {
+    let mut world = World::new(5, Config::default());
+    let parts = || job(3, 3, vec![(Role::Out, fields())]);
+    let reads = || job(2, 2, vec![(Role::In, fields())]);
+    world.whole(1, parts(), &["n1", "n2", "n3"]);
+    world.whole(2, reads(), &["n4", "n5"]);
+    for (number, port) in [(3, 7_100), (4, 7_200)] {
+        for store in world.nodes.values_mut() {
+            store.port = port;
+        }
+        world.whole(number, reads(), &["n4", "n5"]);
+        assert_eq!(ranks(&world, "n5", "fields").3, [0, 1, 2]);
+    }
+    // A delivery takes parts of three nodes, too.
+    let mut out = fields();
+    out.dest = Some("/lustre/out".into());
+    for store in world.nodes.values_mut() {
+        store.port += 1;
+    }
+    world.whole(
+        5,
+        job(3, 3, vec![(Role::Out, out.clone())]),
+        &["n1", "n2", "n3"],
+    );
+    assert_eq!(world.sent[Path::new("/lustre/out")].len(), 3);
+    world.check_replay(Config::default());
+}
+
 #[test]
 fn a_source_is_read_by_ranks_and_its_space_is_counted() {
     let mut world = World::new(2, Config::default());

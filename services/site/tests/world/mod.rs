@@ -406,7 +406,10 @@ impl World {
                 number,
                 what: self.work(node, user, *work),
             },
-            NodeOrder::Serve { .. } => Report::Serving { number, port: 7000 },
+            NodeOrder::Serve { .. } => Report::Serving {
+                number,
+                port: self.nodes[node].port,
+            },
             NodeOrder::Admit { job, mounts, .. } => {
                 let store = self.nodes.get_mut(node).unwrap();
                 store.admitted.insert(job, mounts);
@@ -461,6 +464,9 @@ impl World {
                             ..proof_of(&part, size)
                         };
                         proof.clone().unwrap_or(found)
+                    }
+                    Origin::Peer(peer) if peer.port != self.nodes[&peer.node].port => {
+                        return WorkResult::Failed(unreachable());
                     }
                     Origin::Peer(peer) => match self.nodes[&peer.node].parts.get(&part) {
                         Some(there) => there.clone(),
@@ -534,6 +540,9 @@ impl World {
                 for (part, from, proof) in &parts {
                     let at = match from {
                         None => node,
+                        Some(Origin::Peer(peer)) if peer.port != self.nodes[&peer.node].port => {
+                            return WorkResult::Failed(unreachable());
+                        }
                         Some(Origin::Peer(peer)) => &peer.node,
                         Some(Origin::Outside(path)) => {
                             *self.read.entry(path.clone()).or_default() += size;
@@ -633,6 +642,10 @@ impl World {
             },
             Work::Send { parts, dest, owner } => {
                 for (part, peer, _) in &parts {
+                    let is_stale = |p: &WorkerAddress| p.port != self.nodes[&p.node].port;
+                    if peer.as_ref().is_some_and(is_stale) {
+                        return WorkResult::Failed(unreachable());
+                    }
                     let at = peer.as_ref().map_or(node, |p| &p.node);
                     assert!(self.nodes[at].parts.contains_key(part));
                 }
@@ -771,6 +784,11 @@ impl World {
         }
         assert_eq!(format!("{site:?}"), format!("{:?}", self.site));
     }
+}
+
+/// The worker that served there has ended.
+fn unreachable() -> RequestError {
+    RequestError::new(Code::Io, "connection refused")
 }
 
 fn done(number: u64) -> Report {
