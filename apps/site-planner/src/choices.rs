@@ -4,6 +4,7 @@
 use crate::features::FeatureExpression;
 use crate::gres;
 use crate::marks::is_own_reservation;
+use crate::modes::{MODE_FEATURES, can_change};
 use crate::topology::ClusterTopology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -103,7 +104,11 @@ impl<'a> NodeChoices<'a> {
             .filter(|(name, _)| *name != "gpu")
             .collect();
         let fits = |node: &SlurmNode| {
-            let active: BTreeSet<&str> = node.active_features.iter().map(|f| &f[..]).collect();
+            let mut active: BTreeSet<&str> = node.active_features.iter().map(|f| &f[..]).collect();
+            if can_change(node) {
+                // The mode is a property of the job.
+                active.extend(MODE_FEATURES.iter().map(|(name, _)| *name));
+            }
             let has = |(name, count): &(&str, u64)| gres::count(&node.gres, name) >= *count;
             features.as_ref().is_none_or(|f| f.holds(&active)) && wanted.iter().all(has)
         };

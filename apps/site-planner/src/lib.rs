@@ -19,6 +19,7 @@ mod gres;
 mod hosted;
 mod jobs;
 mod marks;
+mod modes;
 mod planned;
 mod power;
 mod promised;
@@ -36,8 +37,8 @@ mod tests;
 pub use accuracy::PlanAccuracy;
 pub use difference::JobTransition;
 pub use marks::{
-    CallRefused, JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS, MarkOrder, MarkStep,
-    Marks, ReservationWish, WorkflowKey,
+    CallRefused, DelayWish, Delays, JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS,
+    MarkOrder, MarkStep, Marks, ReservationWish, WorkflowKey,
 };
 pub use planned::{PlannedJob, SitePlan, UnplannedJob};
 pub use power::{PowerOrder, PowerWish, SitePower};
@@ -49,6 +50,7 @@ use data::DataTable;
 use difference::SnapshotDifference;
 use hosted::{HostedMoves, NodeWish};
 use jobs::{JobTable, KnownStage};
+use modes::ModeTable;
 use power::PowerTable;
 use reserve::KeptNodes;
 use runtimes::RunTimes;
@@ -115,6 +117,9 @@ pub struct SitePlanner {
     closed: BTreeSet<NodeId>,
     moves: HostedMoves,
     power: PowerTable,
+    modes: ModeTable,
+    /// Jobs whose begin time is tarn's.
+    delayed: BTreeSet<u32>,
     wishes: BTreeMap<u32, NodeWish>,
     /// Why jobs of the newest snapshot get no plan.
     excluded: BTreeMap<u32, (u32, String)>,
@@ -145,6 +150,8 @@ impl SitePlanner {
             closed: BTreeSet::new(),
             moves: HostedMoves::default(),
             power: PowerTable::default(),
+            modes: ModeTable::default(),
+            delayed: BTreeSet::new(),
             wishes: BTreeMap::new(),
             excluded: BTreeMap::new(),
             owners: BTreeMap::new(),
@@ -185,7 +192,12 @@ impl SitePlanner {
         self.boot = Some(snapshot.settings.boot_time);
         self.note_runs(snapshot);
         let topology = Arc::clone(&self.topology);
-        let mut jobs = wanted(snapshot, view, &topology, (&self.runs, &self.jobs));
+        let mut jobs = wanted(
+            snapshot,
+            view,
+            &topology,
+            (&self.runs, &self.jobs, &self.delayed),
+        );
         give_seniority(snapshot, view, &mut jobs);
         self.note_jobs(&jobs);
         let mut refused = self.apply(snapshot, view, &jobs, &mut seen);
@@ -232,6 +244,7 @@ impl SitePlanner {
         self.closed.clear();
         self.moves = HostedMoves::default();
         self.power.begin_again();
+        self.modes.begin_again();
         self.wishes.clear();
     }
 
@@ -272,6 +285,8 @@ impl SitePlanner {
         seen: &mut SeenChanges,
     ) -> Vec<String> {
         let mut events = self.moves.over(self.now);
+        self.modes
+            .difference(snapshot, &self.planner, &self.topology, &mut events);
         if self.policy.has_sleepers() {
             let (planner, topology) = (&mut self.planner, &self.topology);
             self.power
@@ -374,12 +389,7 @@ impl SitePlanner {
             SiteAction::GiveUp { job } => self.refuse(*job, "it failed too often"),
             SiteAction::Move(order) => self.moves.begin(self.now, order, &self.rates),
             SiteAction::Cancel { id } => return self.moves.cancel(*id),
-            SiteAction::SetMode { node, .. } => {
-                return Some(SiteEvent::ModeSet {
-                    node: *node,
-                    ok: false,
-                });
-            }
+            SiteAction::SetMode { .. } => self.modes.note(action, self.now),
             SiteAction::Run { job, .. } => {
                 let number = self.jobs.number_of(*job);
                 if let Some(wish) = number.and_then(|n| self.wishes.get_mut(&n)) {

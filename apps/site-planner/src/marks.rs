@@ -6,12 +6,14 @@
 
 mod budget;
 mod check;
+mod delays;
 #[cfg(test)]
 mod tests;
 mod uncalled;
 
 use budget::IdleBudgets;
 use check::{SnapshotCheck, WishError};
+pub use delays::{DelayWish, Delays};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_slurm::{
     MAX_RESERVATION_SECONDS, RENEWED_SECONDS, RESERVATION_SECONDS, SlurmAction, SlurmJobState,
@@ -297,7 +299,13 @@ impl Marks {
                     mark.joined.remove(job);
                 }
             }
-            (SlurmAction::Leave { .. } | SlurmAction::NameFeature { .. }, _)
+            (
+                SlurmAction::Leave { .. }
+                | SlurmAction::NameFeature { .. }
+                | SlurmAction::Delay { .. }
+                | SlurmAction::EndDelay { .. },
+                _,
+            )
             | (SlurmAction::Expire { .. }, Err(_)) => {}
             // It has begun since the snapshot, or was cancelled.
             (SlurmAction::Join { .. }, Err(_)) => {

@@ -3,6 +3,7 @@
 mod clock;
 mod data;
 mod limits;
+mod modes;
 mod power;
 mod promised;
 mod random;

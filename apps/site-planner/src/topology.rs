@@ -2,17 +2,21 @@
 //! partitions and the size of tarn's stores.
 
 use crate::gres::gpus_of;
+use crate::modes::can_change;
 use crate::rates::SiteRates;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tarn_site::PlanningView;
 use tarn_slurm::{NodeNames, SlurmNode, SlurmSnapshot};
 use tarn_types::id::NodeId;
 use tarn_types::site::{
-    Island, Machine, Mode, NodeKind, NodePowerModel, NodeShare, Rates, Store, TierKind,
+    Island, Machine, Mode, ModeChange, NodeKind, NodePowerModel, NodeShare, Rates, Store, TierKind,
 };
+use tarn_types::units::{Nanos, SECOND};
 
 /// Kinds of nodes; those beyond, of the rarest kinds, get no plan. The number of an island has 16 bits.
 const MAX_ISLANDS: usize = 4_096;
+/// A reboot into another memory mode.
+const REBOOT: Nanos = 600 * SECOND;
 /// Streams of the external store that are under way at once.
 const STREAMS: u32 = 16;
 
@@ -25,6 +29,8 @@ pub(crate) struct NodeShape {
     /// Bytes of tarn's stores.
     space: u64,
     partitions: BTreeSet<String>,
+    /// Whether Slurm can have them change their memory mode.
+    pub(crate) has_modes: bool,
 }
 
 /// The nodes by number, and the machine that they make.
@@ -83,6 +89,7 @@ impl ClusterTopology {
                         && shape.gpus == gpus_of(&node.gres)
                         && shape.space == space
                         && shape.partitions == node.partitions
+                        && shape.has_modes == can_change(node)
                 })
             })
     }
@@ -203,6 +210,7 @@ fn shape(node: &SlurmNode, space: u64) -> NodeShape {
         gpus: gpus_of(&node.gres),
         space,
         partitions: node.partitions.clone(),
+        has_modes: can_change(node),
     }
 }
 
@@ -225,7 +233,10 @@ fn kind(shape: &NodeShape, rates: &SiteRates) -> NodeKind {
         },
         link: rates.link,
         mode: Mode::OneLevel,
-        mode_change: None,
+        mode_change: shape.has_modes.then_some(ModeChange {
+            time: REBOOT,
+            memory: shape.memory,
+        }),
         power: NodePowerModel::default(),
         temperature: 0.0,
     }

@@ -13,6 +13,9 @@ pub const MAX_RESERVATION_SECONDS: u32 = 600;
 /// counts from when it first saw it without jobs: so it is over at most 95 s after the last renewal.
 pub const RENEWED_SECONDS: u32 = 35;
 
+/// Seconds for which a job waits by a begin time that is not renewed.
+pub const DELAY_SECONDS: u32 = 60;
+
 /// A change in Slurm that `scontrol` makes with Slurm's own rights.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SlurmAction {
@@ -61,6 +64,16 @@ pub enum SlurmAction {
     },
     /// Takes a job out of its reservation, whether it waits or runs.
     Leave {
+        /// The job.
+        job: u32,
+    },
+    /// Has a waiting job wait for [`DELAY_SECONDS`] more.
+    Delay {
+        /// The job.
+        job: u32,
+    },
+    /// Lets it begin now.
+    EndDelay {
         /// The job.
         job: u32,
     },
@@ -158,6 +171,16 @@ impl SlurmAction {
                 word("update"),
                 format!("jobid={job}"),
                 word("reservationname="),
+            ],
+            Self::Delay { job } => vec![
+                word("update"),
+                format!("jobid={job}"),
+                format!("starttime=now+{DELAY_SECONDS}"),
+            ],
+            Self::EndDelay { job } => vec![
+                word("update"),
+                format!("jobid={job}"),
+                word("starttime=now"),
             ],
             Self::Delete { reservation } => {
                 vec![word("delete"), format!("reservationname={reservation}")]

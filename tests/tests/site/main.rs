@@ -12,6 +12,7 @@ mod drive_users;
 mod exported;
 mod jobs;
 mod levels;
+mod modes;
 mod objects;
 mod order;
 mod plan;

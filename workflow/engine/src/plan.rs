@@ -56,7 +56,7 @@ use state::PlannerState;
 use tarn_ports::{SiteWorld, WorldError};
 use tarn_types::id::NodeId;
 use tarn_types::policy::Policy;
-use tarn_types::site::{Machine, NodePowerModel, SiteAction, SiteEvent, SiteEventError};
+use tarn_types::site::{Machine, Mode, NodePowerModel, SiteAction, SiteEvent, SiteEventError};
 use tarn_types::units::Time;
 
 /// The last moment that the planner knows: sums of times stay numbers.
@@ -151,6 +151,12 @@ impl Planner {
             NodePowerState::Waking => Some(Wakefulness::Waking),
             NodePowerState::Lost => None,
         }
+    }
+
+    /// The memory mode of a node, as the planner has it; `None` of one that the machine does not have. One that changes has
+    /// its old one.
+    pub fn mode_of(&self, node: NodeId) -> Option<Mode> {
+        self.state.nodes.all.get(node.at()).map(|node| node.mode)
     }
 
     /// The power that the nodes of an island draw from now on, by new measurements. Nothing where there is no such island.

@@ -3,12 +3,13 @@
 
 mod any_order;
 mod clock;
+mod delays;
 mod left_out;
 
 use super::*;
 use tarn_slurm::{
-    NodeBase, NodeFlag, PartitionState, PendingReason, SlurmJob, SlurmNode, SlurmNodeState,
-    SlurmPartition, SlurmReservation,
+    DELAY_SECONDS, NodeBase, NodeFlag, PartitionState, PendingReason, SlurmJob, SlurmNode,
+    SlurmNodeState, SlurmPartition, SlurmReservation,
 };
 
 const NODES: usize = 8;
@@ -220,6 +221,14 @@ impl Model {
                     .ok_or_else(|| refused("no job"))?;
                 job.reservation.clear();
             }
+            SlurmAction::Delay { job } => {
+                let begin = self.now + u64::from(DELAY_SECONDS);
+                self.waiting(*job)?.eligible = Some(begin);
+            }
+            SlurmAction::EndDelay { job } => {
+                let now = self.now;
+                self.waiting(*job)?.eligible = Some(now);
+            }
             SlurmAction::Delete { reservation } => {
                 self.of(reservation)?;
                 if self
@@ -235,6 +244,12 @@ impl Model {
             SlurmAction::Expire { reservation } => self.of(reservation)?.end = Some(self.now + 1),
         }
         Ok(())
+    }
+
+    fn waiting(&mut self, number: u32) -> Result<&mut SlurmJob, CallRefused> {
+        let job = self.snapshot.jobs.get_mut(&number);
+        let job = job.filter(|job| job.state == SlurmJobState::Pending);
+        job.ok_or_else(|| refused("job is not pending"))
     }
 
     fn of(&mut self, name: &str) -> Result<&mut SlurmReservation, CallRefused> {

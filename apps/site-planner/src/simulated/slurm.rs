@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_proto::site::SlurmUpdate;
 use tarn_slurm::{
-    NodeBase, NodeNames, PartitionState, PendingReason, RENEWED_SECONDS, SlurmAction, SlurmJob,
-    SlurmJobState, SlurmNode, SlurmNodeState, SlurmPartition, SlurmReservation, SlurmSettings,
-    SlurmSnapshot,
+    DELAY_SECONDS, NodeBase, NodeNames, PartitionState, PendingReason, RENEWED_SECONDS,
+    SlurmAction, SlurmJob, SlurmJobState, SlurmNode, SlurmNodeState, SlurmPartition,
+    SlurmReservation, SlurmSettings, SlurmSnapshot,
 };
 use tarn_types::site::promise::NodeResources;
 use tarn_types::site::{Job, Machine};
@@ -292,6 +292,15 @@ impl SimulatedSlurm {
                 found.reservation.clear();
                 Ok(())
             }
+            SlurmAction::Delay { job } => {
+                let begin = EPOCH + after(DELAY_SECONDS) / SECOND;
+                self.waiting(*job)?.eligible = Some(begin);
+                Ok(())
+            }
+            SlurmAction::EndDelay { job } => {
+                self.waiting(*job)?.eligible = Some(EPOCH + now / SECOND);
+                Ok(())
+            }
             SlurmAction::Delete { reservation } => {
                 let mut jobs = self.snapshot.jobs.values();
                 if jobs.any(|job| job.reservation == *reservation) {
@@ -373,6 +382,7 @@ impl SimulatedSlurm {
             .values()
             .filter(|job| job.state == SlurmJobState::Pending && job.dependency.is_empty())
             .filter(|job| self.queued.get(&job.number).is_some_and(|q| q.is_staged))
+            .filter(|job| job.eligible.is_none_or(|at| at <= EPOCH + now / SECOND))
             .map(|job| (job.reservation.is_empty(), job.number))
             .collect();
         order.sort_unstable();

@@ -3,9 +3,11 @@
 
 use super::plan_log::PlanLog;
 use super::reader::{SlurmReader, SlurmReading};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
-use tarn_site_planner::{CallRefused, MAX_AGE, MarkOrder, Marks, ReservationWish};
+use tarn_site_planner::{
+    CallRefused, DelayWish, Delays, MAX_AGE, MarkOrder, Marks, ReservationWish,
+};
 use tarn_slurm::SlurmError;
 use tarn_types::units::{Nanos, Time};
 
@@ -16,6 +18,7 @@ const SPAN: Duration = Duration::from_secs(1);
 /// Makes marks in Slurm, and removes them.
 pub(super) struct SlurmDriver {
     marks: Marks,
+    delays: Delays,
     reader: SlurmReader,
     /// The beginning of its clock, which does not jump.
     began: Instant,
@@ -29,6 +32,7 @@ impl SlurmDriver {
     pub(super) fn new(epoch: u64, reader: SlurmReader) -> Self {
         Self {
             marks: Marks::new(epoch),
+            delays: Delays::default(),
             reader,
             began: Instant::now(),
             calls: VecDeque::new(),
@@ -38,21 +42,30 @@ impl SlurmDriver {
 
     /// Whether there are marks of this controller.
     pub(super) fn has_marks(&self) -> bool {
-        self.marks.reservations() > 0
+        self.marks.reservations() > 0 || !self.delays.jobs().is_empty()
+    }
+
+    /// The jobs whose begin time is of this controller.
+    pub(super) fn delayed(&self) -> BTreeSet<u32> {
+        self.delays.jobs()
     }
 
     /// Makes Slurm's marks those that are wished for. `now` is for the log alone.
     pub(super) fn follow(
         &mut self,
         reading: &SlurmReading,
-        wishes: &[ReservationWish],
+        (wishes, delays): (&[ReservationWish], &[DelayWish]),
         log: &mut PlanLog,
         now: Time,
     ) {
         let begun = reading.oldest_part().saturating_duration_since(self.began);
-        let step = self
-            .marks
-            .step(&reading.snapshot, nanos(begun), wishes, self.time());
+        let snapshot = &reading.snapshot;
+        let mut step = self.marks.step(snapshot, nanos(begun), wishes, self.time());
+        let more = self
+            .delays
+            .step(snapshot, nanos(begun), delays, self.time());
+        step.notes.extend(more.notes);
+        step.orders.extend(more.orders);
         for note in step.notes.iter().filter(|note| !self.noted.contains(note)) {
             log.note_mark(now, note);
         }
@@ -67,6 +80,7 @@ impl SlurmDriver {
             let is_late = matches!(result, Err(SlurmError::Late { .. }));
             let result = result.map_err(|e| CallRefused(e.to_string()));
             log.note_mark(now, &text(order, &result));
+            self.delays.done(order, result.clone(), self.time());
             self.marks.done(order, result, self.time());
             if is_late {
                 break;

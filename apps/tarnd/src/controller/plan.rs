@@ -195,12 +195,17 @@ impl PlanThread {
         log: &mut PlanLog,
         input: &PlanInput,
     ) {
-        let wishes = match self.mode.get() {
+        let (snapshot, view) = (&input.reading.snapshot, &input.view);
+        let (wishes, delays) = match self.mode.get() {
             SiteMode::Observe if !driver.has_marks() => return,
-            SiteMode::Observe | SiteMode::Advise => Vec::new(),
-            SiteMode::Drive => planner.reservation_wishes(&input.reading.snapshot, &input.view),
+            SiteMode::Observe | SiteMode::Advise => (Vec::new(), Vec::new()),
+            SiteMode::Drive => {
+                let delays = planner.delay_wishes(snapshot, view);
+                (planner.reservation_wishes(snapshot, view), delays)
+            }
         };
-        driver.follow(&input.reading, &wishes, log, input.now);
+        driver.follow(&input.reading, (&wishes, &delays), log, input.now);
+        planner.set_delayed(driver.delayed());
     }
 
     fn publish(&self, planner: &mut SitePlanner, log: &mut PlanLog, began: Instant) {

@@ -3,6 +3,7 @@
 
 use super::action::{JobNodes, MoveId};
 use super::job::{Item, ItemId, Job, JobId, NodeShare, Spread};
+use super::machine::Mode;
 use crate::id::NodeId;
 use crate::units::Time;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,13 @@ pub enum SiteEvent {
         node: NodeId,
         /// Whether it is in the requested mode.
         ok: bool,
+    },
+    /// The host found a node in this mode, whether the planner had it changed or not.
+    InMode {
+        /// The node.
+        node: NodeId,
+        /// Its mode.
+        mode: Mode,
     },
     /// A node that slept can be used.
     Awake {

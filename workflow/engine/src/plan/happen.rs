@@ -1,13 +1,13 @@
 //! Events beside the life of jobs: moves end or fail, nodes change, fail and come back, items are lost.
 
 use super::items::{ItemLayout, one_way};
-use super::nodes::NodePowerState;
+use super::nodes::{NodePowerState, memory_in};
 use super::outbox::{MovePurpose, MoveRecord, MoveRequest};
 use super::routes::InputRoute;
 use super::state::{PlannerJob, PlannerJobStage, PlannerState};
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
-use tarn_types::site::{ItemId, JobId, MoveId, SiteAction, SiteEvent, SiteEventError, Where};
+use tarn_types::site::{ItemId, JobId, Mode, MoveId, SiteAction, SiteEvent, SiteEventError, Where};
 
 impl PlannerState {
     /// Applies an event. A refused one changes nothing.
@@ -23,6 +23,10 @@ impl PlannerState {
             SiteEvent::ModeSet { node, ok } => {
                 self.known_node(*node)?;
                 self.mode_set(*node, *ok);
+            }
+            SiteEvent::InMode { node, mode } => {
+                self.known_node(*node)?;
+                self.in_this_mode(*node, *mode);
             }
             SiteEvent::Awake { node } => {
                 self.known_node(*node)?;
@@ -292,6 +296,21 @@ impl PlannerState {
             }
             self.nodes.set_power(node, NodePowerState::Up);
             self.nodes.node_mut(node).idle_since = now;
+        }
+    }
+
+    /// The host found a node in a mode. One that is lost has none.
+    fn in_this_mode(&mut self, node: NodeId, mode: Mode) {
+        if self.nodes.node(node).power == NodePowerState::Lost {
+            return;
+        }
+        if matches!(self.nodes.node(node).power, NodePowerState::Booting(_)) {
+            sub(&mut self.under_way, 1, "things under way");
+            self.nodes.set_power(node, NodePowerState::Up);
+        }
+        let can_be = memory_in(self.nodes.kind(node), mode).is_some();
+        if can_be && self.nodes.node(node).mode != mode {
+            self.nodes.set_mode(node, mode);
         }
     }
 

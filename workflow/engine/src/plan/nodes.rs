@@ -388,7 +388,7 @@ impl PlannerNodes {
                 whole: taking.share.is_none(),
             });
             self.list(*n);
-            self.enter_guests_again(*n, taking.job);
+            self.enter_guests_again(*n, Some(taking.job));
         }
         if taking.share.is_none() {
             let whole = WholeNodeJob {
@@ -417,7 +417,7 @@ impl PlannerNodes {
             node.serve_lacking();
             node.idle_since = now;
             self.list(*n);
-            self.enter_guests_again(*n, id);
+            self.enter_guests_again(*n, Some(id));
         }
     }
 
@@ -444,18 +444,14 @@ impl PlannerNodes {
         self.unlist(id);
         self.node_mut(id).closed = closed;
         self.list(id);
-        let guests = self.node(id).guests.iter().filter(|g| g.whole);
-        let guests: Vec<JobId> = guests.map(|g| g.job).collect();
-        for guest in guests {
-            self.leave(guest);
-            self.enter(guest);
-        }
+        self.enter_guests_again(id, None);
     }
 
     /// Others came to a node that a job has as a whole, or went: whether the job counts it has changed.
-    fn enter_guests_again(&mut self, node: NodeId, but: JobId) {
+    fn enter_guests_again(&mut self, node: NodeId, but: Option<JobId>) {
         let guests = self.node(node).guests.iter();
-        let guests = guests.filter(|g| g.whole && g.job != but).map(|g| g.job);
+        let guests = guests.filter(|g| g.whole && Some(g.job) != but);
+        let guests = guests.map(|g| g.job);
         for guest in guests.collect::<Vec<_>>() {
             self.leave(guest);
             self.enter(guest);
@@ -613,7 +609,7 @@ impl PlannerNodes {
         self.list(id);
     }
 
-    /// A node is in a mode now. Nobody runs on it; a script of which other nodes are left may still have it.
+    /// A node is in a mode now. A script of which other nodes are left may still have it, and a job that it was rebooted for.
     pub(crate) fn set_mode(&mut self, id: NodeId, mode: Mode) {
         self.unlist(id);
         let memory = memory_in(self.kind(id), mode).unwrap_or(0);
@@ -627,6 +623,7 @@ impl PlannerNodes {
             sub(&mut node.free.memory, guest.share.memory, "free memory");
         }
         self.list(id);
+        self.enter_guests_again(id, None);
     }
 
     pub(crate) fn class(&self, island: usize, mode: Mode) -> &Class {

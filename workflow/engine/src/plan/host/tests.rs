@@ -9,9 +9,9 @@ use std::sync::Arc;
 use tarn_types::id::NodeId;
 use tarn_types::policy::{Order, Policy};
 use tarn_types::site::{
-    FlowId, Input, Island, Item, ItemId, Job, JobId, JobNodes, Machine, Mode, NodeKind, NodeMask,
-    NodePowerModel, NodeShare, Rates, SiteAction, SiteEvent, SiteEventError, Spread, Store,
-    TierKind,
+    FlowId, Input, Island, Item, ItemId, Job, JobId, JobNodes, Machine, Mode, ModeChange, NodeKind,
+    NodeMask, NodePowerModel, NodeShare, Rates, SiteAction, SiteEvent, SiteEventError, Spread,
+    Store, TierKind,
 };
 use tarn_types::units::{SECOND, Time};
 
@@ -45,11 +45,16 @@ fn island(name: &str, nodes: u32, cores: u32) -> Island {
     }
 }
 
-/// Four nodes of 4 cores, and two of 8.
+/// Four nodes of 4 cores, and two of 8 that can change their memory mode.
 fn machine() -> Machine {
+    let mut changeable = island("b", 2, 8);
+    changeable.kind.mode_change = Some(ModeChange {
+        time: 600 * SECOND,
+        memory: 1 << 31,
+    });
     Machine {
         name: "small".into(),
-        islands: vec![island("a", 4, 4), island("b", 2, 8)],
+        islands: vec![island("a", 4, 4), changeable],
         store: Store {
             rates: Rates {
                 read: 10,

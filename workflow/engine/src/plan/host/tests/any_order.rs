@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tarn_types::id::NodeId;
 use tarn_types::policy::Policy;
 use tarn_types::site::{
-    FlowId, Input, Item, ItemId, Job, JobId, JobNodes, MoveId, NodeMask, NodeShare, SiteAction,
-    SiteEvent, Spread,
+    FlowId, Input, Item, ItemId, Job, JobId, JobNodes, Mode, MoveId, NodeMask, NodeShare,
+    SiteAction, SiteEvent, Spread,
 };
 use tarn_types::units::{SECOND, Time};
 
@@ -75,6 +75,7 @@ fn some_job() -> impl Strategy<Value = Job> {
             submitted: times.1.map(|s| s * SECOND),
             not_before: times.2.map_or(0, |s| s * SECOND),
             on: mask.map(Arc::new),
+            mode: shape.2.checked_sub(1).map(|_| Mode::TwoLevel),
             ..job(shape.0, shape.1)
         }
     })
@@ -146,6 +147,10 @@ fn fact() -> impl Strategy<Value = SiteEvent> {
         2 => node().prop_map(|node| SiteEvent::NodeBack { node }),
         1 => node().prop_map(|node| SiteEvent::Awake { node }),
         1 => node().prop_map(|node| SiteEvent::Asleep { node }),
+        1 => (node(), any::<bool>()).prop_map(|(node, is_two)| SiteEvent::InMode {
+            node,
+            mode: if is_two { Mode::TwoLevel } else { Mode::OneLevel },
+        }),
         1 => (node(), any::<bool>()).prop_map(|(node, is_needed)| SiteEvent::Needed {
             node,
             is_needed,
