@@ -6,6 +6,7 @@ mod accounting;
 mod act;
 mod allocation;
 mod command;
+mod conditions;
 pub mod conf;
 mod excluded;
 mod nodes;
@@ -22,6 +23,7 @@ pub use accounting::{
 };
 pub use act::{MAX_RESERVATION_SECONDS, RENEWED_SECONDS, RESERVATION_SECONDS, SlurmAction};
 pub use allocation::{SlurmAllocation, is_of_step};
+pub use conditions::is_as_read;
 pub use excluded::{exclusion, set_exclusion};
 pub use nodes::{SrunLaunch, SrunNodes};
 pub use power::{drawn, energy_plugin, put_to_sleep};
@@ -37,7 +39,7 @@ pub use snapshot::{
     SlurmNodeState, SlurmPartition, SlurmReservation, SlurmSettings, SlurmSnapshot, SlurmSource,
     SnapshotLimits, expand_hostlist,
 };
-pub use update::{PlacedJobChange, apply_update, expected_nodes, job_change};
+pub use update::{PlacedJobChange, apply_update, expected_nodes, job_change, unread_job_change};
 
 use std::time::Duration;
 

@@ -1,12 +1,13 @@
 //! Mode `drive`: the planner's thread makes the calls by which Slurm follows the plan, and writes each with its reason
 //! into the log of plans. docs/internals/driving-slurm.md, "One cycle of drive".
 
+use super::mode::SlurmCall;
 use super::plan_log::PlanLog;
 use super::reader::{SlurmReader, SlurmReading};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tarn_site_planner::{CallRefused, MAX_AGE, MarkOrder, Marks, ReservationWish};
-use tarn_slurm::SlurmError;
+use tarn_slurm::{SlurmAction, SlurmError, is_as_read};
 use tarn_types::units::{Nanos, Time};
 
 /// Calls of Slurm that are made within [`SPAN`] at most.
@@ -41,11 +42,12 @@ impl SlurmDriver {
         self.marks.reservations() > 0
     }
 
-    /// Makes Slurm's marks those that are wished for. `now` is for the log alone.
-    pub(super) fn follow(
+    /// Makes Slurm's marks those that are wished for, as long as the mode in which that is decided lasts. `now` is for the log alone.
+    pub(super) fn follow<'m>(
         &mut self,
         reading: &SlurmReading,
         wishes: &[ReservationWish],
+        may_call: impl Fn() -> Option<SlurmCall<'m>>,
         log: &mut PlanLog,
         now: Time,
     ) {
@@ -62,6 +64,13 @@ impl SlurmDriver {
             // The order was right for the state that was read then.
             if self.time().saturating_sub(nanos(begun)) > MAX_AGE {
                 break;
+            }
+            let Some(_call) = may_call() else {
+                break;
+            };
+            if is_changed_since(order, reading) {
+                // The next reading has it as it is.
+                continue;
             }
             let result = order.action.perform();
             let is_late = matches!(result, Err(SlurmError::Late { .. }));
@@ -92,6 +101,15 @@ impl SlurmDriver {
         }
         self.calls.push_back(Instant::now());
     }
+}
+
+/// Whether a job that is to join is not as it was read: its user has changed it, or Slurm does not say.
+fn is_changed_since(order: &MarkOrder, reading: &SlurmReading) -> bool {
+    let SlurmAction::Join { job, .. } = &order.action else {
+        return false;
+    };
+    let listed = reading.snapshot.jobs.get(job);
+    listed.is_some_and(|listed| !is_as_read(listed).unwrap_or(false))
 }
 
 fn text(order: &MarkOrder, result: &Result<(), CallRefused>) -> String {

@@ -179,12 +179,14 @@ impl PlanThread {
         log: &mut PlanLog,
         input: &PlanInput,
     ) {
-        let wishes = match self.mode.get() {
+        let (mode, generation) = self.mode.with_generation();
+        let wishes = match mode {
             SiteMode::Observe if !driver.has_marks() => return,
             SiteMode::Observe | SiteMode::Advise => Vec::new(),
             SiteMode::Drive => planner.reservation_wishes(&input.reading.snapshot, &input.view),
         };
-        driver.follow(&input.reading, &wishes, log, input.now);
+        let may_call = || self.mode.call(generation);
+        driver.follow(&input.reading, &wishes, may_call, log, input.now);
     }
 
     fn publish(&self, planner: &mut SitePlanner, log: &mut PlanLog, began: Instant) {
