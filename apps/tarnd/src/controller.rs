@@ -509,6 +509,9 @@ impl Controller {
             if is_awaited || self.mode.get() == SiteMode::Drive {
                 self.reader.request();
             }
+            if let Stage::PreRun(nodes) = &staging.stage {
+                nodes.iter().for_each(|node| self.nodes.hurry(node));
+            }
             job = Some(staging.job);
             if staging.stage == Stage::DataIn {
                 staging.stage = Stage::Ahead(self.expected_of(staging.job));

@@ -4,6 +4,7 @@ mod accounts;
 mod attacks;
 mod bad_days;
 mod chain;
+mod changed;
 mod clients;
 mod data;
 mod drive;
