@@ -35,7 +35,7 @@ mod tests;
 pub use accuracy::PlanAccuracy;
 pub use difference::JobTransition;
 pub use marks::{
-    CallRefused, JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS, MarkOrder, MarkStep,
+    CallError, JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS, MarkOrder, MarkStep,
     Marks, ReservationWish, WorkflowKey,
 };
 pub use planned::{PlannedJob, SitePlan, UnplannedJob};

@@ -21,7 +21,9 @@ mod update;
 pub use accounting::{
     AccountingAnswer, AccountingQuery, AccountingSource, MAX_ACCOUNTED, node_processors,
 };
-pub use act::{MAX_RESERVATION_SECONDS, RENEWED_SECONDS, RESERVATION_SECONDS, SlurmAction};
+pub use act::{
+    MAX_RESERVATION_SECONDS, RENEWED_SECONDS, RESERVATION_SECONDS, SlurmAction, perform_all,
+};
 pub use allocation::{SlurmAllocation, is_of_step};
 pub use conditions::is_as_read;
 pub use excluded::{exclusion, set_exclusion};
@@ -51,6 +53,27 @@ fn excerpt(text: &str) -> String {
     match text.char_indices().nth(MAX_EXCERPT) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+/// Texts of Slurm's clients where slurmctld does not answer: it may have done what was asked.
+const UNANSWERED: [&str; 5] = [
+    "Unable to contact slurm controller",
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Connection refused",
+    "Communication connection failure",
+];
+
+impl SlurmError {
+    /// Whether Slurm did not answer: no refusal, and what was asked for may have been done.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        match self {
+            Self::Late { .. } => true,
+            Self::Failed { output, .. } => UNANSWERED.iter().any(|text| output.contains(text)),
+            _ => false,
+        }
     }
 }
 
