@@ -9,6 +9,7 @@ mod clients;
 mod data;
 mod drive;
 mod drive_days;
+mod drive_slow;
 mod drive_users;
 mod exported;
 mod jobs;
