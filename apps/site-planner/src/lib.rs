@@ -37,7 +37,7 @@ mod tests;
 pub use accuracy::PlanAccuracy;
 pub use difference::JobTransition;
 pub use marks::{
-    CallRefused, DelayWish, Delays, JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS,
+    CallError, DelayWish, Delays, JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS,
     MarkOrder, MarkStep, Marks, ReservationWish, WorkflowKey,
 };
 pub use planned::{PlannedJob, SitePlan, UnplannedJob};

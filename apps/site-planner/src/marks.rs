@@ -7,6 +7,7 @@
 mod budget;
 mod check;
 mod delays;
+mod pace;
 #[cfg(test)]
 mod tests;
 mod uncalled;
@@ -14,6 +15,7 @@ mod uncalled;
 use budget::IdleBudgets;
 use check::{SnapshotCheck, WishError};
 pub use delays::{DelayWish, Delays};
+use pace::RenewalPace;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_slurm::{
     MAX_RESERVATION_SECONDS, RENEWED_SECONDS, RESERVATION_SECONDS, SlurmAction, SlurmJobState,
@@ -27,12 +29,14 @@ pub const MAX_AGE: Nanos = 10 * SECOND;
 pub const MAX_RESERVATIONS: usize = 64;
 /// And of one user.
 pub const MAX_USER_RESERVATIONS: usize = 4;
-/// Calls that one step orders: they take some 10 ms each.
+/// Calls that one step orders beside renewals: they take some 10 ms each.
 const MAX_ORDERS: usize = 20;
 /// A clock that moves by more against one that does not jump was set.
 const MAX_DRIFT: u128 = 5 * SECOND as u128;
-/// Between two renewals.
+/// Between two renewals; less where Slurm is slow.
 const RENEW: Nanos = 20 * SECOND;
+/// For which a reservation lasts that is not renewed.
+const LASTS: Nanos = RENEWED_SECONDS as Nanos * SECOND;
 /// Within which Slurm starts a job that joined: `batch_sched_delay` (3 s) and two passes.
 const JOIN_TIMEOUT: Nanos = 10 * SECOND;
 /// For which a workflow whose reservation somebody deleted is left alone.
@@ -94,10 +98,16 @@ pub struct MarkOrder {
     pub reason: String,
 }
 
-/// Slurm refused a call, or could not be asked; its text.
+/// A call of Slurm failed; its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CallRefused(pub String);
+pub enum CallError {
+    /// Slurm refused it.
+    #[error("Slurm refused: {0}")]
+    Refused(String),
+    /// Slurm did not answer: it may have done it.
+    #[error("Slurm did not answer: {0}")]
+    Unanswered(String),
+}
 
 /// The result of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -147,6 +157,7 @@ pub struct Marks {
     /// Calls that Slurm refused, and until when they are not tried again.
     refused: BTreeMap<SlurmAction, Time>,
     is_superseded: bool,
+    pace: RenewalPace,
 }
 
 impl Marks {
@@ -165,13 +176,15 @@ impl Marks {
             last_join: None,
             refused: BTreeMap::new(),
             is_superseded: false,
+            pace: RenewalPace::default(),
         }
     }
 
     /// The calls that turn Slurm's marks into the wished ones. `begun` is when the reading of the snapshot began; both
     /// times are of one clock that does not jump. No wish means that all marks go.
     ///
-    /// The caller makes each call and reports it by [`Marks::done`] before the next step.
+    /// The caller makes each call and reports it by [`Marks::done`] before the next step. Renewals come first, the most urgent
+    /// first: they may be one batch ([`Marks::renewals_took`]).
     pub fn step(
         &mut self,
         snapshot: &SlurmSnapshot,
@@ -192,6 +205,7 @@ impl Marks {
             step.notes.push(note);
             return step;
         }
+        self.pace.step(now);
         self.left_alone.retain(|_, until| *until > now);
         self.refused.retain(|_, until| *until > now);
         self.note_clock(snapshot.read_at, begun, now);
@@ -214,19 +228,47 @@ impl Marks {
         step.orders
             .retain(|order| !self.refused.contains_key(&order.action));
         // A renewal that is late has its reservation lapse: those come first.
-        step.orders
-            .sort_by_key(|order| !matches!(order.action, SlurmAction::Renew { .. }));
-        step.orders.truncate(MAX_ORDERS);
+        let (mut renewals, others): (Vec<MarkOrder>, Vec<MarkOrder>) = step
+            .orders
+            .into_iter()
+            .partition(|order| matches!(order.action, SlurmAction::Renew { .. }));
+        renewals.sort_by_key(|order| self.renewed(order));
+        renewals.truncate(self.pace.most_renewals());
+        renewals.extend(others.into_iter().take(MAX_ORDERS));
+        step.orders = renewals;
         step
     }
 
+    /// When the reservation of a renewal was renewed last.
+    fn renewed(&self, order: &MarkOrder) -> Option<Time> {
+        let SlurmAction::Renew { reservation, .. } = &order.action else {
+            return None;
+        };
+        self.marks.get(reservation).map(|mark| mark.renewed)
+    }
+
+    /// So many renewals took so long together: where Slurm is slow there are fewer reservations.
+    pub fn renewals_took(&mut self, count: usize, took: Nanos) {
+        self.pace.note(count, took);
+    }
+
     /// A call was made: the reason of a failure is Slurm's.
-    pub fn done(&mut self, order: &MarkOrder, result: Result<(), CallRefused>, now: Time) {
-        if result.is_err() {
+    pub fn done(&mut self, order: &MarkOrder, result: Result<(), CallError>, now: Time) {
+        let is_renewal = matches!(order.action, SlurmAction::Renew { .. });
+        let is_unanswered = matches!(result, Err(CallError::Unanswered(_)));
+        // A renewal that may have been made is no refused one: the next step tries again.
+        if result.is_err() && !(is_renewal && is_unanswered) {
             let until = now.saturating_add(RETRY);
             self.refused.insert(order.action.clone(), until);
         }
         match (&order.action, &result) {
+            (SlurmAction::Renew { .. } | SlurmAction::Resize { .. }, Err(_)) if is_unanswered => {}
+            // What Slurm made of it, the next reading has: of a reservation without a mark, that it is to go.
+            (SlurmAction::Reserve { .. }, Err(_)) if is_unanswered => {
+                if let Some(workflow) = order.workflow.clone() {
+                    self.left_alone.insert(workflow, now.saturating_add(RETRY));
+                }
+            }
             (
                 SlurmAction::Reserve {
                     reservation,
@@ -276,7 +318,7 @@ impl Marks {
                 SlurmAction::Join {
                     job, reservation, ..
                 },
-                Ok(()),
+                Ok(()) | Err(CallError::Unanswered(_)),
             ) => {
                 self.last_join = Some(now);
                 if let Some(mark) = self.marks.get_mut(reservation) {
@@ -289,7 +331,7 @@ impl Marks {
                     *until = now.saturating_add(AFTER_CANCEL).max(*until);
                 }
             }
-            (SlurmAction::Delete { reservation }, Err(_)) => {
+            (SlurmAction::Delete { reservation }, Err(CallError::Refused(_))) => {
                 if let Some(mark) = self.marks.get_mut(reservation) {
                     mark.is_in_use = true;
                 }
@@ -306,9 +348,17 @@ impl Marks {
                 | SlurmAction::EndDelay { .. },
                 _,
             )
-            | (SlurmAction::Expire { .. }, Err(_)) => {}
+            | (SlurmAction::Delete { .. } | SlurmAction::Expire { .. }, Err(_)) => {}
             // It has begun since the snapshot, or was cancelled.
             (SlurmAction::Join { .. }, Err(_)) => {
+                if let Some(workflow) = order.workflow.clone() {
+                    self.left_alone.insert(workflow, now.saturating_add(RETRY));
+                }
+            }
+            // One that lapsed, as Slurm was slow, can be made again.
+            (SlurmAction::Renew { reservation, .. }, Err(_))
+                if self.has_lapsed(reservation, now) =>
+            {
                 if let Some(workflow) = order.workflow.clone() {
                     self.left_alone.insert(workflow, now.saturating_add(RETRY));
                 }
@@ -339,6 +389,12 @@ impl Marks {
 
     fn has(&self, workflow: &WorkflowKey) -> bool {
         self.marks.values().any(|mark| mark.workflow == *workflow)
+    }
+
+    /// Whether Slurm may have ended a reservation, as it was not renewed for too long.
+    fn has_lapsed(&self, reservation: &str, now: Time) -> bool {
+        let mark = self.marks.get(reservation);
+        mark.is_some_and(|mark| mark.renewed.saturating_add(LASTS) <= now)
     }
 
     /// Whether a node is in the reservation of another workflow.
@@ -378,15 +434,14 @@ impl Marks {
     ) {
         let was_restarted = self.boot.is_some() && self.boot != snapshot.settings.boot_time;
         self.boot = snapshot.settings.boot_time;
-        let lasts = Nanos::from(RENEWED_SECONDS) * SECOND;
         let set = self.clock_set;
-        let was_set = set.is_some_and(|at| now.saturating_sub(at) <= lasts);
+        let was_set = set.is_some_and(|at| now.saturating_sub(at) <= LASTS);
         let left_alone = &mut self.left_alone;
         self.marks.retain(|name, mark| {
             if snapshot.reservations.contains_key(name) || mark.renewed >= begun {
                 return true;
             }
-            let lapsed = mark.renewed.saturating_add(lasts) <= now;
+            let lapsed = mark.renewed.saturating_add(LASTS) <= now;
             if !(was_restarted || was_set || lapsed || mark.is_cancelled) {
                 notes.push(format!(
                     "somebody deleted reservation {name}: its workflow is left alone for 10 minutes"
@@ -450,6 +505,10 @@ impl Marks {
                 Err(WishError::LeftAlone)
             } else if followed.contains_key(key) {
                 Err(WishError::Twice)
+            } else if followed.len() >= self.pace.most_reservations()
+                || is_new && users.len() >= self.pace.most_reservations()
+            {
+                Err(WishError::TooSlow(self.pace.most_reservations()))
             } else if is_new && users.len() >= MAX_RESERVATIONS {
                 Err(WishError::TooMany(MAX_RESERVATIONS))
             } else if is_new && of_user >= MAX_USER_RESERVATIONS {
@@ -653,7 +712,7 @@ impl Marks {
         }
         let reservation = name.clone();
         let is_short = after(now, seconds) > mark.end.saturating_add(RENEW);
-        if is_short || now.saturating_sub(mark.renewed) >= RENEW {
+        if is_short || self.pace.is_due(mark.renewed, now) {
             let age = now.saturating_sub(mark.made) / SECOND;
             let action = SlurmAction::Renew {
                 reservation: reservation.clone(),

@@ -359,7 +359,7 @@ fn change(update: &SlurmUpdate) -> CliResult<()> {
         .words
         .retain(|word| word.starts_with("dependency=") || word.starts_with("reqnodelist="));
     needed.unnamed.clear();
-    if needed.words.is_empty() {
+    if needed.words.is_empty() && needed.after.is_empty() {
         return Ok(());
     }
     if needed == *update {

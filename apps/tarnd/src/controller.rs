@@ -8,6 +8,7 @@ mod chain;
 mod clients;
 mod config;
 mod drive;
+mod exclusions;
 mod exposition;
 mod keys;
 mod log;
@@ -30,6 +31,7 @@ use chain::ChainReleaser;
 use clap::Parser;
 use config::{configured_mode, metrics_place, number_of, read};
 use drive::SlurmDriver;
+use exclusions::{SetExclusions, WaitingJob};
 use log::ControllerLog;
 use metrics::SiteMetrics;
 use mode::{SharedSiteMode, SiteMode};
@@ -38,7 +40,7 @@ use plan::PlanThread;
 use queue::SlurmQueue;
 use reader::SlurmReader;
 use scripts::{FoundJob, ScriptReader};
-use slurm::{SlurmNotifier, WaitingJob};
+use slurm::SlurmNotifier;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -48,11 +50,11 @@ use tarn_journal::RunLock;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
     ControllerReply, ControllerRequest, Holding, NODE_PORT, NodeInfo, NodeStoreReport,
-    NumberedOrder, Owner, Report, SlurmJobId, SlurmUpdate, Stage, StoreCapacity, Uid,
+    NumberedOrder, Owner, Report, SlurmJobId, Stage, StoreCapacity, Uid,
 };
 use tarn_site::{Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token, WantedAccount};
 use tarn_site_planner::{PowerOrder, PowerWish};
-use tarn_slurm::{PlacedJobChange, expected_nodes, job_change};
+use tarn_slurm::{expected_nodes, job_change, unread_job_change};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Source};
 use tarn_types::site::JobResult;
@@ -116,6 +118,8 @@ pub(crate) enum ControllerInput {
     Power(Vec<PowerOrder>),
     /// Scripts of jobs were read that Slurm has not asked about.
     Found(Vec<FoundJob>),
+    /// The user of a waiting job has it exclude these nodes now.
+    Excludes { job: SlurmJobId, nodes: Vec<String> },
     /// The power that nodes draw as Slurm reports it, in thousandths of a watt.
     Drawn(BTreeMap<String, u64>),
     /// How jobs ended, by Slurm's accounting.
@@ -193,6 +197,8 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     slurm::ask_what_is_drawn(reader.clone(), sender.clone());
     let accountant = accounts::accountant(sender.clone());
     let own_inputs = sender.clone();
+    let set_exclusions = SetExclusions::new(site.queued_jobs());
+    let exclusions = exclusions::exclusions(&reader, &mode, &set_exclusions, sender.clone());
     let mut nodes = NodeSessions::new(epoch, (secrets, munge), port, sender);
     for name in file
         .nodes
@@ -212,9 +218,10 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         expected: BTreeMap::new(),
         next: 0,
         clock: ControllerClock::start(),
-        spaces: slurm::spaces(file.sinfo.unwrap_or(true)),
-        exclusions: slurm::exclusions(&reader),
-        power: slurm::power_orders(&reader),
+        spaces: slurm::spaces(file.sinfo.unwrap_or(true), &mode),
+        exclusions,
+        set_exclusions,
+        power: slurm::power_orders(&reader, &mode),
         plans: PlanThread::start(
             &options.state,
             mode.clone(),
@@ -274,6 +281,7 @@ struct Controller {
     has_all_nodes: bool,
     exclusions: SlurmNotifier<Vec<WaitingJob>>,
     power: SyncSender<Vec<PowerOrder>>,
+    set_exclusions: SetExclusions,
     plans: PlanThread,
     /// When the planner got the state last.
     offered: Option<Instant>,
@@ -402,6 +410,9 @@ impl Controller {
                 events.extend(self.listed(is_found));
                 return events;
             }
+            ControllerInput::Excludes { job, nodes } => {
+                Some(SiteServiceEvent::Excludes { job, nodes })
+            }
             ControllerInput::Drawn(milliwatts) => {
                 self.drawn = milliwatts;
                 None
@@ -484,9 +495,10 @@ impl Controller {
             return None;
         }
         if let ControllerRequest::SetMode(mode) = ask {
-            let done = self.set_mode(user, mode);
-            let _ = reply
-                .try_send(done.map_or_else(ControllerReply::Refused, |()| ControllerReply::Done));
+            match self.set_mode(user, mode) {
+                Ok(()) => confirm_mode(self.mode.clone(), reply),
+                Err(why) => drop(reply.try_send(ControllerReply::Refused(why))),
+            }
             return None;
         }
         if *ask == ControllerRequest::Slurm {
@@ -517,6 +529,9 @@ impl Controller {
             );
             if is_awaited || self.mode.get() == SiteMode::Drive {
                 self.reader.request();
+            }
+            if let Stage::PreRun(nodes) = &staging.stage {
+                nodes.iter().for_each(|node| self.nodes.hurry(node));
             }
             job = Some(staging.job);
             if staging.stage == Stage::DataIn {
@@ -564,14 +579,10 @@ impl Controller {
             let reading = reading.as_ref();
             let change = reading.and_then(|r| job_change(&r.snapshot, job, &advice));
             // The exclusions and preferences of one that is not read yet are set later, or it does without.
-            let change = change.unwrap_or_else(|| PlacedJobChange {
-                update: SlurmUpdate {
-                    job,
-                    words: makers(&advice.after),
-                    unnamed: Vec::new(),
-                },
-                expected: Vec::new(),
-            });
+            let change = change.unwrap_or_else(|| unread_job_change(job, &advice));
+            if let Some(excluded) = change.excluded {
+                self.set_exclusions.note(job, excluded);
+            }
             if !change.expected.is_empty() {
                 self.expected.insert(job, change.expected);
             }
@@ -713,16 +724,20 @@ impl Controller {
     }
 }
 
-/// The words that have a job without conditions of its own wait for these jobs and their data.
-fn makers(after: &[SlurmJobId]) -> Vec<String> {
-    let after = after.iter();
-    let after: Vec<String> = after
-        .map(|job| format!("afterok:{job},afterburstbuffer:{job}"))
-        .collect();
-    if after.is_empty() {
-        Vec::new()
-    } else {
-        vec![format!("dependency={}", after.join(","))]
+/// Answers once no call is under way that was decided in an earlier mode: by a thread, as a call may take long.
+fn confirm_mode(mode: SharedSiteMode, reply: SyncSender<ControllerReply>) {
+    let wait = move || {
+        let answer = match mode.wait_for_earlier_calls() {
+            true => ControllerReply::Done,
+            false => {
+                let text = "the mode is changed, and a call of scontrol that began before has not ended yet";
+                ControllerReply::Refused(RequestError::new(Code::Busy, text))
+            }
+        };
+        let _ = reply.try_send(answer);
+    };
+    if let Err(e) = std::thread::Builder::new().name("mode".into()).spawn(wait) {
+        tracing::error!("a change of the mode is not confirmed: no thread: {e}");
     }
 }
 

@@ -13,7 +13,8 @@ mod work;
 pub use ask::{
     Chain, ControllerReply, ControllerRequest, DatasetFilter, DatasetInfo, Excluded, JobInfo,
     JobSubmission, MAX_AWAITED, MAX_EXCLUDED, NodeInfo, OrphanInfo, PlacementAdvice, ReplicaInfo,
-    ReplicaState, SlurmInfo, SlurmUpdate, Stage, Staging, StoreInfo, UsageInfo, WorkflowUsageInfo,
+    ReplicaState, SlurmInfo, SlurmJobConditions, SlurmUpdate, Stage, Staging, StoreInfo, UsageInfo,
+    WorkflowUsageInfo,
 };
 pub use frame::{FrameError, MAX_FRAME, decode, encode};
 pub use order::{

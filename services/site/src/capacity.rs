@@ -26,6 +26,14 @@ impl Site {
             .collect()
     }
 
+    /// The user of a job has changed which nodes it must not get.
+    pub(crate) fn excludes(&mut self, job: SlurmJobId, nodes: Vec<String>) {
+        let known = self.jobs.get_mut(&job);
+        if let Some(known) = known.filter(|known| known.excludes.is_some()) {
+            known.excludes = Some(nodes);
+        }
+    }
+
     /// The nodes that nobody misses: they answer, hold nothing, and no job has them.
     pub fn spare(&self) -> Vec<String> {
         let live = self

@@ -76,6 +76,13 @@ pub enum SiteServiceEvent {
         /// The jobs that Slurm has never asked about, and does not have any more.
         gone: BTreeSet<SlurmJobId>,
     },
+    /// The user of a job that waits has had Slurm keep it from these nodes, instead of those before.
+    Excludes {
+        /// The job.
+        job: SlurmJobId,
+        /// The nodes.
+        nodes: Vec<String>,
+    },
     /// A node takes orders.
     Opened {
         /// Its name.

@@ -99,6 +99,7 @@ impl Site {
             SiteServiceEvent::Closed { node } => self.closed(&node),
             SiteServiceEvent::Reported { order, report } => self.reported(order, report),
             SiteServiceEvent::Accounted { jobs } => self.accounted(&jobs),
+            SiteServiceEvent::Excludes { job, nodes } => self.excludes(job, nodes),
             SiteServiceEvent::Passed => self.expire(),
         }
         actions.append(&mut self.actions);

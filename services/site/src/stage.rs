@@ -20,6 +20,8 @@ use tarn_types::units::{Nanos, SECOND};
 const MAX_FROM_ONE: usize = 2;
 /// How long a node is waited for that does not answer.
 const TIMEOUT: Nanos = 60 * SECOND;
+/// And at least from when a job got it: it may have come back a moment ago, and the controller looks for it then.
+const COMES_BACK: Nanos = 15 * SECOND;
 
 impl Site {
     /// Looks at a job again, after something has happened that may concern it.
@@ -229,13 +231,17 @@ impl Site {
             return Ok(());
         }
         let began = self.jobs.get(&id).and_then(|job| job.began);
-        let (since, timeout) = match self.config.wake {
-            Some(wake) => (known.since.max(began.unwrap_or(0)), wake),
-            None => (known.since, TIMEOUT),
+        let began = began.unwrap_or(0);
+        let until = match self.config.wake {
+            Some(wake) => known.since.max(began).saturating_add(wake),
+            None => {
+                let comes_back = began.saturating_add(COMES_BACK);
+                known.since.saturating_add(TIMEOUT).max(comes_back)
+            }
         };
         let text =
             format!("tarnd of node {node} does not answer: is `tarnd --site` running there?");
-        if self.now.saturating_sub(since) >= timeout {
+        if self.now >= until {
             return Err(PreparationState::Failed(RequestError::new(
                 Code::Lost,
                 text,

@@ -2,7 +2,7 @@
 //! recognisable as tarn's. docs/internals/driving-slurm.md, "The actions, and how each lapses".
 
 use crate::SlurmError;
-use crate::command::{SOON, answer};
+use crate::command::{SOON, answer, answer_to};
 
 /// Seconds for which nodes are reserved at least, and at most: so long they are needed by limits, and Slurm's backfill plans
 /// nothing else there meanwhile.
@@ -198,6 +198,18 @@ impl SlurmAction {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         answer("scontrol", &words, SOON).map(drop)
     }
+}
+
+/// Makes calls one after another by one process, which reads them from its standard input: on a busy host a process takes longer than
+/// its call.
+///
+/// # Errors
+/// When `scontrol` cannot be run, or Slurm refuses one of them: which ones were made is not known then.
+pub fn perform_all(actions: &[SlurmAction]) -> Result<(), SlurmError> {
+    let lines = actions.iter().map(|action| action.words().join(" ") + "\n");
+    let mut text: String = lines.collect();
+    text.push_str("exit\n");
+    answer_to("scontrol", &[], text, SOON).map(drop)
 }
 
 /// The flag of a reservation that Slurm ends once it has had no job for so long.

@@ -3,7 +3,7 @@
 use crate::SlurmError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,19 @@ pub(crate) fn answer(
     Ok(String::from_utf8_lossy(&output).into_owned())
 }
 
+/// The same of a command that reads this.
+pub(crate) fn answer_to(
+    program: &str,
+    words: &[&str],
+    input: String,
+    timeout: Duration,
+) -> Result<String, SlurmError> {
+    let mut command = Command::new(program);
+    command.args(words);
+    let output = run(&mut command, Some(input), CommandLimits::short(timeout))?;
+    Ok(String::from_utf8_lossy(&output).into_owned())
+}
+
 /// Runs a command to its end; returns its standard output as it is.
 ///
 /// # Errors
@@ -76,9 +89,20 @@ pub(crate) fn answer_of(
     command: &mut Command,
     limits: CommandLimits,
 ) -> Result<Vec<u8>, SlurmError> {
+    run(command, None, limits)
+}
+
+fn run(
+    command: &mut Command,
+    input: Option<String>,
+    limits: CommandLimits,
+) -> Result<Vec<u8>, SlurmError> {
     let shown = shown(command);
     let mut child = command
-        .stdin(Stdio::null())
+        .stdin(match input {
+            Some(_) => Stdio::piped(),
+            None => Stdio::null(),
+        })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -86,6 +110,10 @@ pub(crate) fn answer_of(
             command: shown.clone(),
             source,
         })?;
+    if let (Some(input), Some(mut pipe)) = (input, child.stdin.take()) {
+        // A command that has ended says why.
+        std::thread::spawn(move || drop(pipe.write_all(input.as_bytes())));
+    }
     let out = reader(child.stdout.take(), limits.bytes);
     let err = reader(child.stderr.take(), limits.bytes);
     let ended = wait_until(&mut child, Instant::now() + limits.time);
@@ -160,6 +188,17 @@ mod tests {
         assert!(began.elapsed() < Duration::from_secs(10));
         let missing = answer("no-such-command", &[], Duration::from_secs(1)).unwrap_err();
         assert!(missing.to_string().contains("PATH"), "{missing}");
+    }
+
+    #[test]
+    fn a_command_reads_its_input_or_ends_without() {
+        let run = |script: &str| {
+            let lines = "a line\n".repeat(20_000);
+            answer_to("sh", &["-c", script], lines, Duration::from_secs(20))
+        };
+        assert_eq!(run("wc -l").unwrap().trim(), "20000");
+        assert!(run("exit 3").is_err());
+        assert_eq!(run("true").unwrap(), "");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Nodes that a job is not to get, as they have no space for its data: `ExcNodeList`. docs/internals/site.md.
 
 use crate::command::{SOON, answer};
+use crate::conditions::excluded_now;
 use crate::{SlurmError, SlurmJob, SlurmNode, SlurmSnapshot};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,15 +41,24 @@ pub(crate) fn excluded_nodes(
     without
 }
 
-/// Has Slurm keep a job from nodes. Needs Slurm's own rights.
+/// Has Slurm keep a job from nodes, if it still excludes those that it was `seen` to: else its user has changed that meanwhile. Whether
+/// it did. Needs Slurm's own rights.
 ///
 /// # Errors
 /// When Slurm cannot be asked, or refuses.
-pub fn set_exclusion(job: u32, nodes: &BTreeSet<String>) -> Result<(), SlurmError> {
+pub fn set_exclusion(
+    job: u32,
+    seen: &BTreeSet<String>,
+    nodes: &BTreeSet<String>,
+) -> Result<bool, SlurmError> {
+    if excluded_now(job)? != *seen {
+        return Ok(false);
+    }
     let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
     let id = format!("jobid={job}");
     let names = format!("excnodelist={}", names.join(","));
-    answer("scontrol", &["update", &id, &names], SOON).map(drop)
+    answer("scontrol", &["update", &id, &names], SOON)?;
+    Ok(true)
 }
 
 /// A node that Slurm may give to a job, and what kind of node it is. A feature of the node's own name does not describe its kind.

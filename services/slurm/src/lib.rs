@@ -6,6 +6,7 @@ mod accounting;
 mod act;
 mod allocation;
 mod command;
+mod conditions;
 pub mod conf;
 mod excluded;
 mod nodes;
@@ -22,8 +23,10 @@ pub use accounting::{
 };
 pub use act::{
     DELAY_SECONDS, MAX_RESERVATION_SECONDS, RENEWED_SECONDS, RESERVATION_SECONDS, SlurmAction,
+    perform_all,
 };
 pub use allocation::{SlurmAllocation, is_of_step};
+pub use conditions::is_as_read;
 pub use excluded::{exclusion, set_exclusion};
 pub use nodes::{SrunLaunch, SrunNodes};
 pub use power::{PowerChange, change_power, drawn, energy_plugin};
@@ -39,7 +42,7 @@ pub use snapshot::{
     SlurmNodeState, SlurmPartition, SlurmReservation, SlurmSettings, SlurmSnapshot, SlurmSource,
     SnapshotLimits, expand_hostlist,
 };
-pub use update::{PlacedJobChange, apply_update, expected_nodes, job_change};
+pub use update::{PlacedJobChange, apply_update, expected_nodes, job_change, unread_job_change};
 
 use std::time::Duration;
 
@@ -51,6 +54,27 @@ fn excerpt(text: &str) -> String {
     match text.char_indices().nth(MAX_EXCERPT) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+/// Texts of Slurm's clients where slurmctld does not answer: it may have done what was asked.
+const UNANSWERED: [&str; 5] = [
+    "Unable to contact slurm controller",
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Connection refused",
+    "Communication connection failure",
+];
+
+impl SlurmError {
+    /// Whether Slurm did not answer: no refusal, and what was asked for may have been done.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        match self {
+            Self::Late { .. } => true,
+            Self::Failed { output, .. } => UNANSWERED.iter().any(|text| output.contains(text)),
+            _ => false,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Nodes that a job prefers, as its data is there: `Prefer`, by features of the nodes' own names. docs/internals/site.md.
 
 use crate::command::{SOON, answer};
+use crate::conditions::is_as_read;
 use crate::{PendingReason, SlurmError, SlurmJob, SlurmNode, SlurmSnapshot};
 use std::collections::BTreeSet;
 
@@ -92,7 +93,7 @@ pub enum Preference {
     None,
     /// The nodes have their features again.
     Restored,
-    /// Too few of them answer Slurm yet.
+    /// Too few of them answer Slurm yet, or the job was changed meanwhile.
     NotYet,
 }
 
@@ -118,6 +119,10 @@ pub fn restore_preference(
     let excluded = preferring.excluded.iter().cloned().collect();
     let preferred = preferred_nodes(snapshot, preferring, &wished, &excluded);
     if preferred.names.is_empty() {
+        return Ok(Preference::NotYet);
+    }
+    if !is_as_read(preferring)? {
+        // Its user has changed it meanwhile: the next reading has that.
         return Ok(Preference::NotYet);
     }
     name_features(&preferred.names)?;

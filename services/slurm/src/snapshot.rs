@@ -362,7 +362,7 @@ pub struct SlurmSettings {
 }
 
 /// An output that is not what Slurm writes.
-fn unreadable(command: &str, what: &str) -> SlurmError {
+pub(crate) fn unreadable(command: &str, what: &str) -> SlurmError {
     SlurmError::Answer {
         command: command.to_owned(),
         answer: crate::excerpt(what),

@@ -230,12 +230,6 @@ fn a_node_that_was_off_and_a_job_that_is_cancelled_leave_nothing_behind() {
     site.wait_for(&job, "NODE_FAIL");
     node.start().unwrap_or_else(|e| panic!("{e:#}"));
     site.start_node(1);
-    // The controller looks for a node that is away every 30 s; until then a job's gate fails there.
-    site.wait("node1 takes orders again", || {
-        let status = site.root(&["tarn", "slurm", "status"]);
-        let mut of_node = status.lines().filter(|line| line.starts_with("node1 "));
-        of_node.any(|line| line.contains(" up "))
-    });
     let again = submit(&site, COPIES, &["-w", "node1"]);
     site.wait_for(&again, "COMPLETED");
     site.wait("nothing is left on node1", || left(1) == "0 0");

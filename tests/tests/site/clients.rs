@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 
 /// The clients of one reading of everything: these come by time, not by jobs.
 const OF_A_READING: usize = 7;
-/// For one job, whatever its stages are: three readings of the queue, the job's origin, its script, and a change of it.
-const MAX_OF_A_JOB: usize = 6;
+/// For one job, whatever its stages are: three readings of the queue, the job's origin, its script, its conditions now, and a
+/// change of it.
+const MAX_OF_A_JOB: usize = 7;
 /// Looks at its progress: at the gate, at its teardown, and until its nodes are taken back, which takes longer on a busy machine.
 const MAX_LOOKS: usize = 8;
 

@@ -19,6 +19,8 @@ pub(super) enum WishError {
     Twice,
     #[error("there are {0} reservations")]
     TooMany(usize),
+    #[error("Slurm is slow: only {0} reservations can be renewed in time")]
+    TooSlow(usize),
     #[error("its user has {0} reservations")]
     TooManyOfUser(usize),
     #[error("its user's reservations have kept nodes idle for too long today")]

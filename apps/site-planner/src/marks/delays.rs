@@ -1,6 +1,6 @@
 //! Begin times that tarn sets: a job waits while one is renewed, and no longer than a minute without a controller.
 
-use super::{AFTER_REFUSAL, CallRefused, MAX_AGE, MarkOrder, MarkStep, RENEW};
+use super::{AFTER_REFUSAL, CallError, MAX_AGE, MarkOrder, MarkStep, RENEW};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_slurm::{DELAY_SECONDS, SlurmAction, SlurmJob, SlurmJobState, SlurmSnapshot};
 use tarn_types::units::{Nanos, SECOND, Time};
@@ -132,7 +132,7 @@ impl Delays {
     }
 
     /// A call was made: the reason of a failure is Slurm's.
-    pub fn done(&mut self, order: &MarkOrder, result: Result<(), CallRefused>, now: Time) {
+    pub fn done(&mut self, order: &MarkOrder, result: Result<(), CallError>, now: Time) {
         match (&order.action, result) {
             (SlurmAction::Delay { job }, Ok(())) => {
                 let delay = self.delayed.entry(*job).or_insert(Delay {

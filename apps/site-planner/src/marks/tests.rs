@@ -5,6 +5,7 @@ mod any_order;
 mod clock;
 mod delays;
 mod left_out;
+mod slow;
 
 use super::*;
 use tarn_slurm::{
@@ -18,8 +19,8 @@ fn node(at: usize) -> String {
     format!("n{at}")
 }
 
-fn refused(why: &str) -> CallRefused {
-    CallRefused(why.to_owned())
+fn refused(why: &str) -> CallError {
+    CallError::Refused(why.to_owned())
 }
 
 fn nodes(of: impl IntoIterator<Item = usize>) -> BTreeSet<String> {
@@ -36,12 +37,16 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
+        Self::of(NODES)
+    }
+
+    fn of(nodes: usize) -> Self {
         let answers = tarn_slurm::Answers {
             config: b"SLURM_VERSION = 24.11.5\n".to_vec(),
             ..tarn_slurm::Answers::default()
         };
         let mut snapshot = SlurmSnapshot::from_fields(&answers).unwrap();
-        for at in 1..=NODES {
+        for at in 1..=nodes {
             let state = SlurmNodeState::parse("idle");
             let node = SlurmNode {
                 name: node(at),
@@ -62,7 +67,7 @@ impl Model {
         }
         let partition = SlurmPartition {
             name: "p".into(),
-            nodes: (1..=NODES).map(node).collect(),
+            nodes: (1..=nodes).map(node).collect(),
             max_time: None,
             tier: 1,
             state: PartitionState::Up,
@@ -129,16 +134,18 @@ impl Model {
         nodes: &[String],
         user: &str,
         end: u64,
-    ) -> Result<(), CallRefused> {
+    ) -> Result<(), CallError> {
         let busy = self.snapshot.reservations.values();
         if busy.clone().any(|r| r.name == name) {
-            return Err(CallRefused("duplicate name".into()));
+            return Err(CallError::Refused("duplicate name".into()));
         }
         if busy
             .clone()
             .any(|r| nodes.iter().any(|n| r.nodes.contains(n)))
         {
-            return Err(CallRefused("overlaps with another reservation".into()));
+            return Err(CallError::Refused(
+                "overlaps with another reservation".into(),
+            ));
         }
         let reservation = SlurmReservation {
             name: name.into(),
@@ -155,7 +162,7 @@ impl Model {
         Ok(())
     }
 
-    fn perform(&mut self, action: &SlurmAction) -> Result<(), CallRefused> {
+    fn perform(&mut self, action: &SlurmAction) -> Result<(), CallError> {
         let until = |seconds: u32| self.now + u64::from(seconds);
         match action {
             SlurmAction::Reserve {
@@ -174,7 +181,7 @@ impl Model {
                 age,
             } => {
                 let end = until(*seconds);
-                let of = self.of(reservation)?;
+                let of = self.found(reservation)?;
                 if of.start.is_some_and(|start| start > end) {
                     return Err(refused("end time before start time"));
                 }
@@ -187,9 +194,11 @@ impl Model {
                 if others
                     .any(|r| r.name != *reservation && nodes.iter().any(|n| r.nodes.contains(n)))
                 {
-                    return Err(CallRefused("overlaps with another reservation".into()));
+                    return Err(CallError::Refused(
+                        "overlaps with another reservation".into(),
+                    ));
                 }
-                self.of(reservation)?.nodes = nodes.clone().into();
+                self.found(reservation)?.nodes = nodes.clone().into();
             }
             SlurmAction::NameFeature { node, .. } => {
                 let node_of = self
@@ -202,14 +211,14 @@ impl Model {
             SlurmAction::Join {
                 job, reservation, ..
             } => {
-                let users = self.of(reservation)?.users.clone();
+                let users = self.found(reservation)?.users.clone();
                 let job = self
                     .snapshot
                     .jobs
                     .get_mut(job)
                     .ok_or_else(|| refused("no job"))?;
                 if !users.contains(&job.user_name) {
-                    return Err(CallRefused("access denied".into()));
+                    return Err(CallError::Refused("access denied".into()));
                 }
                 job.reservation.clone_from(reservation);
             }
@@ -230,29 +239,31 @@ impl Model {
                 self.waiting(*job)?.eligible = Some(now);
             }
             SlurmAction::Delete { reservation } => {
-                self.of(reservation)?;
+                self.found(reservation)?;
                 if self
                     .snapshot
                     .jobs
                     .values()
                     .any(|j| j.reservation == *reservation)
                 {
-                    return Err(CallRefused("requested reservation is in use".into()));
+                    return Err(CallError::Refused("requested reservation is in use".into()));
                 }
                 self.snapshot.reservations.remove(reservation);
             }
-            SlurmAction::Expire { reservation } => self.of(reservation)?.end = Some(self.now + 1),
+            SlurmAction::Expire { reservation } => {
+                self.found(reservation)?.end = Some(self.now + 1)
+            }
         }
         Ok(())
     }
 
-    fn waiting(&mut self, number: u32) -> Result<&mut SlurmJob, CallRefused> {
+    fn waiting(&mut self, number: u32) -> Result<&mut SlurmJob, CallError> {
         let job = self.snapshot.jobs.get_mut(&number);
         let job = job.filter(|job| job.state == SlurmJobState::Pending);
         job.ok_or_else(|| refused("job is not pending"))
     }
 
-    fn of(&mut self, name: &str) -> Result<&mut SlurmReservation, CallRefused> {
+    fn found(&mut self, name: &str) -> Result<&mut SlurmReservation, CallError> {
         let found = self.snapshot.reservations.get_mut(name);
         found.ok_or_else(|| refused("no such reservation"))
     }

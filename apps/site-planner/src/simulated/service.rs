@@ -6,7 +6,7 @@ use super::scripts::{user_of, workflow_name};
 use super::slurm::EPOCH;
 use super::world::{SimulatedCluster, StreamPurpose};
 use super::{Due, MILLISECOND, ServiceMode, site_time};
-use crate::{CallRefused, SitePlanner};
+use crate::{CallError, SitePlanner};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::{
     ControllerRequest, NodeOrder, PlacementAdvice, SlurmUpdate, Stage, Staging,
@@ -375,7 +375,7 @@ impl SimulatedCluster {
             .marks
             .step(snapshot, time(*began), &wishes, time(now));
         for order in &step.orders {
-            let result: Result<(), CallRefused> = self.slurm.perform(now, &order.action);
+            let result: Result<(), CallError> = self.slurm.perform(now, &order.action);
             controller.marks.done(order, result, time(now));
         }
         self.record.marks += step.orders.len() as u64;

@@ -2,7 +2,7 @@
 //! of the trials R1 to R6 of docs/internals/driving-slurm.md.
 
 use super::occupancy::{NodeOccupancy, OccupiedTime};
-use crate::CallRefused;
+use crate::CallError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_proto::site::SlurmUpdate;
@@ -230,7 +230,7 @@ impl SimulatedSlurm {
     }
 
     /// A call of drive's.
-    pub(crate) fn perform(&mut self, now: Time, action: &SlurmAction) -> Result<(), CallRefused> {
+    pub(crate) fn perform(&mut self, now: Time, action: &SlurmAction) -> Result<(), CallError> {
         let after = |seconds: u32| now + Nanos::from(seconds) * SECOND;
         match action {
             SlurmAction::Reserve {
@@ -288,7 +288,7 @@ impl SimulatedSlurm {
             }
             SlurmAction::Leave { job } => {
                 let found = self.snapshot.jobs.get_mut(job);
-                let found = found.ok_or_else(|| CallRefused(format!("no job {job}")))?;
+                let found = found.ok_or_else(|| CallError::Refused(format!("no job {job}")))?;
                 found.reservation.clear();
                 Ok(())
             }
@@ -304,7 +304,9 @@ impl SimulatedSlurm {
             SlurmAction::Delete { reservation } => {
                 let mut jobs = self.snapshot.jobs.values();
                 if jobs.any(|job| job.reservation == *reservation) {
-                    return Err(CallRefused("Requested reservation is in use".to_owned()));
+                    return Err(CallError::Refused(
+                        "Requested reservation is in use".to_owned(),
+                    ));
                 }
                 self.reservation(reservation)?;
                 self.forget_reservation(reservation);
@@ -313,30 +315,33 @@ impl SimulatedSlurm {
         }
     }
 
-    fn reservation(&mut self, name: &str) -> Result<&mut SlurmReservation, CallRefused> {
+    fn reservation(&mut self, name: &str) -> Result<&mut SlurmReservation, CallError> {
         let found = self.snapshot.reservations.get_mut(name);
-        found.ok_or_else(|| CallRefused(format!("no reservation {name}")))
+        found.ok_or_else(|| CallError::Refused(format!("no reservation {name}")))
     }
 
-    fn waiting(&mut self, number: u32) -> Result<&mut SlurmJob, CallRefused> {
+    fn waiting(&mut self, number: u32) -> Result<&mut SlurmJob, CallError> {
         let found = self.snapshot.jobs.get_mut(&number);
         let found = found.filter(|job| job.state == SlurmJobState::Pending);
-        found.ok_or_else(|| CallRefused(format!("job {number} does not wait")))
+        found.ok_or_else(|| CallError::Refused(format!("job {number} does not wait")))
     }
 
-    fn check_free(&self, nodes: &[String], own: &str) -> Result<(), CallRefused> {
+    fn check_free(&self, nodes: &[String], own: &str) -> Result<(), CallError> {
         let mut others = self
             .snapshot
             .reservations
             .values()
             .filter(|r| r.name != own);
         match others.find(|r| r.nodes.iter().any(|node| nodes.contains(node))) {
-            Some(other) => Err(CallRefused(format!("it overlaps with {}", other.name))),
+            Some(other) => Err(CallError::Refused(format!(
+                "it overlaps with {}",
+                other.name
+            ))),
             None => Ok(()),
         }
     }
 
-    fn end_at(&mut self, name: &str, until: Time) -> Result<(), CallRefused> {
+    fn end_at(&mut self, name: &str, until: Time) -> Result<(), CallError> {
         self.reservation(name)?.end = Some(EPOCH + until / SECOND);
         self.reserved_until.insert(name.to_owned(), until);
         Ok(())

@@ -2,8 +2,9 @@
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tarn_proto::site::{ControllerReply, PlacementAdvice};
 use tarn_types::policy::{Order, Policy};
 use tarn_types::units::parse_time;
@@ -54,22 +55,106 @@ impl SiteMode {
     }
 }
 
+/// How long a change of the mode waits for calls of Slurm that began before: longer than any call may take.
+const LAST_CALLS: Duration = Duration::from_secs(40);
+
+#[derive(Debug)]
+struct ModeState {
+    mode: SiteMode,
+    /// How often it was changed: a call that was decided before a change is not made after it.
+    generation: u64,
+    /// The calls that change Slurm and have not ended, by generation.
+    calls: BTreeMap<u64, usize>,
+}
+
 /// The mode of a running controller, which root may change: all its threads see the same.
 #[derive(Debug, Clone)]
-pub(super) struct SharedSiteMode(Arc<AtomicU8>);
+pub(super) struct SharedSiteMode(Arc<(Mutex<ModeState>, Condvar)>);
+
+/// A call that changes Slurm, from before it begins until it has ended.
+#[derive(Debug)]
+pub(super) struct SlurmCall<'m> {
+    mode: &'m SharedSiteMode,
+    generation: u64,
+}
+
+impl Drop for SlurmCall<'_> {
+    fn drop(&mut self) {
+        let mut state = self.mode.state();
+        if let Some(calls) = state.calls.get_mut(&self.generation) {
+            *calls -= 1;
+            if *calls == 0 {
+                state.calls.remove(&self.generation);
+            }
+        }
+        self.mode.0.1.notify_all();
+    }
+}
 
 impl SharedSiteMode {
     pub(super) fn new(mode: SiteMode) -> Self {
-        Self(Arc::new(AtomicU8::new(mode as u8)))
+        let state = ModeState {
+            mode,
+            generation: 0,
+            calls: BTreeMap::new(),
+        };
+        Self(Arc::new((Mutex::new(state), Condvar::new())))
+    }
+
+    fn state(&self) -> MutexGuard<'_, ModeState> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn get(&self) -> SiteMode {
-        let number = usize::from(self.0.load(Ordering::Relaxed));
-        SiteMode::ALL[number]
+        self.state().mode
     }
 
+    /// The mode, and how often it was changed before.
+    pub(super) fn with_generation(&self) -> (SiteMode, u64) {
+        let state = self.state();
+        (state.mode, state.generation)
+    }
+
+    /// No call that was decided before begins from now on.
     pub(super) fn set(&self, mode: SiteMode) {
-        self.0.store(mode as u8, Ordering::Relaxed);
+        let mut state = self.state();
+        state.mode = mode;
+        state.generation += 1;
+    }
+
+    /// A call that was decided in this generation; `None` if the mode was changed since.
+    pub(super) fn call(&self, generation: u64) -> Option<SlurmCall<'_>> {
+        let mut state = self.state();
+        if state.generation != generation {
+            return None;
+        }
+        *state.calls.entry(generation).or_default() += 1;
+        Some(SlurmCall {
+            mode: self,
+            generation,
+        })
+    }
+
+    /// A call of a mode that changes something in Slurm; `None` if this one does not.
+    pub(super) fn acting_call(&self) -> Option<SlurmCall<'_>> {
+        let (mode, generation) = self.with_generation();
+        self.call(generation).filter(|_| mode.acts())
+    }
+
+    /// Waits until all calls that were decided before the last change have ended. False if one has not.
+    pub(super) fn wait_for_earlier_calls(&self) -> bool {
+        let until = Instant::now() + LAST_CALLS;
+        let mut state = self.state();
+        let generation = state.generation;
+        while state.calls.range(..generation).next().is_some() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.0.1.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 }
 
@@ -193,6 +278,28 @@ mod tests {
             assert_eq!(other.get(), mode);
         }
         assert_eq!(SiteMode::of_name("Drive"), None);
+    }
+
+    #[test]
+    fn after_a_change_no_call_begins_that_was_decided_before() {
+        let mode = SharedSiteMode::new(SiteMode::Drive);
+        let (_, decided) = mode.with_generation();
+        let call = mode.call(decided).expect("it may begin");
+        mode.set(SiteMode::Observe);
+        assert!(mode.call(decided).is_none() && mode.acting_call().is_none());
+        // One that has begun is waited for.
+        let other = mode.clone();
+        let waits = std::thread::spawn(move || other.wait_for_earlier_calls());
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!waits.is_finished());
+        let (_, later) = mode.with_generation();
+        let later = mode.call(later).expect("it may begin");
+        drop(call);
+        assert!(waits.join().unwrap());
+        drop(later);
+        // Neither if the mode is the same again.
+        mode.set(SiteMode::Drive);
+        assert!(mode.call(decided).is_none() && mode.acting_call().is_some());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::site::Secrets;
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_munge::{Munge, MungeSessionReader, MungeSessionWriter, open};
@@ -13,7 +13,7 @@ use tarn_proto::site::{
     Epoch, Greeting, HoldingsChunk, NodeOrder, NodeWelcome, NumberedOrder, OLDEST, Report, VERSION,
 };
 
-/// Seconds between tries to reach a node that does not answer; the last one for ever.
+/// Seconds between tries to reach a node that does not answer; the last one until a job has the node.
 const PAUSES: [u64; 6] = [1, 1, 2, 5, 10, 30];
 /// How long a connection may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,7 +29,8 @@ const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
 /// The sessions.
 pub(super) struct NodeSessions {
     about: NodeSessionContext,
-    known: BTreeSet<String>,
+    /// Each node's thread tries to reach it at once when it gets this.
+    known: BTreeMap<String, SyncSender<()>>,
     /// The session of each node that takes orders, and where its orders go.
     open: BTreeMap<String, (u64, Sender<NumberedOrder>)>,
     /// The nodes of those whose session began with the newest secrets.
@@ -73,7 +74,7 @@ impl NodeSessions {
                 port,
                 inputs,
             },
-            known: BTreeSet::new(),
+            known: BTreeMap::new(),
             open: BTreeMap::new(),
             rekeyed: BTreeSet::new(),
         }
@@ -103,14 +104,27 @@ impl NodeSessions {
 
     /// There is such a node: it is reached from now on, again and again.
     pub(super) fn know(&mut self, name: &str) {
-        if self.known.len() >= tarn_site::MAX_NODES || !self.known.insert(name.to_owned()) {
+        if self.known.len() >= tarn_site::MAX_NODES || self.known.contains_key(name) {
             return;
         }
         let (about, node) = (self.about.clone(), name.to_owned());
+        let (hurry, hurried) = sync_channel(1);
         let thread = std::thread::Builder::new().name("node".into());
-        if let Err(e) = thread.spawn(move || about.keep(&node)) {
-            tracing::error!("node {name} cannot be reached: no thread for it: {e}");
-            self.known.remove(name);
+        match thread.spawn(move || about.keep(&node, &hurried)) {
+            Ok(_) => drop(self.known.insert(name.to_owned(), hurry)),
+            Err(e) => tracing::error!("node {name} cannot be reached: no thread for it: {e}"),
+        }
+    }
+
+    /// A job has this node now: if it takes no orders, it is looked for at once, and then often again.
+    pub(super) fn hurry(&self, name: &str) {
+        if let Some(hurry) = self
+            .known
+            .get(name)
+            .filter(|_| !self.open.contains_key(name))
+        {
+            // One that is to hurry already needs no more.
+            let _ = hurry.try_send(());
         }
     }
 
@@ -161,8 +175,8 @@ impl NodeSessionContext {
         self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reaches a node again and again.
-    fn keep(&self, node: &str) {
+    /// Reaches a node again and again, until nobody can hurry it any more.
+    fn keep(&self, node: &str, hurried: &Receiver<()>) {
         let mut failed = 0;
         let mut reported = String::new();
         for session in 0.. {
@@ -182,7 +196,11 @@ impl NodeSessionContext {
                 }
             }
             let pause = PAUSES[failed.min(PAUSES.len() - 1)];
-            std::thread::sleep(Duration::from_secs(pause));
+            match hurried.recv_timeout(Duration::from_secs(pause)) {
+                Ok(()) => failed = 0,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
         }
     }
 

@@ -196,7 +196,8 @@ impl PlanThread {
         input: &PlanInput,
     ) {
         let (snapshot, view) = (&input.reading.snapshot, &input.view);
-        let (wishes, delays) = match self.mode.get() {
+        let (mode, generation) = self.mode.with_generation();
+        let (wishes, delays) = match mode {
             SiteMode::Observe if !driver.has_marks() => return,
             SiteMode::Observe | SiteMode::Advise => (Vec::new(), Vec::new()),
             SiteMode::Drive => {
@@ -204,7 +205,8 @@ impl PlanThread {
                 (planner.reservation_wishes(snapshot, view), delays)
             }
         };
-        driver.follow(&input.reading, (&wishes, &delays), log, input.now);
+        let may_call = || self.mode.call(generation);
+        driver.follow(&input.reading, (&wishes, &delays), may_call, log, input.now);
         planner.set_delayed(driver.delayed());
     }
 

@@ -1,17 +1,15 @@
-//! The controller's requests to Slurm, and its reports: the free space on nodes, for `sinfo -O NodeList,Extra`, and the nodes that
-//! have none for a job. docs/internals/site.md.
+//! The controller's requests to Slurm, and its reports: the free space on nodes, for `sinfo -O NodeList,Extra`, and nodes that may
+//! sleep. docs/internals/site.md.
 
 use super::ControllerInput;
+use super::mode::SharedSiteMode;
 use super::reader::{SlurmReader, SlurmReading};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
-use tarn_proto::site::{Excluded, NodeInfo, SlurmJobId, StoreInfo};
+use tarn_proto::site::{NodeInfo, StoreInfo};
 use tarn_site_planner::{PowerOrder, PowerWish};
-use tarn_slurm::{
-    NodeFlag, PowerChange, Preference, SlurmError, SlurmNode, change_power, exclusion,
-    held_without_nodes, set_exclusion, show_on,
-};
+use tarn_slurm::{NodeFlag, PowerChange, SlurmNode, change_power, show_on};
 use tarn_types::space::TierSpace;
 use tarn_types::units::Bytes;
 
@@ -19,14 +17,6 @@ use tarn_types::units::Bytes;
 const EVERY: Duration = Duration::from_secs(5);
 /// And until all is shown again: Slurm may have been started again, without its state.
 const AGAIN: Duration = Duration::from_secs(3600);
-
-/// Jobs whose exclusions are changed at a time: a call of `scontrol` each, some 10 ms.
-const MAX_EXCLUSIONS: usize = 64;
-
-/// Between two releases of the same job that Slurm holds.
-const HELD_AGAIN: Duration = Duration::from_secs(3600);
-/// For the preferences restored at a time: exclusions wait for it.
-const RESTORING: Duration = Duration::from_secs(2);
 
 /// Between two requests for the power that nodes draw.
 const DRAWN: Duration = Duration::from_secs(30);
@@ -62,9 +52,6 @@ fn drawn_now(reading: &SlurmReading) -> BTreeMap<String, u64> {
     let nodes: Vec<String> = reading.snapshot.nodes.keys().cloned().collect();
     tarn_slurm::drawn(&nodes).unwrap_or_default()
 }
-
-/// A job that waits for nodes, and those that it is not to get.
-pub(super) type WaitingJob = (SlurmJobId, Excluded);
 
 /// Tells Slurm something now and then, by a thread of its own: Slurm may take its time.
 pub(super) struct SlurmNotifier<T> {
@@ -107,34 +94,36 @@ impl<T: Send + 'static> SlurmNotifier<T> {
 }
 
 /// Has `sinfo` show the free space of nodes, if that is `wanted`.
-pub(super) fn spaces(wanted: bool) -> SlurmNotifier<Vec<NodeInfo>> {
+pub(super) fn spaces(wanted: bool, mode: &SharedSiteMode) -> SlurmNotifier<Vec<NodeInfo>> {
+    let mode = mode.clone();
     match wanted {
-        true => SlurmNotifier::start("room", show_all),
+        true => SlurmNotifier::start("space", move |updates| show_all(updates, &mode)),
         false => SlurmNotifier::silent(),
     }
-}
-
-/// Keeps waiting jobs from nodes without space for them.
-pub(super) fn exclusions(reader: &SlurmReader) -> SlurmNotifier<Vec<WaitingJob>> {
-    let reader = reader.clone();
-    SlurmNotifier::start("exclusions", move |updates| exclude_all(updates, &reader))
 }
 
 /// Orders about nodes' sleep that wait for their turn: the planner repeats what is lost.
 const MAX_POWER_ORDERS: usize = 16;
 
 /// Has Slurm put nodes to sleep and wake them, by a thread of its own.
-pub(super) fn power_orders(reader: &SlurmReader) -> SyncSender<Vec<PowerOrder>> {
+pub(super) fn power_orders(
+    reader: &SlurmReader,
+    mode: &SharedSiteMode,
+) -> SyncSender<Vec<PowerOrder>> {
     let (sender, orders) = sync_channel(MAX_POWER_ORDERS);
-    let reader = reader.clone();
+    let (reader, mode) = (reader.clone(), mode.clone());
     let thread = std::thread::Builder::new().name("power".into());
-    if let Err(e) = thread.spawn(move || follow_power_orders(&orders, &reader)) {
+    if let Err(e) = thread.spawn(move || follow_power_orders(&orders, &reader, &mode)) {
         tracing::error!("no node sleeps: no thread: {e}");
     }
     sender
 }
 
-fn follow_power_orders(orders: &Receiver<Vec<PowerOrder>>, reader: &SlurmReader) {
+fn follow_power_orders(
+    orders: &Receiver<Vec<PowerOrder>>,
+    reader: &SlurmReader,
+    mode: &SharedSiteMode,
+) {
     let mut failed = false;
     for orders in orders {
         // The reader logs why Slurm cannot be read.
@@ -147,6 +136,9 @@ fn follow_power_orders(orders: &Receiver<Vec<PowerOrder>>, reader: &SlurmReader)
             (wake, PowerChange::Up, "wake up: a job waits for nodes"),
         ];
         for (nodes, change, text) in calls.iter().filter(|(nodes, ..)| !nodes.is_empty()) {
+            let Some(_call) = mode.acting_call() else {
+                continue;
+            };
             match change_power(nodes, *change) {
                 Ok(()) => {
                     failed = false;
@@ -184,115 +176,7 @@ fn allowed<'a>(
     (sleep, wake)
 }
 
-/// Restores the features by which own jobs prefer nodes, where Slurm has forgotten them: it holds such jobs, or never starts them.
-#[derive(Default)]
-struct Preferences {
-    /// When a held job was last released.
-    released: BTreeMap<SlurmJobId, Instant>,
-    /// When Slurm's controller has started, and the jobs that waited then and are still to be looked at.
-    started: Option<u64>,
-    unchecked: BTreeSet<SlurmJobId>,
-    /// At which a look has ended with an error: they come last, so that no job keeps others waiting.
-    refused: BTreeSet<SlurmJobId>,
-}
-
-impl Preferences {
-    /// Takes [`RESTORING`] at most, or one answer of Slurm: the rest comes the next time.
-    fn restore(&mut self, own: &BTreeSet<SlurmJobId>, reading: &SlurmReading) {
-        self.released.retain(|_, then| then.elapsed() < HELD_AGAIN);
-        self.unchecked.retain(|job| own.contains(job));
-        self.refused.retain(|job| own.contains(job));
-        if let Err(e) = self.restore_until(own, reading, Instant::now() + RESTORING) {
-            tracing::warn!("whether Slurm knows the nodes that jobs prefer is not known: {e}");
-        }
-    }
-
-    fn restore_until(
-        &mut self,
-        own: &BTreeSet<SlurmJobId>,
-        reading: &SlurmReading,
-        end: Instant,
-    ) -> Result<(), SlurmError> {
-        let started = reading.snapshot.settings.boot_time;
-        if started != self.started {
-            self.started = started;
-            self.unchecked.clone_from(own);
-        }
-        let held = held_without_nodes(&reading.snapshot);
-        let to_release = held
-            .intersection(own)
-            .filter(|job| !self.released.contains_key(job));
-        let mut jobs: Vec<(SlurmJobId, bool)> = to_release
-            .map(|job| (*job, true))
-            .chain(self.unchecked.difference(&held).map(|job| (*job, false)))
-            .collect();
-        jobs.sort_by_key(|(job, _)| self.refused.contains(job));
-        for (job, is_held) in jobs {
-            if Instant::now() >= end {
-                break;
-            }
-            let restored = tarn_slurm::restore_preference(&reading.snapshot, job, is_held);
-            let preference = restored.inspect_err(|_| {
-                self.refused.insert(job);
-            })?;
-            self.refused.remove(&job);
-            if preference == Preference::NotYet {
-                continue;
-            }
-            self.unchecked.remove(&job);
-            if is_held {
-                self.released.insert(job, Instant::now());
-            }
-            if is_held && preference == Preference::Restored {
-                tracing::info!(
-                    "job {job} was held: Slurm had forgotten the features of the nodes that it prefers; they are there again"
-                );
-            }
-        }
-        Ok(())
-    }
-}
-
-fn exclude_all(updates: &Receiver<Vec<WaitingJob>>, reader: &SlurmReader) {
-    let mut preferences = Preferences::default();
-    // When a job's exclusions were changed last: an older reading does not show that.
-    let mut changed: BTreeMap<SlurmJobId, Instant> = BTreeMap::new();
-    let mut failed = false;
-    // Jobs whose change Slurm has refused: the others come first, so that no job holds up those of others.
-    let mut refused: BTreeSet<SlurmJobId> = BTreeSet::new();
-    for mut jobs in updates {
-        let Some(reading) = reader.newest() else {
-            continue;
-        };
-        let own: BTreeSet<SlurmJobId> = jobs.iter().map(|(job, _)| *job).collect();
-        refused.retain(|job| own.contains(job));
-        changed.retain(|job, _| own.contains(job));
-        jobs.sort_by_key(|(job, _)| refused.contains(job));
-        preferences.restore(&own, &reading);
-        let is_shown =
-            |job: &SlurmJobId| changed.get(job).is_none_or(|at| *at < reading.jobs_began);
-        jobs.retain(|(job, _)| is_shown(job));
-        let wanted = jobs.iter().filter_map(|(job, Excluded { own, full })| {
-            Some((*job, exclusion(&reading.snapshot, *job, own, full)?))
-        });
-        for (job, nodes) in wanted.take(MAX_EXCLUSIONS) {
-            if let Err(e) = set_exclusion(job, &nodes) {
-                if !failed {
-                    tracing::warn!("job {job} may get nodes without space: {e}");
-                }
-                failed = true;
-                refused.insert(job);
-                // The others next time.
-                break;
-            }
-            failed = false;
-            refused.remove(&job);
-            changed.insert(job, Instant::now());
-        }
-    }
-}
-
-fn show_all(updates: &Receiver<Vec<NodeInfo>>) {
+fn show_all(updates: &Receiver<Vec<NodeInfo>>, mode: &SharedSiteMode) {
     let mut shown: BTreeMap<String, String> = BTreeMap::new();
     let mut began = Instant::now();
     let mut failed = false;
@@ -310,6 +194,9 @@ fn show_all(updates: &Receiver<Vec<NodeInfo>>) {
             }
         }
         for (text, names) in alike {
+            let Some(_call) = mode.acting_call() else {
+                break;
+            };
             if let Err(e) = show_on(&names, &text) {
                 if !failed {
                     tracing::warn!("sinfo does not show the space on {}: {e}", names.join(","));

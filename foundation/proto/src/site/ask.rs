@@ -292,6 +292,24 @@ pub struct SlurmUpdate {
     pub words: Vec<String>,
     /// Nodes that need a feature of their own name first.
     pub unnamed: Vec<String>,
+    /// The jobs that it is to wait for beside its user's conditions: with them `dependency=` in the words, if it is there at all,
+    /// is for clients of an earlier version.
+    #[serde(default)]
+    pub after: Vec<SlurmJobId>,
+    /// Its conditions when this was decided; `None`: not known.
+    #[serde(default)]
+    pub seen: Option<SlurmJobConditions>,
+}
+
+/// The conditions of a job on which a [change](SlurmUpdate) was decided. Where its user has changed one since, that stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlurmJobConditions {
+    /// The nodes that it must have.
+    pub required: Vec<String>,
+    /// The features that it prefers, an expression.
+    pub preferred: String,
+    /// The nodes that it must not have.
+    pub excluded: Vec<String>,
 }
 
 /// Nodes that a job is not to run on.
