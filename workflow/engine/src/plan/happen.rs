@@ -3,7 +3,6 @@
 use super::items::{ItemLayout, one_way};
 use super::nodes::{NodePowerState, memory_in};
 use super::outbox::{MovePurpose, MoveRecord, MoveRequest};
-use super::routes::InputRoute;
 use super::state::{PlannerJob, PlannerJobStage, PlannerState};
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
@@ -254,16 +253,8 @@ impl PlannerState {
             urgency: m.urgency,
             purpose: order.purpose.clone(),
         };
-        if let Where::Nodes(to) = &m.to
-            && !self.is_source(m.item, &m.from)
-        {
-            match self.way(m.item, to, m.spread).0 {
-                InputRoute::From(from, bytes) => (draft.from, draft.bytes) = (from, bytes),
-                InputRoute::There(nodes, _) => draft.from = Where::Nodes(nodes),
-                InputRoute::Coming(..) | InputRoute::Follow | InputRoute::Nowhere => {
-                    return self.read_no_more(job);
-                }
-            }
+        if !self.is_source(m.item, &m.from) && !self.take_from_best(&mut draft) {
+            return self.read_no_more(job);
         }
         self.order(draft);
     }

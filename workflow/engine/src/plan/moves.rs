@@ -2,7 +2,6 @@
 //! emitted.
 
 use super::outbox::{MoveLimits, MovePurpose, MoveRecord, MoveRequest};
-use super::routes::InputRoute;
 use super::state::PlannerState;
 use tarn_types::account::{add, sub};
 use tarn_types::site::{ItemId, JobId, Move, MoveId, SiteAction, Where};
@@ -70,12 +69,8 @@ impl PlannerState {
         let Some(mut next) = state.in_turn.front().cloned() else {
             return true;
         };
-        if let (Where::Nodes(to), MovePurpose::Input(_)) = (&next.to, &next.purpose) {
-            match self.way(next.item, to, next.spread).0 {
-                InputRoute::From(from, bytes) => (next.from, next.bytes) = (from, bytes),
-                InputRoute::There(nodes, _) => next.from = Where::Nodes(nodes),
-                InputRoute::Coming(..) | InputRoute::Follow | InputRoute::Nowhere => return false,
-            }
+        if matches!(next.purpose, MovePurpose::Input(_)) && !self.take_from_best(&mut next) {
+            return false;
         }
         self.order(next);
         true

@@ -1,6 +1,7 @@
 //! How an input best comes to the nodes of a job, and about how long that takes.
 
 use super::items::{ItemState, each};
+use super::outbox::MoveRequest;
 use super::rates::{duration, slower};
 use super::state::PlannerState;
 use tarn_types::id::NodeId;
@@ -26,6 +27,14 @@ pub(crate) enum InputRoute {
     Nowhere,
 }
 
+/// Bytes of an item on all of these nodes together.
+fn on_all(bytes: u64, nodes: &[NodeId], spread: Spread) -> u64 {
+    match spread {
+        Spread::Share => bytes,
+        Spread::Whole => bytes.saturating_mul(nodes.len() as u64),
+    }
+}
+
 impl PlannerState {
     /// How an input comes to these nodes, and about how long that takes from now.
     pub(crate) fn way(&self, id: ItemId, nodes: &[NodeId], spread: Spread) -> (InputRoute, Nanos) {
@@ -40,11 +49,7 @@ impl PlannerState {
             let wait = l.eta.saturating_sub(self.now);
             return (InputRoute::Coming(coming, l.nodes.clone(), l.spread), wait);
         }
-        let times = match spread {
-            Spread::Share => 1,
-            Spread::Whole => nodes.len() as u64,
-        };
-        let all = item.item.bytes.saturating_mul(times);
+        let all = on_all(item.item.bytes, nodes, spread);
         let outside = item.outside.then(|| self.inward(all, nodes.len()));
         let ours = self.policy.data_mode == DataMode::Keep;
         let peer = ours.then(|| self.best_peer(item, nodes, all)).flatten();
@@ -62,6 +67,34 @@ impl PlannerState {
                 None => (InputRoute::Nowhere, 0),
             },
         }
+    }
+
+    /// A program reads an input by itself from the best place that has it now: it waits for no copy that has yet to come.
+    /// False if none has it.
+    pub(crate) fn take_from_best(&self, draft: &mut MoveRequest) -> bool {
+        let Where::Nodes(to) = &draft.to else {
+            return true;
+        };
+        match self.way(draft.item, to, draft.spread).0 {
+            InputRoute::From(from, bytes) => (draft.from, draft.bytes) = (from, bytes),
+            InputRoute::There(nodes, _) => draft.from = Where::Nodes(nodes),
+            InputRoute::Coming(..) | InputRoute::Follow | InputRoute::Nowhere => {
+                let Some(item) = self.item(draft.item) else {
+                    return false;
+                };
+                let all = on_all(item.item.bytes, to, draft.spread);
+                let ours = self.policy.data_mode == DataMode::Keep;
+                let peer = || ours.then(|| self.best_peer(item, to, all)).flatten();
+                (draft.from, draft.bytes) = match item.outside {
+                    true => (Where::Outside, all),
+                    false => match peer() {
+                        Some((from, bytes, _)) => (Where::Nodes(from), bytes),
+                        None => return false,
+                    },
+                };
+            }
+        }
+        true
     }
 
     /// About how long it takes until `bytes` are in from outside, behind moves that are ordered already.

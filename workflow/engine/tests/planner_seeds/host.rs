@@ -162,3 +162,8 @@ fn energy() {
 fn easy_cache() {
     all_seeds("easy+cache");
 }
+
+#[test]
+fn conservative_keep() {
+    all_seeds("conservative+keep");
+}
