@@ -6,12 +6,14 @@
 
 mod budget;
 mod check;
+mod delays;
 #[cfg(test)]
 mod tests;
 mod uncalled;
 
 use budget::IdleBudgets;
 use check::{SnapshotCheck, WishError};
+use delays::Delays;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_slurm::{
     MAX_RESERVATION_SECONDS, RENEWED_SECONDS, RESERVATION_SECONDS, SlurmAction, SlurmJobState,
@@ -79,6 +81,11 @@ pub struct JoinWish {
     pub is_called: bool,
     /// Whether its data is there: Slurm has staged it in.
     pub is_staged: bool,
+    /// For how long it had better wait for these nodes although Slurm would start it elsewhere, at most, once it waits for no
+    /// other job.
+    pub delay: Option<Nanos>,
+    /// Whether the nodes are kept only while it is delayed.
+    pub needs_delay: bool,
 }
 
 /// A call that is to be made, and why.
@@ -140,6 +147,7 @@ pub struct Marks {
     /// Workflows that are only advised, until when.
     left_alone: BTreeMap<WorkflowKey, Time>,
     budgets: IdleBudgets,
+    delays: Delays,
     /// When the last job joined.
     last_join: Option<Time>,
     /// Calls that Slurm refused, and until when they are not tried again.
@@ -160,6 +168,7 @@ impl Marks {
             marks: BTreeMap::new(),
             left_alone: BTreeMap::new(),
             budgets: IdleBudgets::default(),
+            delays: Delays::default(),
             last_join: None,
             refused: BTreeMap::new(),
             is_superseded: false,
@@ -185,6 +194,7 @@ impl Marks {
             self.is_superseded = true;
             // They are the newer one's to end, and Slurm is read for them no more.
             self.marks.clear();
+            self.delays = Delays::default();
             let note =
                 format!("the controller of epoch {newer} drives now; this one no longer does");
             step.notes.push(note);
@@ -194,8 +204,11 @@ impl Marks {
         self.refused.retain(|_, until| *until > now);
         self.note_clock(snapshot.read_at, begun, now);
         self.forget_missing(snapshot, begun, now, &mut step.notes);
+        self.delays
+            .forget_changed(snapshot, (begun, now), &mut step.notes);
         self.budgets.add_idle(now, self.idle_nodes(snapshot));
-        let wishes = &self.suitable(snapshot, wishes, &mut step.notes);
+        let wishes = self.delays.possible(snapshot, wishes, now);
+        let wishes = &self.suitable(snapshot, &wishes, &mut step.notes);
         self.give_up_uncalled(snapshot, wishes, now, &mut step.notes);
         let wanted = self.followed(snapshot, wishes, &mut step.notes);
         self.cancel_unwanted(snapshot, &wanted, now, &mut step.orders);
@@ -209,11 +222,18 @@ impl Marks {
                 self.follow(snapshot, wish, (begun, now), &mut step.orders);
             }
         }
+        self.order_delays(snapshot, &wanted, (begun, now), &mut step);
         step.orders
             .retain(|order| !self.refused.contains_key(&order.action));
-        // A renewal that is late has its reservation lapse: those come first.
-        step.orders
-            .sort_by_key(|order| !matches!(order.action, SlurmAction::Renew { .. }));
+        // A renewal that is late has its reservation lapse, and Slurm may start a job that is to be delayed: those come first.
+        step.orders.sort_by_key(|order| {
+            !matches!(
+                order.action,
+                SlurmAction::Renew { .. }
+                    | SlurmAction::DelayUntil { .. }
+                    | SlurmAction::Undelay { .. }
+            )
+        });
         step.orders.truncate(MAX_ORDERS);
         step
     }
@@ -224,6 +244,9 @@ impl Marks {
             let until = now.saturating_add(RETRY);
             self.refused.insert(order.action.clone(), until);
         }
+        let clock = self.slurm_clock(now);
+        self.delays
+            .done(&order.action, result.is_ok(), (clock, now));
         match (&order.action, &result) {
             (
                 SlurmAction::Reserve {
@@ -297,7 +320,13 @@ impl Marks {
                     mark.joined.remove(job);
                 }
             }
-            (SlurmAction::Leave { .. } | SlurmAction::NameFeature { .. }, _)
+            (
+                SlurmAction::Leave { .. }
+                | SlurmAction::NameFeature { .. }
+                | SlurmAction::DelayUntil { .. }
+                | SlurmAction::Undelay { .. },
+                _,
+            )
             | (SlurmAction::Expire { .. }, Err(_)) => {}
             // It has begun since the snapshot, or was cancelled.
             (SlurmAction::Join { .. }, Err(_)) => {
@@ -663,7 +692,11 @@ impl Marks {
             return;
         }
         for join in &wish.jobs {
-            if mark.joined.contains_key(&join.job) || !check::can_join(snapshot, name, join) {
+            let is_delayed = self.delays.contains(join.job);
+            if mark.joined.contains_key(&join.job)
+                || self.delays.is_unseen(join.job, begun)
+                || !check::can_join(snapshot, name, (join, is_delayed))
+            {
                 continue;
             }
             for node in &join.nodes {

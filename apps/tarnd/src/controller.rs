@@ -153,8 +153,8 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     let state = |e: anyhow::Error| TarndError::new(Exit::State, e);
     crate::server::raise_descriptors();
     let (config, file, sleep) = read(options).map_err(|e| TarndError::new(Exit::Usage, e))?;
-    let policy = file.planning_policy(options);
-    let (configured, policy) = policy.map_err(|e| TarndError::new(Exit::Usage, e))?;
+    let policy = file.planning(options);
+    let (configured, policy, rates) = policy.map_err(|e| TarndError::new(Exit::Usage, e))?;
     std::fs::create_dir_all(&options.state)
         .with_context(|| format!("cannot make {}", options.state.display()))
         .map_err(state)?;
@@ -212,7 +212,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         plans: PlanThread::start(
             &options.state,
             mode.clone(),
-            policy,
+            (policy, rates),
             SlurmDriver::new(epoch, reader.clone()),
         ),
         offered: None,

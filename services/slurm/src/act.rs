@@ -13,6 +13,9 @@ pub const MAX_RESERVATION_SECONDS: u32 = 600;
 /// counts from when it first saw it without jobs: so it is over at most 95 s after the last renewal.
 pub const RENEWED_SECONDS: u32 = 35;
 
+/// Seconds ahead to which a begin time is set at most: so long the job waits if the controller dies.
+pub const DELAY_SECONDS: u32 = 60;
+
 /// A change in Slurm that `scontrol` makes with Slurm's own rights.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SlurmAction {
@@ -61,6 +64,18 @@ pub enum SlurmAction {
     },
     /// Takes a job out of its reservation, whether it waits or runs.
     Leave {
+        /// The job.
+        job: u32,
+    },
+    /// Has a waiting job begin later.
+    DelayUntil {
+        /// The job.
+        job: u32,
+        /// In how many seconds it may begin, at most [`DELAY_SECONDS`].
+        seconds: u32,
+    },
+    /// Lets it begin now: a begin time that passes by itself is no event to Slurm.
+    Undelay {
         /// The job.
         job: u32,
     },
@@ -158,6 +173,16 @@ impl SlurmAction {
                 word("update"),
                 format!("jobid={job}"),
                 word("reservationname="),
+            ],
+            Self::DelayUntil { job, seconds } => vec![
+                word("update"),
+                format!("jobid={job}"),
+                format!("starttime=now+{}", seconds.min(&DELAY_SECONDS)),
+            ],
+            Self::Undelay { job } => vec![
+                word("update"),
+                format!("jobid={job}"),
+                word("starttime=now"),
             ],
             Self::Delete { reservation } => {
                 vec![word("delete"), format!("reservationname={reservation}")]

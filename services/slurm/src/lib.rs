@@ -20,7 +20,9 @@ mod update;
 pub use accounting::{
     AccountingAnswer, AccountingQuery, AccountingSource, MAX_ACCOUNTED, node_processors,
 };
-pub use act::{MAX_RESERVATION_SECONDS, RENEWED_SECONDS, RESERVATION_SECONDS, SlurmAction};
+pub use act::{
+    DELAY_SECONDS, MAX_RESERVATION_SECONDS, RENEWED_SECONDS, RESERVATION_SECONDS, SlurmAction,
+};
 pub use allocation::{SlurmAllocation, is_of_step};
 pub use excluded::{exclusion, set_exclusion};
 pub use nodes::{SrunLaunch, SrunNodes};

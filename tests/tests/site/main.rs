@@ -7,6 +7,7 @@ mod chain;
 mod clients;
 mod data;
 mod drive;
+mod drive_begin;
 mod drive_days;
 mod drive_users;
 mod exported;

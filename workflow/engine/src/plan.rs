@@ -50,6 +50,7 @@ mod timeline;
 pub(crate) mod view;
 mod withdrawn;
 
+pub use facts::DataWait;
 use policy::SchedulingPolicy;
 use state::PlannerState;
 use tarn_ports::{SiteWorld, WorldError};

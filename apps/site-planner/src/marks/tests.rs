@@ -3,6 +3,7 @@
 
 mod any_order;
 mod clock;
+mod delays;
 mod left_out;
 
 use super::*;
@@ -211,6 +212,8 @@ impl Model {
                     return Err(CallRefused("access denied".into()));
                 }
                 job.reservation.clone_from(reservation);
+                let job = job.number;
+                self.begin_at(job, self.now)?;
             }
             SlurmAction::Leave { job } => {
                 let job = self
@@ -233,7 +236,22 @@ impl Model {
                 self.snapshot.reservations.remove(reservation);
             }
             SlurmAction::Expire { reservation } => self.of(reservation)?.end = Some(self.now + 1),
+            SlurmAction::DelayUntil { job, seconds } => self.begin_at(*job, until(*seconds))?,
+            SlurmAction::Undelay { job } => self.begin_at(*job, self.now)?,
         }
+        Ok(())
+    }
+
+    /// Gives a job that waits a begin time.
+    fn begin_at(&mut self, job: u32, at: u64) -> Result<(), CallRefused> {
+        let job = self.snapshot.jobs.get_mut(&job);
+        let job = job.filter(|job| job.state == SlurmJobState::Pending);
+        let job = job.ok_or_else(|| refused("Job is no longer pending execution"))?;
+        job.eligible = Some(at);
+        job.reason = match at > self.now {
+            true => PendingReason::BeginTime,
+            false => PendingReason::Priority,
+        };
         Ok(())
     }
 
@@ -278,7 +296,8 @@ impl Model {
                 .collect();
             let job = self.snapshot.jobs.get_mut(&number).unwrap();
             let wants = job.min_nodes as usize;
-            if idle.len() >= wants && job.priority > 0 {
+            let is_eligible = job.eligible.is_none_or(|at| at <= now);
+            if idle.len() >= wants && job.priority > 0 && is_eligible {
                 job.state = SlurmJobState::Running;
                 job.nodes = idle[..wants].to_vec().into();
                 for name in &idle[..wants] {
@@ -346,6 +365,8 @@ fn wish(
             nodes: nodes.clone(),
             is_called: true,
             is_staged: true,
+            delay: None,
+            needs_delay: false,
         }],
         nodes,
         seconds: 900,

@@ -203,7 +203,9 @@ impl SimulatedSlurm {
             job.eligible.get_or_insert(EPOCH + now / SECOND);
             return Dependencies::Satisfied;
         }
-        job.eligible = None;
+        // A begin time stays.
+        let seconds = EPOCH + now / SECOND;
+        job.eligible = job.eligible.filter(|at| *at > seconds);
         job.reason = PendingReason::Dependency;
         Dependencies::Open
     }
@@ -284,6 +286,15 @@ impl SimulatedSlurm {
                 let job = self.waiting(*job)?;
                 job.reservation.clone_from(reservation);
                 job.preferred = nodes.join("|");
+                job.eligible = Some(EPOCH + now / SECOND);
+                Ok(())
+            }
+            SlurmAction::DelayUntil { job, seconds } => {
+                self.waiting(*job)?.eligible = Some(EPOCH + after(*seconds) / SECOND);
+                Ok(())
+            }
+            SlurmAction::Undelay { job } => {
+                self.waiting(*job)?.eligible = Some(EPOCH + now / SECOND);
                 Ok(())
             }
             SlurmAction::Leave { job } => {
@@ -367,11 +378,20 @@ impl SimulatedSlurm {
     /// backfill gives each job behind it a reservation, and begins those for which that is now.
     pub(crate) fn schedule(&mut self, now: Time, is_backfill: bool) -> Vec<u32> {
         let mut occupancy = self.occupancy(now);
+        let seconds = EPOCH + now / SECOND;
+        for job in self.snapshot.jobs.values_mut() {
+            let is_later = job.eligible.is_some_and(|at| at > seconds);
+            let waits = job.state == SlurmJobState::Pending && job.dependency.is_empty();
+            if waits && is_later {
+                job.reason = PendingReason::BeginTime;
+            }
+        }
         let mut order: Vec<(bool, u32)> = self
             .snapshot
             .jobs
             .values()
             .filter(|job| job.state == SlurmJobState::Pending && job.dependency.is_empty())
+            .filter(|job| job.eligible.is_none_or(|at| at <= seconds))
             .filter(|job| self.queued.get(&job.number).is_some_and(|q| q.is_staged))
             .map(|job| (job.reservation.is_empty(), job.number))
             .collect();

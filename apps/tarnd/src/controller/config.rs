@@ -10,8 +10,10 @@ use std::path::Path;
 use std::time::Duration;
 use tarn_proto::site::{Owner, Uid};
 use tarn_site::Config;
+use tarn_site_planner::SiteRates;
 use tarn_types::policy::Policy;
-use tarn_types::units::{parse_size, parse_time};
+use tarn_types::site::Rates;
+use tarn_types::units::{parse_rate, parse_size, parse_time};
 
 /// How long a job waits for a node that sleeps, unless the site says otherwise.
 const WAKE: &str = "10m";
@@ -42,6 +44,8 @@ pub(super) struct ControllerConfigFile {
     pub(super) policy: Option<String>,
     /// The most that workflows may delay the first ordinary job.
     pub(super) bound: Option<String>,
+    /// What a node reads from another, as plans estimate it.
+    pub(super) peer_rate: Option<String>,
     /// Where metrics for Prometheus are served: a path, or a loopback address.
     pub(super) metrics: Option<String>,
     /// The mode of the socket at that path, and its group.
@@ -64,15 +68,27 @@ pub(super) struct ControllerConfigFile {
 }
 
 impl ControllerConfigFile {
-    /// The mode, and the policy of plans.
-    pub(super) fn planning_policy(&self, options: &Options) -> anyhow::Result<(SiteMode, Policy)> {
+    /// The mode, the policy of plans, and the bandwidths that they count on.
+    pub(super) fn planning(
+        &self,
+        options: &Options,
+    ) -> anyhow::Result<(SiteMode, Policy, SiteRates)> {
         let lines = PlanningLines {
             policy: self.policy.as_deref(),
             bound: self.bound.as_deref(),
         };
         let path = options.config.as_deref().unwrap_or(Path::new(""));
         let policy = lines.policy().with_context(|| path.display().to_string())?;
-        Ok((self.mode, policy))
+        let mut rates = SiteRates::default();
+        if let Some(rate) = &self.peer_rate {
+            let rate =
+                parse_rate(rate).with_context(|| format!("{}: peer-rate", path.display()))?;
+            rates.link = Rates {
+                read: rate,
+                write: rate,
+            };
+        }
+        Ok((self.mode, policy, rates))
     }
 }
 

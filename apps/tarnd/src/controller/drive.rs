@@ -3,10 +3,11 @@
 
 use super::plan_log::PlanLog;
 use super::reader::{SlurmReader, SlurmReading};
-use std::collections::VecDeque;
+use std::borrow::Cow;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 use tarn_site_planner::{CallRefused, MAX_AGE, MarkOrder, Marks, ReservationWish};
-use tarn_slurm::SlurmError;
+use tarn_slurm::{SlurmError, SlurmSnapshot};
 use tarn_types::units::{Nanos, Time};
 
 /// Calls of Slurm that are made within [`SPAN`] at most.
@@ -38,7 +39,15 @@ impl SlurmDriver {
 
     /// Whether there are marks of this controller.
     pub(super) fn has_marks(&self) -> bool {
-        self.marks.reservations() > 0
+        self.marks.has_any()
+    }
+
+    /// The snapshot without the begin times that tarn set, and the jobs that have one.
+    pub(super) fn undelayed<'s>(
+        &self,
+        snapshot: &'s SlurmSnapshot,
+    ) -> (Cow<'s, SlurmSnapshot>, BTreeSet<u32>) {
+        (self.marks.undelayed(snapshot), self.marks.delayed())
     }
 
     /// Makes Slurm's marks those that are wished for. `now` is for the log alone.

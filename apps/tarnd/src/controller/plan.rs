@@ -6,7 +6,7 @@ use super::mode::{SharedSiteMode, SiteMode};
 use super::plan_log::PlanLog;
 use super::promise_file::PromiseFile;
 use super::reader::SlurmReading;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,8 +17,9 @@ use tarn_proto::site::{
 };
 use tarn_site::PlanningView;
 use tarn_site_planner::{
-    PlanAccuracy, PlannedJob, RebuildReason, SitePlan, SitePlanner, SiteRates,
+    PlanAccuracy, PlannedJob, RebuildReason, ReservationWish, SitePlan, SitePlanner, SiteRates,
 };
+use tarn_slurm::SlurmSnapshot;
 use tarn_types::policy::Policy;
 use tarn_types::units::{Elapsed, Nanos, SECOND, Time};
 
@@ -63,19 +64,21 @@ pub(super) struct PlanThread {
     exchange: Arc<(Mutex<PlanExchange>, Condvar)>,
     mode: SharedSiteMode,
     policy: Policy,
+    rates: SiteRates,
 }
 
 impl PlanThread {
     pub(super) fn start(
         state: &Path,
         mode: SharedSiteMode,
-        policy: Policy,
+        (policy, rates): (Policy, SiteRates),
         driver: SlurmDriver,
     ) -> Self {
         let this = Self {
             exchange: Arc::default(),
             mode,
             policy,
+            rates,
         };
         let own = this.clone();
         let log = PlanLog::new(state);
@@ -120,7 +123,7 @@ impl PlanThread {
     }
 
     fn plan_on(&self, mut log: PlanLog, mut promises: PromiseFile, mut driver: SlurmDriver) {
-        let mut planner = SitePlanner::new(self.policy, SiteRates::default());
+        let mut planner = SitePlanner::new(self.policy, self.rates);
         if let Some(promise) = promises.read() {
             planner.restore_promise(promise);
         }
@@ -150,10 +153,13 @@ impl PlanThread {
                     let input = self.exchange().next.take().unwrap_or(input);
                     clock = Some((input.now, Instant::now()));
                     let began = Instant::now();
-                    see(&mut planner, &mut log, &input);
+                    let (snapshot, delayed) = driver.undelayed(&input.reading.snapshot);
+                    let snapshot = &snapshot;
+                    see(&mut planner, &mut log, (&input, snapshot));
                     promises.keep(planner.promise());
                     let mut took = began.elapsed();
-                    self.drive(&mut planner, &mut driver, &mut log, &input);
+                    let wishes = self.wishes(&mut planner, (&input, snapshot), &delayed);
+                    self.drive(&wishes, &mut driver, &mut log, &input);
                     let began = Instant::now();
                     self.publish(&mut planner, &mut log, began);
                     took += began.elapsed();
@@ -170,21 +176,31 @@ impl PlanThread {
         }
     }
 
-    /// Has Slurm follow. In another mode all reservations go, those that an earlier controller left too; one that only
+    /// The wishes of drive; another mode has none.
+    fn wishes(
+        &self,
+        planner: &mut SitePlanner,
+        (input, snapshot): (&PlanInput, &SlurmSnapshot),
+        delayed: &BTreeSet<u32>,
+    ) -> Vec<ReservationWish> {
+        match self.mode.get() {
+            SiteMode::Observe | SiteMode::Advise => Vec::new(),
+            SiteMode::Drive => planner.reservation_wishes(snapshot, &input.view, delayed),
+        }
+    }
+
+    /// Has Slurm follow. In another mode all marks go, and the reservations that an earlier controller left too; one that only
     /// observes leaves these to lapse.
     fn drive(
         &self,
-        planner: &mut SitePlanner,
+        wishes: &[ReservationWish],
         driver: &mut SlurmDriver,
         log: &mut PlanLog,
         input: &PlanInput,
     ) {
-        let wishes = match self.mode.get() {
-            SiteMode::Observe if !driver.has_marks() => return,
-            SiteMode::Observe | SiteMode::Advise => Vec::new(),
-            SiteMode::Drive => planner.reservation_wishes(&input.reading.snapshot, &input.view),
-        };
-        driver.follow(&input.reading, &wishes, log, input.now);
+        if self.mode.get() != SiteMode::Observe || driver.has_marks() {
+            driver.follow(&input.reading, wishes, log, input.now);
+        }
     }
 
     fn publish(&self, planner: &mut SitePlanner, log: &mut PlanLog, began: Instant) {
@@ -344,8 +360,12 @@ fn sentence(job: &PlannedJob, made: Time) -> String {
     }
 }
 
-fn see(planner: &mut SitePlanner, log: &mut PlanLog, input: &PlanInput) {
-    let seen = planner.see(&input.reading.snapshot, &input.view, input.now);
+fn see(
+    planner: &mut SitePlanner,
+    log: &mut PlanLog,
+    (input, snapshot): (&PlanInput, &SlurmSnapshot),
+) {
+    let seen = planner.see(snapshot, &input.view, input.now);
     if let Some(why) = &seen.rebuilt {
         log.note_rebuilt(input.now, &rebuilt(why));
     }
@@ -412,6 +432,7 @@ mod tests {
             exchange: Arc::new((Mutex::new(exchange), Condvar::new())),
             mode: SharedSiteMode::new(SiteMode::Observe),
             policy: Policy::new(Order::Data, None),
+            rates: SiteRates::default(),
         }
     }
 

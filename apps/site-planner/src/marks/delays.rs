@@ -1,0 +1,303 @@
+//! Begin times of jobs whose data is on nodes that come free soon: without one Slurm would start such a job at once elsewhere.
+//! Slurm forgets a begin time by itself, at most a minute later. docs/internals/driving-slurm.md, "Begin times".
+
+use super::{JoinWish, MarkOrder, MarkStep, Marks, RENEW, RETRY, ReservationWish, WorkflowKey};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_slurm::{
+    DELAY_SECONDS, PendingReason, SlurmAction, SlurmJob, SlurmJobState, SlurmSnapshot,
+};
+use tarn_types::units::{Nanos, SECOND, Time};
+
+/// Seconds by which a begin time may differ from the one that tarn set: Slurm counts from when the call reaches it.
+const TOLERANCE: u64 = 3;
+
+/// A job that tarn delays.
+#[derive(Debug, Clone)]
+struct Delay {
+    /// Since when it waits for no other job.
+    ready: Option<Time>,
+    set: Time,
+    /// For which it is delayed in all, at most.
+    total: Nanos,
+    /// By Slurm's clock.
+    begin: u64,
+}
+
+/// All of them. At most as many as jobs of reservations.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Delays {
+    jobs: BTreeMap<u32, Delay>,
+    /// Jobs of the snapshot that are not delayed, until when: for ever if their begin time was changed by somebody else, or the
+    /// time is used up.
+    left_alone: BTreeMap<u32, Time>,
+    /// What jobs that are to be delayed may be delayed by.
+    totals: BTreeMap<u32, Nanos>,
+    /// Jobs that wait for no other one.
+    ready: BTreeSet<u32>,
+}
+
+impl Delays {
+    pub(super) fn contains(&self, job: u32) -> bool {
+        self.jobs.contains_key(&job)
+    }
+
+    /// Whether a snapshot is older than what was set on a job: somebody may have changed it since, so nothing is done.
+    pub(super) fn is_unseen(&self, job: u32, begun: Time) -> bool {
+        self.jobs.get(&job).is_some_and(|delay| delay.set >= begun)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// A call was made.
+    pub(super) fn done(&mut self, action: &SlurmAction, is_ok: bool, (clock, now): (u64, Time)) {
+        match (action, is_ok) {
+            (SlurmAction::DelayUntil { job, seconds }, true) => {
+                let begin = clock.saturating_add(u64::from(*seconds));
+                let total = self.totals.get(job).copied().unwrap_or(0);
+                let delay = self.jobs.entry(*job).or_insert(Delay {
+                    ready: self.ready.contains(job).then_some(now),
+                    set: now,
+                    total,
+                    begin,
+                });
+                (delay.set, delay.begin) = (now, begin);
+            }
+            // It has begun since the snapshot, or was cancelled.
+            (SlurmAction::DelayUntil { job, .. }, false) => {
+                self.left_alone.insert(*job, Time::MAX);
+            }
+            (SlurmAction::Undelay { job } | SlurmAction::Join { job, .. }, true) => {
+                self.jobs.remove(job);
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets the delays of jobs that do not wait any more, and of those whose begin time somebody else changed.
+    pub(super) fn forget_changed(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        (begun, now): (Time, Time),
+        notes: &mut Vec<String>,
+    ) {
+        let left_alone = &mut self.left_alone;
+        left_alone.retain(|job, until| *until > now && snapshot.jobs.contains_key(job));
+        self.jobs.retain(|number, delay| {
+            let job = snapshot.jobs.get(number);
+            let Some(job) = job.filter(|job| job.state == SlurmJobState::Pending) else {
+                return false;
+            };
+            if job.dependency.is_empty() {
+                delay.ready.get_or_insert(now);
+            }
+            if delay.set >= begun || delay.is_seen(job) {
+                return true;
+            }
+            notes.push(format!(
+                "somebody changed the begin time of job {number}: tarn leaves it alone"
+            ));
+            left_alone.insert(*number, Time::MAX);
+            false
+        });
+    }
+
+    /// The wishes without jobs that were to be delayed and cannot be: nodes are reserved for none of these.
+    pub(super) fn possible(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        wishes: &[ReservationWish],
+        now: Time,
+    ) -> Vec<ReservationWish> {
+        self.totals.clear();
+        let joins = wishes.iter().flat_map(|wish| &wish.jobs);
+        let jobs = joins.filter_map(|join| snapshot.jobs.get(&join.job));
+        let ready = jobs.filter(|job| job.dependency.is_empty());
+        self.ready = ready.map(|job| job.number).collect();
+        let mut possible = Vec::new();
+        for wish in wishes {
+            let mut kept = wish.clone();
+            let is_kept = |join: &JoinWish| !join.needs_delay || self.left(snapshot, join, now) > 0;
+            kept.jobs.retain(is_kept);
+            if kept.jobs.len() < wish.jobs.len() {
+                let nodes = kept.jobs.iter().flat_map(|join| &join.nodes);
+                kept.nodes = nodes.cloned().collect();
+            }
+            for join in &kept.jobs {
+                self.totals
+                    .extend(join.delay.map(|total| (join.job, total)));
+            }
+            // A reservation that is there stays until nobody wishes for it.
+            if !kept.jobs.is_empty() {
+                possible.push(kept);
+            }
+        }
+        possible
+    }
+
+    /// For how many seconds a job may still be delayed.
+    fn left(&self, snapshot: &SlurmSnapshot, join: &JoinWish, now: Time) -> u32 {
+        let waits_for_others = snapshot.jobs.get(&join.job);
+        let waits_for_others = waits_for_others.is_some_and(|job| !job.dependency.is_empty());
+        let left = match self.jobs.get(&join.job) {
+            // Its time begins later.
+            _ if waits_for_others && join.delay.is_some() => Nanos::MAX,
+            Some(delay) => delay.left(now),
+            None => join.delay.unwrap_or(0),
+        };
+        let may = join.is_called && self.may_delay(snapshot, join.job);
+        if may {
+            u32::try_from(left / SECOND).unwrap_or(u32::MAX)
+        } else {
+            0
+        }
+    }
+
+    /// The calls for delays that are wished for, and for those that are not any more. `joins` are jobs that join now.
+    pub(super) fn orders(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        wanted: &BTreeMap<WorkflowKey, &ReservationWish>,
+        (begun, now, joins): (Time, Time, &BTreeSet<u32>),
+    ) -> Vec<MarkOrder> {
+        let mut orders = Vec::new();
+        let mut wished: BTreeSet<u32> = joins.clone();
+        for (workflow, wish) in wanted {
+            for join in wish.jobs.iter().filter(|join| !joins.contains(&join.job)) {
+                let delay = self.jobs.get(&join.job);
+                let left = self.left(snapshot, join, now);
+                // One whose nodes have come free stays delayed until it can join.
+                if left == 0 || join.delay.is_none() && delay.is_none() {
+                    continue;
+                }
+                wished.insert(join.job);
+                if delay.is_none_or(|delay| now.saturating_sub(delay.set) >= RENEW) {
+                    let (job, seconds) = (join.job, left.min(DELAY_SECONDS));
+                    orders.push(MarkOrder {
+                        action: SlurmAction::DelayUntil { job, seconds },
+                        workflow: Some(workflow.clone()),
+                        reason: wish.reason.clone(),
+                    });
+                }
+            }
+        }
+        let unwanted: Vec<u32> = self
+            .jobs
+            .keys()
+            .filter(|job| !wished.contains(job) && !self.is_unseen(**job, begun))
+            .copied()
+            .collect();
+        for job in unwanted {
+            let is_used_up = self
+                .jobs
+                .get(&job)
+                .is_some_and(|delay| delay.left(now) < SECOND);
+            let until = match is_used_up {
+                true => Time::MAX,
+                false => now.saturating_add(RETRY),
+            };
+            self.left_alone.insert(job, until);
+            orders.push(MarkOrder {
+                action: SlurmAction::Undelay { job },
+                workflow: None,
+                reason: "it waits for the nodes with its data no longer".to_owned(),
+            });
+        }
+        orders
+    }
+
+    /// Whether a job waits for nothing but nodes, and has no begin time of its user's or an administrator's.
+    fn may_delay(&self, snapshot: &SlurmSnapshot, number: u32) -> bool {
+        let Some(job) = snapshot.jobs.get(&number) else {
+            return false;
+        };
+        let is_ready = matches!(
+            job.reason,
+            PendingReason::None
+                | PendingReason::Priority
+                | PendingReason::Resources
+                | PendingReason::BurstBufferResources
+                | PendingReason::BurstBufferStageIn
+                | PendingReason::Dependency
+                | PendingReason::RequiredNodeNotAvailable
+        );
+        let is_own = self.contains(number);
+        let has_begin_time = job.eligible.is_some_and(|at| at > snapshot.read_at);
+        job.state == SlurmJobState::Pending
+            && job.priority > 0
+            && job.reservation.is_empty()
+            && (is_own || is_ready && !has_begin_time)
+            && (is_ready || job.reason == PendingReason::BeginTime)
+            && !self.left_alone.contains_key(&number)
+    }
+}
+
+impl Delay {
+    /// For how long it may go on.
+    fn left(&self, now: Time) -> Nanos {
+        let waited = self.ready.map_or(0, |since| now.saturating_sub(since));
+        self.total.saturating_sub(waited)
+    }
+
+    /// Whether a job has the begin time that was set.
+    fn is_seen(&self, job: &SlurmJob) -> bool {
+        job.eligible
+            .is_some_and(|at| at.abs_diff(self.begin) <= TOLERANCE)
+    }
+}
+
+impl Marks {
+    /// The snapshot without tarn's own begin times: the planner plans as if these jobs could begin at any time.
+    #[must_use]
+    pub fn undelayed<'s>(&self, snapshot: &'s SlurmSnapshot) -> Cow<'s, SlurmSnapshot> {
+        let mut undelayed = Cow::Borrowed(snapshot);
+        for (number, delay) in &self.delays.jobs {
+            let job = snapshot.jobs.get(number);
+            if job.is_some_and(|job| delay.is_seen(job))
+                && let Some(job) = undelayed.to_mut().jobs.get_mut(number)
+            {
+                job.eligible = job.submitted.filter(|_| job.dependency.is_empty());
+                if job.reason == PendingReason::BeginTime {
+                    job.reason = PendingReason::Priority;
+                }
+            }
+        }
+        undelayed
+    }
+
+    /// The jobs that are delayed now.
+    #[must_use]
+    pub fn delayed(&self) -> BTreeSet<u32> {
+        self.delays.jobs.keys().copied().collect()
+    }
+
+    /// Slurm's clock, in seconds.
+    pub(super) fn slurm_clock(&self, now: Time) -> u64 {
+        let nanos = self.clock.unwrap_or(0).saturating_add(i128::from(now));
+        u64::try_from(nanos / i128::from(SECOND)).unwrap_or(0)
+    }
+
+    /// Whether there is any mark of this controller.
+    #[must_use]
+    pub fn has_any(&self) -> bool {
+        !self.marks.is_empty() || !self.delays.is_empty()
+    }
+
+    pub(super) fn order_delays(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        wanted: &BTreeMap<WorkflowKey, &ReservationWish>,
+        (begun, now): (Time, Time),
+        step: &mut MarkStep,
+    ) {
+        let joins = step.orders.iter().filter_map(|order| match &order.action {
+            SlurmAction::Join { job, .. } => Some(*job),
+            _ => None,
+        });
+        let joins: BTreeSet<u32> = joins.collect();
+        let orders = self.delays.orders(snapshot, wanted, (begun, now, &joins));
+        step.orders.extend(orders);
+    }
+}
