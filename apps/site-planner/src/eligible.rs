@@ -39,8 +39,8 @@ pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Opt
     if is_for_nodes(job) && job.required.is_empty() {
         return None;
     }
-    let is_planned = |jobs: Vec<u32>| !jobs.is_empty();
-    if job.reason == PendingReason::Dependency && waits_for(job, snapshot).is_some_and(is_planned) {
+    // Of a job that waits for no other any more Slurm shows the reason until its next pass.
+    if job.reason == PendingReason::Dependency && waits_for(job, snapshot).is_some() {
         return None;
     }
     refused_by(&job.reason, is_later)

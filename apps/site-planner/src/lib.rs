@@ -37,8 +37,8 @@ mod tests;
 pub use accuracy::PlanAccuracy;
 pub use difference::JobTransition;
 pub use marks::{
-    CallError, DelayWish, Delays, JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS,
-    MarkOrder, MarkStep, Marks, ReservationWish, WorkflowKey,
+    CallError, DelayWish, JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS, MarkOrder,
+    MarkStep, Marks, ReservationWish, WorkflowKey,
 };
 pub use planned::{PlannedJob, SitePlan, UnplannedJob};
 pub use power::{PowerOrder, PowerWish, SitePower};
@@ -118,8 +118,6 @@ pub struct SitePlanner {
     moves: HostedMoves,
     power: PowerTable,
     modes: ModeTable,
-    /// Jobs whose begin time is tarn's.
-    delayed: BTreeSet<u32>,
     wishes: BTreeMap<u32, NodeWish>,
     /// Why jobs of the newest snapshot get no plan.
     excluded: BTreeMap<u32, (u32, String)>,
@@ -151,7 +149,6 @@ impl SitePlanner {
             moves: HostedMoves::default(),
             power: PowerTable::default(),
             modes: ModeTable::default(),
-            delayed: BTreeSet::new(),
             wishes: BTreeMap::new(),
             excluded: BTreeMap::new(),
             owners: BTreeMap::new(),
@@ -192,12 +189,7 @@ impl SitePlanner {
         self.boot = Some(snapshot.settings.boot_time);
         self.note_runs(snapshot);
         let topology = Arc::clone(&self.topology);
-        let mut jobs = wanted(
-            snapshot,
-            view,
-            &topology,
-            (&self.runs, &self.jobs, &self.delayed),
-        );
+        let mut jobs = wanted(snapshot, view, &topology, (&self.runs, &self.jobs));
         give_seniority(snapshot, view, &mut jobs);
         self.note_jobs(&jobs);
         let mut refused = self.apply(snapshot, view, &jobs, &mut seen);

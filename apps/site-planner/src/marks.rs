@@ -14,7 +14,8 @@ mod uncalled;
 
 use budget::IdleBudgets;
 use check::{SnapshotCheck, WishError};
-pub use delays::{DelayWish, Delays};
+pub use delays::DelayWish;
+use delays::Delays;
 use pace::RenewalPace;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_slurm::{
@@ -85,6 +86,11 @@ pub struct JoinWish {
     pub is_called: bool,
     /// Whether its data is there: Slurm has staged it in.
     pub is_staged: bool,
+    /// For how long it had better wait for these nodes although Slurm would start it elsewhere, at most, once it waits for no
+    /// other job.
+    pub delay: Option<Nanos>,
+    /// Whether the nodes are kept only while it is delayed.
+    pub needs_delay: bool,
 }
 
 /// A call that is to be made, and why.
@@ -152,6 +158,7 @@ pub struct Marks {
     /// Workflows that are only advised, until when.
     left_alone: BTreeMap<WorkflowKey, Time>,
     budgets: IdleBudgets,
+    delays: Delays,
     /// When the last job joined.
     last_join: Option<Time>,
     /// Calls that Slurm refused, and until when they are not tried again.
@@ -173,6 +180,7 @@ impl Marks {
             marks: BTreeMap::new(),
             left_alone: BTreeMap::new(),
             budgets: IdleBudgets::default(),
+            delays: Delays::default(),
             last_join: None,
             refused: BTreeMap::new(),
             is_superseded: false,
@@ -200,6 +208,7 @@ impl Marks {
             self.is_superseded = true;
             // They are the newer one's to end, and Slurm is read for them no more.
             self.marks.clear();
+            self.delays = Delays::default();
             let note =
                 format!("the controller of epoch {newer} drives now; this one no longer does");
             step.notes.push(note);
@@ -210,8 +219,11 @@ impl Marks {
         self.refused.retain(|_, until| *until > now);
         self.note_clock(snapshot.read_at, begun, now);
         self.forget_missing(snapshot, begun, now, &mut step.notes);
+        self.delays
+            .forget_changed(snapshot, (begun, now), &mut step.notes);
         self.budgets.add_idle(now, self.idle_nodes(snapshot));
-        let wishes = &self.suitable(snapshot, wishes, &mut step.notes);
+        let wishes = self.delays.possible(snapshot, wishes, now);
+        let wishes = &self.suitable(snapshot, &wishes, &mut step.notes);
         self.give_up_uncalled(snapshot, wishes, now, &mut step.notes);
         let wanted = self.followed(snapshot, wishes, &mut step.notes);
         self.cancel_unwanted(snapshot, &wanted, now, &mut step.orders);
@@ -225,13 +237,21 @@ impl Marks {
                 self.follow(snapshot, wish, (begun, now), &mut step.orders);
             }
         }
+        self.order_delays(snapshot, &wanted, (begun, now), &mut step);
         step.orders
             .retain(|order| !self.refused.contains_key(&order.action));
-        // A renewal that is late has its reservation lapse: those come first.
-        let (mut renewals, others): (Vec<MarkOrder>, Vec<MarkOrder>) = step
+        // A renewal that is late has its reservation lapse: those come first. Then, as Slurm may start such a job, delays.
+        let (mut renewals, mut others): (Vec<MarkOrder>, Vec<MarkOrder>) = step
             .orders
             .into_iter()
             .partition(|order| matches!(order.action, SlurmAction::Renew { .. }));
+        others.sort_by_key(|order| {
+            let (delay, end) = (
+                matches!(order.action, SlurmAction::DelayUntil { .. }),
+                matches!(order.action, SlurmAction::Undelay { .. }),
+            );
+            !(delay || end)
+        });
         renewals.sort_by_key(|order| self.renewed(order));
         renewals.truncate(self.pace.most_renewals());
         renewals.extend(others.into_iter().take(MAX_ORDERS));
@@ -261,6 +281,9 @@ impl Marks {
             let until = now.saturating_add(RETRY);
             self.refused.insert(order.action.clone(), until);
         }
+        let clock = self.slurm_clock(now);
+        self.delays
+            .done(&order.action, result.is_ok(), (clock, now));
         match (&order.action, &result) {
             (SlurmAction::Renew { .. } | SlurmAction::Resize { .. }, Err(_)) if is_unanswered => {}
             // What Slurm made of it, the next reading has: of a reservation without a mark, that it is to go.
@@ -344,8 +367,8 @@ impl Marks {
             (
                 SlurmAction::Leave { .. }
                 | SlurmAction::NameFeature { .. }
-                | SlurmAction::Delay { .. }
-                | SlurmAction::EndDelay { .. },
+                | SlurmAction::DelayUntil { .. }
+                | SlurmAction::Undelay { .. },
                 _,
             )
             | (SlurmAction::Delete { .. } | SlurmAction::Expire { .. }, Err(_)) => {}
@@ -730,7 +753,11 @@ impl Marks {
             return;
         }
         for join in &wish.jobs {
-            if mark.joined.contains_key(&join.job) || !check::can_join(snapshot, name, join) {
+            let is_delayed = self.delays.contains(join.job);
+            if mark.joined.contains_key(&join.job)
+                || self.delays.is_unseen(join.job, begun)
+                || !check::can_join(snapshot, name, (join, is_delayed))
+            {
                 continue;
             }
             for node in &join.nodes {

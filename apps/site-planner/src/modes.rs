@@ -6,7 +6,7 @@ use crate::features::FeatureExpression;
 use crate::jobs::KnownStage;
 use crate::marks::DelayWish;
 use crate::topology::ClusterTopology;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tarn_engine::plan::Planner;
 use tarn_site::PlanningView;
 use tarn_slurm::{NodeBase, SlurmNode, SlurmSnapshot};
@@ -169,15 +169,11 @@ impl SitePlanner {
             }
             wishes.push(DelayWish {
                 job,
+                total: self.policy.bound,
                 reason: "waiting jobs can use the nodes in the mode in which they are".to_owned(),
             });
         }
         wishes
-    }
-
-    /// The jobs whose begin time is tarn's: it says nothing of when they may begin.
-    pub fn set_delayed(&mut self, jobs: BTreeSet<u32>) {
-        self.delayed = jobs;
     }
 }
 

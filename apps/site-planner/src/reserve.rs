@@ -8,11 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_site::PlanningView;
 use tarn_slurm::{SlurmJobState, SlurmSnapshot};
 use tarn_types::id::NodeId;
-use tarn_types::units::{Nanos, SECOND, Time};
+use tarn_types::units::{Elapsed, Nanos, SECOND, Time};
 
 /// For which the nodes of a step that has ended stay kept for the next one: its outputs are published, and Slurm takes
 /// note of its end.
 const BETWEEN_STEPS: Nanos = 60 * SECOND;
+
+/// A job waits for its data if it gains so much by it: a begin that is delayed takes a second or two more.
+const LEAST_GAIN: Nanos = 5 * SECOND;
+
+/// For how long a job waits until it can join its reservation, once it waits for no other job: its nodes are about to be idle.
+const JOINS_WITHIN: Nanos = 30 * SECOND;
 
 /// A next step, and the nodes that are kept for it.
 #[derive(Debug, Clone)]
@@ -37,13 +43,14 @@ struct Draft {
 
 impl SitePlanner {
     /// The reservations by which Slurm would follow the plan, the most urgent first. To be called after
-    /// [`SitePlanner::see`], with the same snapshot and state.
+    /// [`SitePlanner::see`], with the same snapshot and state. `delayed` are jobs that wait because of an earlier wish.
     pub fn reservation_wishes(
         &mut self,
         snapshot: &SlurmSnapshot,
         view: &PlanningView,
+        delayed: &BTreeSet<u32>,
     ) -> Vec<ReservationWish> {
-        self.note_next_steps();
+        self.note_next_steps(view);
         let mut drafts: BTreeMap<WorkflowKey, Draft> = BTreeMap::new();
         for (number, wish) in &self.wishes {
             if wish.allocated_for.is_some() {
@@ -75,6 +82,7 @@ impl SitePlanner {
                 );
             }
         }
+        self.draft_data_wait((snapshot, view), delayed, &mut drafts);
         let mut wishes: Vec<(Time, ReservationWish)> = drafts
             .into_iter()
             .filter_map(|(workflow, draft)| {
@@ -97,7 +105,7 @@ impl SitePlanner {
     }
 
     /// Notes which steps continue on nodes of running ones. What it noted of a step that has ended holds for a while.
-    fn note_next_steps(&mut self) {
+    fn note_next_steps(&mut self, view: &PlanningView) {
         let mut next: BTreeMap<u32, KeptNodes> = BTreeMap::new();
         for (number, known) in &self.jobs.jobs {
             if let Some((job, nodes)) = self.next_step(known) {
@@ -120,7 +128,9 @@ impl SitePlanner {
             let waits = jobs
                 .get(number)
                 .is_some_and(|job| job.stage == KnownStage::Waits);
-            let runs = jobs.contains_key(&kept.before);
+            // Slurm may show it for a moment longer than the site service.
+            let has_ended = view.jobs.get(&kept.before).is_none_or(|job| job.is_well);
+            let runs = jobs.contains_key(&kept.before) && !has_ended;
             if runs {
                 // It runs, and nothing is kept on it any more: the promise to somebody else forbids it.
                 return waits && next.contains_key(number);
@@ -194,6 +204,56 @@ impl SitePlanner {
             nodes: names,
             is_called: view.jobs.get(&number).is_some_and(|job| job.is_called),
             is_staged: view.jobs.get(&number).is_some_and(|job| job.is_staged),
+            delay: self.delay_until_it_joins(known, nodes),
+            needs_delay: false,
         });
+    }
+
+    /// Its reservation keeps the job itself off these nodes until it joins: it waits for that if it has data there.
+    fn delay_until_it_joins(&self, known: &KnownJob, nodes: &[NodeId]) -> Option<Nanos> {
+        known.data.as_ref().filter(|data| !data.reads.is_empty())?;
+        let [id] = known.ids[..] else {
+            return None;
+        };
+        let elsewhere = self.planner.bringing_elsewhere(id, nodes);
+        elsewhere
+            .is_none_or(|time| time >= LEAST_GAIN)
+            .then_some(JOINS_WITHIN)
+    }
+
+    /// A job that Slurm would start now without its data waits for the nodes that have it, if these are free soon enough.
+    fn draft_data_wait(
+        &mut self,
+        (snapshot, view): (&SlurmSnapshot, &PlanningView),
+        delayed: &BTreeSet<u32>,
+        drafts: &mut BTreeMap<WorkflowKey, Draft>,
+    ) {
+        let wait = self.planner.data_wait();
+        let number = wait.as_ref().and_then(|wait| self.jobs.number_of(wait.job));
+        let (Some(wait), Some(number)) = (wait, number) else {
+            return;
+        };
+        // Where it could not begin, it waits without a mark of tarn's; of one that is delayed, the nodes have just been taken.
+        let is_delayed = delayed.contains(&number);
+        let is_useful = is_delayed || wait.could_begin && wait.gain >= LEAST_GAIN;
+        let is_called = view.jobs.get(&number).is_some_and(|job| job.is_called);
+        let of_another = |kept: (&u32, &KeptNodes)| {
+            *kept.0 != number && kept.1.nodes.iter().any(|node| wait.nodes.contains(node))
+        };
+        if !is_useful || !is_called || self.kept.iter().any(of_another) {
+            return;
+        }
+        let reason = format!(
+            "job {number} waits {} for these nodes with its data: to bring it to others takes {}",
+            Elapsed(wait.free.saturating_sub(self.now)),
+            Elapsed(wait.bringing)
+        );
+        let times = (wait.free, wait.free, reason);
+        self.draft(number, &wait.nodes, times, snapshot, view, drafts);
+        let total = wait.bringing.min(self.policy.bound);
+        let joins = drafts.values_mut().flat_map(|draft| &mut draft.jobs);
+        for join in joins.filter(|join| join.job == number) {
+            (join.delay, join.needs_delay) = (Some(total), true);
+        }
     }
 }

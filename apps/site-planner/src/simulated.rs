@@ -120,6 +120,8 @@ pub struct ClusterResult {
     pub site: SiteResult,
     /// Calls by which tarn changed something in Slurm, beside those of its scripts.
     pub marks: u64,
+    /// Those of them by which a job was to begin later.
+    pub begin_times: u64,
     /// Delays beyond the promise's bound, by the auditor.
     pub delays: u64,
     /// Ordinary jobs that the auditor judged.

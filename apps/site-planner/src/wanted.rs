@@ -9,9 +9,9 @@ use crate::modes::requested_mode;
 use crate::runtimes::{JobKind, NO_LIMIT, RunTimes};
 use crate::topology::ClusterTopology;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tarn_site::{PlanningJob, PlanningView};
-use tarn_slurm::{NodeNames, PendingReason, SlurmJob, SlurmJobState, SlurmSnapshot};
+use tarn_slurm::{NodeNames, SlurmJob, SlurmJobState, SlurmSnapshot};
 use tarn_types::id::NodeId;
 use tarn_types::site::{Job, NodeShare};
 use tarn_types::units::{Nanos, SECOND, Time};
@@ -60,14 +60,13 @@ pub(crate) fn wanted<'a>(
     snapshot: &SlurmSnapshot,
     view: &'a PlanningView,
     topology: &ClusterTopology,
-    (runs, known, delayed): (&RunTimes, &JobTable, &BTreeSet<u32>),
+    (runs, known): (&RunTimes, &JobTable),
 ) -> BTreeMap<u32, WantedJob<'a>> {
     let mut reader = JobReader {
         snapshot,
         topology,
         runs,
         known,
-        delayed,
         choices: NodeChoices::new(snapshot, topology, snapshot.read_at),
     };
     let jobs = snapshot.jobs.values().filter_map(|job| {
@@ -85,7 +84,6 @@ struct JobReader<'a> {
     topology: &'a ClusterTopology,
     runs: &'a RunTimes,
     known: &'a JobTable,
-    delayed: &'a BTreeSet<u32>,
     choices: NodeChoices<'a>,
 }
 
@@ -108,8 +106,6 @@ impl JobReader<'_> {
             }
             SlurmJobState::Pending => match why_not(job, self.snapshot, self.snapshot.read_at) {
                 None => WantedStage::Waits,
-                // By tarn, which lets it begin when its nodes are there.
-                Some(_) if self.is_delayed(job) => WantedStage::Waits,
                 Some(why) => WantedStage::Excluded(why),
             },
             SlurmJobState::Ended(_) | SlurmJobState::Other(_) => return None,
@@ -142,10 +138,6 @@ impl JobReader<'_> {
         })
     }
 
-    fn is_delayed(&self, job: &SlurmJob) -> bool {
-        job.reason == PendingReason::BeginTime && self.delayed.contains(&job.number)
-    }
-
     fn spec(&self, job: &SlurmJob, kind: &JobKind) -> Job {
         let nodes = self.nodes_of(job);
         let share = self.share(job, nodes);
@@ -158,7 +150,6 @@ impl JobReader<'_> {
             .clamp(1, NO_LIMIT);
         let nanos = |seconds: u64| -> Nanos { seconds.saturating_mul(SECOND) };
         let begin = job.eligible.filter(|at| *at > self.snapshot.read_at);
-        let begin = begin.filter(|_| !self.delayed.contains(&job.number));
         Job {
             flow: None,
             nodes,

@@ -160,8 +160,8 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
     let state = |e: anyhow::Error| TarndError::new(Exit::State, e);
     crate::server::raise_descriptors();
     let (config, file) = read(options).map_err(|e| TarndError::new(Exit::Usage, e))?;
-    let policy = file.planning_policy(options);
-    let (configured, policy) = policy.map_err(|e| TarndError::new(Exit::Usage, e))?;
+    let policy = file.planning(options);
+    let (configured, policy, rates) = policy.map_err(|e| TarndError::new(Exit::Usage, e))?;
     let power = file.power(options);
     let power = power.map_err(|e| TarndError::new(Exit::Usage, e))?;
     std::fs::create_dir_all(&options.state)
@@ -225,7 +225,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         plans: PlanThread::start(
             &options.state,
             mode.clone(),
-            (policy, power),
+            (policy, power, rates),
             SlurmDriver::new(epoch, reader.clone()),
             own_inputs,
         ),

@@ -13,7 +13,7 @@ pub const MAX_RESERVATION_SECONDS: u32 = 600;
 /// counts from when it first saw it without jobs: so it is over at most 95 s after the last renewal.
 pub const RENEWED_SECONDS: u32 = 35;
 
-/// Seconds for which a job waits by a begin time that is not renewed.
+/// Seconds ahead to which a begin time is set at most: so long the job waits if the controller dies.
 pub const DELAY_SECONDS: u32 = 60;
 
 /// A change in Slurm that `scontrol` makes with Slurm's own rights.
@@ -67,13 +67,15 @@ pub enum SlurmAction {
         /// The job.
         job: u32,
     },
-    /// Has a waiting job wait for [`DELAY_SECONDS`] more.
-    Delay {
+    /// Has a waiting job begin later.
+    DelayUntil {
         /// The job.
         job: u32,
+        /// In how many seconds it may begin, at most [`DELAY_SECONDS`].
+        seconds: u32,
     },
-    /// Lets it begin now.
-    EndDelay {
+    /// Lets it begin now: a begin time that passes by itself is no event to Slurm.
+    Undelay {
         /// The job.
         job: u32,
     },
@@ -172,12 +174,12 @@ impl SlurmAction {
                 format!("jobid={job}"),
                 word("reservationname="),
             ],
-            Self::Delay { job } => vec![
+            Self::DelayUntil { job, seconds } => vec![
                 word("update"),
                 format!("jobid={job}"),
-                format!("starttime=now+{DELAY_SECONDS}"),
+                format!("starttime=now+{}", seconds.min(&DELAY_SECONDS)),
             ],
-            Self::EndDelay { job } => vec![
+            Self::Undelay { job } => vec![
                 word("update"),
                 format!("jobid={job}"),
                 word("starttime=now"),

@@ -50,6 +50,7 @@ mod timeline;
 pub(crate) mod view;
 mod withdrawn;
 
+pub use facts::DataWait;
 use nodes::NodePowerState;
 use policy::SchedulingPolicy;
 use state::PlannerState;

@@ -181,8 +181,12 @@ impl<'a> SnapshotCheck<'a> {
     }
 }
 
-/// Whether Slurm starts a job at its next pass once it has joined this reservation.
-pub(super) fn can_join(snapshot: &SlurmSnapshot, reservation: &str, join: &JoinWish) -> bool {
+/// Whether Slurm starts a job at its next pass once it has joined this reservation, which ends tarn's own delay of it.
+pub(super) fn can_join(
+    snapshot: &SlurmSnapshot,
+    reservation: &str,
+    (join, is_delayed): (&JoinWish, bool),
+) -> bool {
     let Some(job) = snapshot.jobs.get(&join.job) else {
         return false;
     };
@@ -197,7 +201,7 @@ pub(super) fn can_join(snapshot: &SlurmSnapshot, reservation: &str, join: &JoinW
             | PendingReason::Priority
             | PendingReason::Resources
             | PendingReason::RequiredNodeNotAvailable
-    );
+    ) || is_delayed && job.reason == PendingReason::BeginTime;
     let another = snapshot.jobs.values().any(|other| {
         other.state == SlurmJobState::Pending
             && super::epoch_of(&other.reservation).is_some()

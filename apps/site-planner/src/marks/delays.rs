@@ -1,173 +1,370 @@
-//! Begin times that tarn sets: a job waits while one is renewed, and no longer than a minute without a controller.
+//! Begin times of jobs whose data is on nodes that come free soon, or that Slurm would reboot nodes for: without one Slurm would
+//! start such a job at once elsewhere, or reboot a node at once.
+//! Slurm forgets a begin time by itself, at most a minute later. docs/internals/driving-slurm.md, "Begin times".
 
-use super::{AFTER_REFUSAL, CallError, MAX_AGE, MarkOrder, MarkStep, RENEW};
+use super::{JoinWish, MarkOrder, MarkStep, Marks, RENEW, RETRY, ReservationWish, WorkflowKey};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_slurm::{DELAY_SECONDS, SlurmAction, SlurmJob, SlurmJobState, SlurmSnapshot};
+use tarn_slurm::{
+    DELAY_SECONDS, PendingReason, SlurmAction, SlurmJob, SlurmJobState, SlurmSnapshot,
+};
 use tarn_types::units::{Nanos, SECOND, Time};
 
-/// Jobs that wait by a begin time of tarn's at a time.
-const MAX_DELAYS: usize = 64;
-/// For which a job waits so, all together.
-const MAX_DELAYED: Nanos = 3600 * SECOND;
-/// Seconds by which a begin time differs from tarn's if somebody else has set it.
-const DIFFERS: u64 = 5;
-/// Calls that one step orders.
-const MAX_ORDERS: usize = 20;
+/// Seconds by which a begin time may differ from the one that tarn set: Slurm counts from when the call reaches it.
+const TOLERANCE: u64 = 3;
 
-/// A job that is to wait, and why.
+/// Jobs that wait for another reason than a reservation at a time.
+const MAX_WISHES: usize = 64;
+
+/// A job that is to wait for another reason than for reserved nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DelayWish {
     /// Its number.
     pub job: u32,
+    /// For how long at most, once it waits for no other job.
+    pub total: Nanos,
     /// Why, for the log.
     pub reason: String,
 }
 
+/// A job that tarn delays.
 #[derive(Debug, Clone)]
 struct Delay {
-    since: Time,
-    renewed: Time,
+    /// Since when it waits for no other job.
+    ready: Option<Time>,
+    set: Time,
+    /// For which it is delayed in all, at most.
+    total: Nanos,
+    /// By Slurm's clock.
+    begin: u64,
 }
 
-/// The begin times that this controller set.
+/// All of them. At most as many as jobs of reservations.
 #[derive(Debug, Clone, Default)]
-pub struct Delays {
-    delayed: BTreeMap<u32, Delay>,
-    /// Jobs that are not delayed, until when: Slurm refused it, somebody else set a begin time, or it was enough.
+pub(super) struct Delays {
+    jobs: BTreeMap<u32, Delay>,
+    /// Jobs of the snapshot that are not delayed, until when: for ever if their begin time was changed by somebody else, or the
+    /// time is used up.
     left_alone: BTreeMap<u32, Time>,
+    /// What jobs that are to be delayed may be delayed by.
+    totals: BTreeMap<u32, Nanos>,
+    /// Jobs that wait for no other one.
+    ready: BTreeSet<u32>,
+    /// Jobs that are to wait for another reason than for reserved nodes.
+    wishes: Vec<DelayWish>,
 }
 
 impl Delays {
-    /// The jobs that wait by a begin time of tarn's.
-    #[must_use]
-    pub fn jobs(&self) -> BTreeSet<u32> {
-        self.delayed.keys().copied().collect()
+    pub(super) fn contains(&self, job: u32) -> bool {
+        self.jobs.contains_key(&job)
     }
 
-    /// The calls by which Slurm's begin times are as wished. `begun` is when the reading of the snapshot began; both times are
-    /// of one clock that does not jump. No wish means that all jobs may begin.
-    ///
-    /// The caller makes each call and reports it by [`Delays::done`] before the next step.
-    pub fn step(
-        &mut self,
-        snapshot: &SlurmSnapshot,
-        begun: Time,
-        wishes: &[DelayWish],
-        now: Time,
-    ) -> MarkStep {
-        let mut step = MarkStep::default();
-        if now.saturating_sub(begun) > MAX_AGE {
-            return step;
-        }
-        self.left_alone.retain(|_, until| *until > now);
-        self.forget(snapshot, begun, &mut step.notes);
-        let wished: BTreeSet<u32> = wishes.iter().map(|wish| wish.job).collect();
-        let mut order = |action: SlurmAction, reason: &str| {
-            step.orders.push(MarkOrder {
-                action,
-                workflow: None,
-                reason: reason.to_owned(),
-            });
-        };
-        for (job, delay) in &self.delayed {
-            let is_over = now.saturating_sub(delay.since) > MAX_DELAYED;
-            if is_over || !wished.contains(job) {
-                let reason = if is_over {
-                    "it has waited for an hour"
-                } else {
-                    "it may begin"
-                };
-                order(SlurmAction::EndDelay { job: *job }, reason);
-            }
-        }
-        let mut left = MAX_DELAYS.saturating_sub(self.delayed.len());
-        for wish in wishes {
-            let action = SlurmAction::Delay { job: wish.job };
-            match self.delayed.get(&wish.job) {
-                Some(delay) if now.saturating_sub(delay.since) > MAX_DELAYED => {}
-                Some(delay) if now.saturating_sub(delay.renewed) < RENEW => {}
-                Some(_) => order(action, &wish.reason),
-                None => {
-                    let job = snapshot.jobs.get(&wish.job);
-                    let is_free = job.is_some_and(|job| is_free(job, snapshot.read_at));
-                    if is_free && left > 0 && !self.left_alone.contains_key(&wish.job) {
-                        left -= 1;
-                        order(action, &wish.reason);
-                    }
-                }
-            }
-        }
-        step.orders.truncate(MAX_ORDERS);
-        step
+    /// Whether a snapshot is older than what was set on a job: somebody may have changed it since, so nothing is done.
+    pub(super) fn is_unseen(&self, job: u32, begun: Time) -> bool {
+        self.jobs.get(&job).is_some_and(|delay| delay.set >= begun)
     }
 
-    /// Forgets jobs that wait no more, and those whose begin time somebody else has set since.
-    fn forget(&mut self, snapshot: &SlurmSnapshot, begun: Time, notes: &mut Vec<String>) {
-        let left_alone = &mut self.left_alone;
-        self.delayed.retain(|number, delay| {
-            if delay.renewed >= begun {
-                return true;
-            }
-            let job = snapshot.jobs.get(number);
-            let Some(job) = job.filter(|job| job.state == SlurmJobState::Pending) else {
-                return false;
-            };
-            let expected = snapshot
-                .read_at
-                .saturating_sub((begun - delay.renewed) / SECOND)
-                .saturating_add(DELAY_SECONDS.into());
-            let is_own = job
-                .eligible
-                .is_some_and(|at| at.abs_diff(expected) <= DIFFERS);
-            if !is_own {
-                notes.push(format!(
-                    "somebody set another begin time of job {number}: it is left alone"
-                ));
-                left_alone.insert(*number, Time::MAX);
-            }
-            is_own
-        });
-        let is_there = |number: &u32| snapshot.jobs.contains_key(number);
-        left_alone.retain(|number, until| *until < Time::MAX || is_there(number));
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
     }
 
-    /// A call was made: the reason of a failure is Slurm's.
-    pub fn done(&mut self, order: &MarkOrder, result: Result<(), CallError>, now: Time) {
-        match (&order.action, result) {
-            (SlurmAction::Delay { job }, Ok(())) => {
-                let delay = self.delayed.entry(*job).or_insert(Delay {
-                    since: now,
-                    renewed: now,
+    /// A call was made.
+    pub(super) fn done(&mut self, action: &SlurmAction, is_ok: bool, (clock, now): (u64, Time)) {
+        match (action, is_ok) {
+            (SlurmAction::DelayUntil { job, seconds }, true) => {
+                let begin = clock.saturating_add(u64::from(*seconds));
+                let total = self.totals.get(job).copied().unwrap_or(0);
+                let delay = self.jobs.entry(*job).or_insert(Delay {
+                    ready: self.ready.contains(job).then_some(now),
+                    set: now,
+                    total,
+                    begin,
                 });
-                delay.renewed = now;
+                (delay.set, delay.begin) = (now, begin);
             }
-            (SlurmAction::Delay { job }, Err(_)) => {
-                self.delayed.remove(job);
-                self.left_alone
-                    .insert(*job, now.saturating_add(AFTER_REFUSAL));
+            // It has begun since the snapshot, or was cancelled.
+            (SlurmAction::DelayUntil { job, .. }, false) => {
+                self.left_alone.insert(*job, Time::MAX);
             }
-            (SlurmAction::EndDelay { job }, result) => {
-                let delay = self.delayed.remove(job);
-                let is_over = delay.is_some_and(|d| now.saturating_sub(d.since) > MAX_DELAYED);
-                if is_over || result.is_err() {
-                    let until =
-                        now.saturating_add(if is_over { MAX_DELAYED } else { AFTER_REFUSAL });
-                    self.left_alone.insert(*job, until);
-                }
-            }
-            // A job that joins a reservation may begin.
-            (SlurmAction::Join { job, .. }, Ok(())) => {
-                self.delayed.remove(job);
+            (SlurmAction::Undelay { job } | SlurmAction::Join { job, .. }, true) => {
+                self.jobs.remove(job);
             }
             _ => {}
         }
     }
+
+    /// Forgets the delays of jobs that do not wait any more, and of those whose begin time somebody else changed.
+    pub(super) fn forget_changed(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        (begun, now): (Time, Time),
+        notes: &mut Vec<String>,
+    ) {
+        let left_alone = &mut self.left_alone;
+        left_alone.retain(|job, until| *until > now && snapshot.jobs.contains_key(job));
+        self.jobs.retain(|number, delay| {
+            let job = snapshot.jobs.get(number);
+            let Some(job) = job.filter(|job| job.state == SlurmJobState::Pending) else {
+                return false;
+            };
+            if job.dependency.is_empty() {
+                delay.ready.get_or_insert(now);
+            }
+            if delay.set >= begun || delay.is_seen(job) {
+                return true;
+            }
+            notes.push(format!(
+                "somebody changed the begin time of job {number}: tarn leaves it alone"
+            ));
+            left_alone.insert(*number, Time::MAX);
+            false
+        });
+    }
+
+    /// The wishes without jobs that were to be delayed and cannot be: nodes are reserved for none of these.
+    pub(super) fn possible(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        wishes: &[ReservationWish],
+        now: Time,
+    ) -> Vec<ReservationWish> {
+        self.totals.clear();
+        let joins = wishes.iter().flat_map(|wish| &wish.jobs);
+        let jobs = joins.filter_map(|join| snapshot.jobs.get(&join.job));
+        let ready = jobs.filter(|job| job.dependency.is_empty());
+        self.ready = ready.map(|job| job.number).collect();
+        let mut possible = Vec::new();
+        for wish in wishes {
+            let mut kept = wish.clone();
+            let is_kept = |join: &JoinWish| !join.needs_delay || self.left(snapshot, join, now) > 0;
+            kept.jobs.retain(is_kept);
+            if kept.jobs.len() < wish.jobs.len() {
+                let nodes = kept.jobs.iter().flat_map(|join| &join.nodes);
+                kept.nodes = nodes.cloned().collect();
+            }
+            for join in &kept.jobs {
+                self.totals
+                    .extend(join.delay.map(|total| (join.job, total)));
+            }
+            // A reservation that is there stays until nobody wishes for it.
+            if !kept.jobs.is_empty() {
+                possible.push(kept);
+            }
+        }
+        possible
+    }
+
+    /// For how many seconds a job may still be delayed.
+    fn left(&self, snapshot: &SlurmSnapshot, join: &JoinWish, now: Time) -> u32 {
+        let waits_for_others = snapshot.jobs.get(&join.job);
+        let waits_for_others = waits_for_others.is_some_and(|job| !job.dependency.is_empty());
+        let left = match self.jobs.get(&join.job) {
+            // Its time begins later.
+            _ if waits_for_others && join.delay.is_some() => Nanos::MAX,
+            Some(delay) => delay.left(now),
+            None => join.delay.unwrap_or(0),
+        };
+        let may = join.is_called && self.may_delay(snapshot, join.job);
+        if may {
+            u32::try_from(left / SECOND).unwrap_or(u32::MAX)
+        } else {
+            0
+        }
+    }
+
+    /// The calls for delays that are wished for, and for those that are not any more. `joins` are jobs that join now.
+    pub(super) fn orders(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        wanted: &BTreeMap<WorkflowKey, &ReservationWish>,
+        (begun, now, joins): (Time, Time, &BTreeSet<u32>),
+    ) -> Vec<MarkOrder> {
+        let mut orders = Vec::new();
+        let mut wished: BTreeSet<u32> = joins.clone();
+        for (workflow, wish) in wanted {
+            for join in wish.jobs.iter().filter(|join| !joins.contains(&join.job)) {
+                let delay = self.jobs.get(&join.job);
+                let left = self.left(snapshot, join, now);
+                // One whose nodes have come free stays delayed until it can join.
+                if left == 0 || join.delay.is_none() && delay.is_none() {
+                    continue;
+                }
+                wished.insert(join.job);
+                if delay.is_none_or(|delay| now.saturating_sub(delay.set) >= RENEW) {
+                    let (job, seconds) = (join.job, left.min(DELAY_SECONDS));
+                    orders.push(MarkOrder {
+                        action: SlurmAction::DelayUntil { job, seconds },
+                        workflow: Some(workflow.clone()),
+                        reason: wish.reason.clone(),
+                    });
+                }
+            }
+        }
+        for wish in std::mem::take(&mut self.wishes) {
+            if wished.contains(&wish.job) {
+                continue;
+            }
+            orders.extend(self.order_of(snapshot, &wish, now));
+            if self.totals.contains_key(&wish.job) {
+                wished.insert(wish.job);
+            }
+        }
+        let unwanted: Vec<u32> = self
+            .jobs
+            .keys()
+            .filter(|job| !wished.contains(job) && !self.is_unseen(**job, begun))
+            .copied()
+            .collect();
+        for job in unwanted {
+            let is_used_up = self
+                .jobs
+                .get(&job)
+                .is_some_and(|delay| delay.left(now) < SECOND);
+            let until = match is_used_up {
+                true => Time::MAX,
+                false => now.saturating_add(RETRY),
+            };
+            self.left_alone.insert(job, until);
+            orders.push(MarkOrder {
+                action: SlurmAction::Undelay { job },
+                workflow: None,
+                reason: "it has no reason to wait any more".to_owned(),
+            });
+        }
+        orders
+    }
+
+    /// The call for a wish, if it is due now. The total is noted if the job waits.
+    fn order_of(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        wish: &DelayWish,
+        now: Time,
+    ) -> Option<MarkOrder> {
+        let join = JoinWish {
+            job: wish.job,
+            nodes: BTreeSet::new(),
+            is_called: true,
+            is_staged: true,
+            delay: Some(wish.total),
+            needs_delay: true,
+        };
+        let left = self.left(snapshot, &join, now);
+        let delay = self.jobs.get(&wish.job);
+        if left == 0 || delay.is_none() && self.jobs.len() >= MAX_WISHES {
+            return None;
+        }
+        let is_due = delay.is_none_or(|delay| now.saturating_sub(delay.set) >= RENEW);
+        let job = snapshot.jobs.get(&wish.job)?;
+        if job.dependency.is_empty() {
+            self.ready.insert(wish.job);
+        }
+        self.totals.insert(wish.job, wish.total);
+        is_due.then(|| MarkOrder {
+            action: SlurmAction::DelayUntil {
+                job: wish.job,
+                seconds: left.min(DELAY_SECONDS),
+            },
+            workflow: None,
+            reason: wish.reason.clone(),
+        })
+    }
+
+    /// Whether a job waits for nothing but nodes, and has no begin time of its user's or an administrator's.
+    fn may_delay(&self, snapshot: &SlurmSnapshot, number: u32) -> bool {
+        let Some(job) = snapshot.jobs.get(&number) else {
+            return false;
+        };
+        let is_ready = matches!(
+            job.reason,
+            PendingReason::None
+                | PendingReason::Priority
+                | PendingReason::Resources
+                | PendingReason::BurstBufferResources
+                | PendingReason::BurstBufferStageIn
+                | PendingReason::Dependency
+                | PendingReason::RequiredNodeNotAvailable
+        );
+        let is_own = self.contains(number);
+        let has_begin_time = job.eligible.is_some_and(|at| at > snapshot.read_at);
+        job.state == SlurmJobState::Pending
+            && job.priority > 0
+            && job.reservation.is_empty()
+            && (is_own || is_ready && !has_begin_time)
+            && (is_ready || job.reason == PendingReason::BeginTime)
+            && !self.left_alone.contains_key(&number)
+    }
 }
 
-/// Whether nobody has set a begin time for a job that waits.
-fn is_free(job: &SlurmJob, read_at: u64) -> bool {
-    job.state == SlurmJobState::Pending
-        && job.array.is_none()
-        && job.het.is_none()
-        && job.eligible.is_some_and(|at| at <= read_at)
+impl Delay {
+    /// For how long it may go on.
+    fn left(&self, now: Time) -> Nanos {
+        let waited = self.ready.map_or(0, |since| now.saturating_sub(since));
+        self.total.saturating_sub(waited)
+    }
+
+    /// Whether a job has the begin time that was set.
+    fn is_seen(&self, job: &SlurmJob) -> bool {
+        job.eligible
+            .is_some_and(|at| at.abs_diff(self.begin) <= TOLERANCE)
+    }
+}
+
+impl Marks {
+    /// The snapshot without tarn's own begin times: the planner plans as if these jobs could begin at any time.
+    #[must_use]
+    pub fn undelayed<'s>(&self, snapshot: &'s SlurmSnapshot) -> Cow<'s, SlurmSnapshot> {
+        let mut undelayed = Cow::Borrowed(snapshot);
+        for (number, delay) in &self.delays.jobs {
+            let job = snapshot.jobs.get(number);
+            if job.is_some_and(|job| delay.is_seen(job))
+                && let Some(job) = undelayed.to_mut().jobs.get_mut(number)
+            {
+                job.eligible = job.submitted.filter(|_| job.dependency.is_empty());
+                if job.reason == PendingReason::BeginTime {
+                    job.reason = PendingReason::Priority;
+                }
+            }
+        }
+        undelayed
+    }
+
+    /// The jobs that are to wait for another reason than for reserved nodes, at the next step.
+    pub fn wish_delays(&mut self, wishes: Vec<DelayWish>) {
+        self.delays.wishes = wishes;
+    }
+
+    /// The jobs that are delayed now.
+    #[must_use]
+    pub fn delayed(&self) -> BTreeSet<u32> {
+        self.delays.jobs.keys().copied().collect()
+    }
+
+    /// Slurm's clock, in seconds.
+    pub(super) fn slurm_clock(&self, now: Time) -> u64 {
+        let nanos = self.clock.unwrap_or(0).saturating_add(i128::from(now));
+        u64::try_from(nanos / i128::from(SECOND)).unwrap_or(0)
+    }
+
+    /// Whether there is any mark of this controller.
+    #[must_use]
+    pub fn has_any(&self) -> bool {
+        !self.marks.is_empty() || !self.delays.is_empty()
+    }
+
+    pub(super) fn order_delays(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        wanted: &BTreeMap<WorkflowKey, &ReservationWish>,
+        (begun, now): (Time, Time),
+        step: &mut MarkStep,
+    ) {
+        let joins = step.orders.iter().filter_map(|order| match &order.action {
+            SlurmAction::Join { job, .. } => Some(*job),
+            _ => None,
+        });
+        let joins: BTreeSet<u32> = joins.collect();
+        let orders = self.delays.orders(snapshot, wanted, (begun, now, &joins));
+        step.orders.extend(orders);
+    }
 }

@@ -9,8 +9,8 @@ mod slow;
 
 use super::*;
 use tarn_slurm::{
-    DELAY_SECONDS, NodeBase, NodeFlag, PartitionState, PendingReason, SlurmJob, SlurmNode,
-    SlurmNodeState, SlurmPartition, SlurmReservation,
+    NodeBase, NodeFlag, PartitionState, PendingReason, SlurmJob, SlurmNode, SlurmNodeState,
+    SlurmPartition, SlurmReservation,
 };
 
 const NODES: usize = 8;
@@ -221,6 +221,8 @@ impl Model {
                     return Err(CallError::Refused("access denied".into()));
                 }
                 job.reservation.clone_from(reservation);
+                let job = job.number;
+                self.begin_at(job, self.now)?;
             }
             SlurmAction::Leave { job } => {
                 let job = self
@@ -229,14 +231,6 @@ impl Model {
                     .get_mut(job)
                     .ok_or_else(|| refused("no job"))?;
                 job.reservation.clear();
-            }
-            SlurmAction::Delay { job } => {
-                let begin = self.now + u64::from(DELAY_SECONDS);
-                self.waiting(*job)?.eligible = Some(begin);
-            }
-            SlurmAction::EndDelay { job } => {
-                let now = self.now;
-                self.waiting(*job)?.eligible = Some(now);
             }
             SlurmAction::Delete { reservation } => {
                 self.found(reservation)?;
@@ -253,14 +247,23 @@ impl Model {
             SlurmAction::Expire { reservation } => {
                 self.found(reservation)?.end = Some(self.now + 1)
             }
+            SlurmAction::DelayUntil { job, seconds } => self.begin_at(*job, until(*seconds))?,
+            SlurmAction::Undelay { job } => self.begin_at(*job, self.now)?,
         }
         Ok(())
     }
 
-    fn waiting(&mut self, number: u32) -> Result<&mut SlurmJob, CallError> {
-        let job = self.snapshot.jobs.get_mut(&number);
+    /// Gives a job that waits a begin time.
+    fn begin_at(&mut self, job: u32, at: u64) -> Result<(), CallError> {
+        let job = self.snapshot.jobs.get_mut(&job);
         let job = job.filter(|job| job.state == SlurmJobState::Pending);
-        job.ok_or_else(|| refused("job is not pending"))
+        let job = job.ok_or_else(|| refused("Job is no longer pending execution"))?;
+        job.eligible = Some(at);
+        job.reason = match at > self.now {
+            true => PendingReason::BeginTime,
+            false => PendingReason::Priority,
+        };
+        Ok(())
     }
 
     fn found(&mut self, name: &str) -> Result<&mut SlurmReservation, CallError> {
@@ -304,7 +307,8 @@ impl Model {
                 .collect();
             let job = self.snapshot.jobs.get_mut(&number).unwrap();
             let wants = job.min_nodes as usize;
-            if idle.len() >= wants && job.priority > 0 {
+            let is_eligible = job.eligible.is_none_or(|at| at <= now);
+            if idle.len() >= wants && job.priority > 0 && is_eligible {
                 job.state = SlurmJobState::Running;
                 job.nodes = idle[..wants].to_vec().into();
                 for name in &idle[..wants] {
@@ -372,6 +376,8 @@ fn wish(
             nodes: nodes.clone(),
             is_called: true,
             is_staged: true,
+            delay: None,
+            needs_delay: false,
         }],
         nodes,
         seconds: 900,

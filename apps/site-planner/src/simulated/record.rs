@@ -24,6 +24,7 @@ pub(super) struct ClusterRecord {
     /// Watts that each draws beyond that when it has a job.
     busy: Vec<f64>,
     pub(super) marks: u64,
+    pub(super) begin_times: u64,
     pub(super) restarts: u64,
 }
 
@@ -46,6 +47,7 @@ impl ClusterRecord {
             idle: idle.sum(),
             busy: machine.island_of().iter().map(more).collect(),
             marks: 0,
+            begin_times: 0,
             restarts: 0,
         }
     }
@@ -173,6 +175,7 @@ impl SimulatedCluster {
     pub(super) fn finish(self) -> Result<ClusterResult, ClusterError> {
         let mut result = ClusterResult {
             marks: self.record.marks,
+            begin_times: self.record.begin_times,
             restarts: self.record.restarts,
             ..ClusterResult::default()
         };

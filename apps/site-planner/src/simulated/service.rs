@@ -13,7 +13,7 @@ use tarn_proto::site::{
 };
 use tarn_simulator::site::MachineStream;
 use tarn_site::{SiteRequest, SiteServiceAction, SiteServiceEvent};
-use tarn_slurm::{expected_nodes, job_change};
+use tarn_slurm::{SlurmAction, expected_nodes, job_change};
 use tarn_types::site::JobId;
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -365,11 +365,14 @@ impl SimulatedCluster {
         };
         controller.is_seen = true;
         let view = controller.site.planning();
-        controller.planner.see(snapshot, &view, site_time(now));
+        let undelayed = controller.marks.undelayed(snapshot);
+        controller.planner.see(&undelayed, &view, site_time(now));
         if !drives {
             return;
         }
-        let wishes = controller.planner.reservation_wishes(snapshot, &view);
+        let delayed = controller.marks.delayed();
+        let planner = &mut controller.planner;
+        let wishes = planner.reservation_wishes(&undelayed, &view, &delayed);
         let time = |at: Time| at.saturating_add(EPOCH);
         let step = controller
             .marks
@@ -379,6 +382,14 @@ impl SimulatedCluster {
             controller.marks.done(order, result, time(now));
         }
         self.record.marks += step.orders.len() as u64;
+        for order in &step.orders {
+            if let SlurmAction::DelayUntil { seconds, .. } = &order.action {
+                self.record.begin_times += 1;
+                // A begin time that passes by itself is no event to Slurm: backfill finds the job.
+                let passed = Nanos::from(*seconds) * SECOND + self.settings.times.backfill;
+                self.after(passed, Due::Backfill);
+            }
+        }
         if !step.orders.is_empty() {
             self.request_pass(self.settings.times.pass);
             self.request_reading();

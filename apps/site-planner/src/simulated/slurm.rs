@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_proto::site::SlurmUpdate;
 use tarn_slurm::{
-    DELAY_SECONDS, NodeBase, NodeNames, PartitionState, PendingReason, RENEWED_SECONDS,
-    SlurmAction, SlurmJob, SlurmJobState, SlurmNode, SlurmNodeState, SlurmPartition,
-    SlurmReservation, SlurmSettings, SlurmSnapshot,
+    NodeBase, NodeNames, PartitionState, PendingReason, RENEWED_SECONDS, SlurmAction, SlurmJob,
+    SlurmJobState, SlurmNode, SlurmNodeState, SlurmPartition, SlurmReservation, SlurmSettings,
+    SlurmSnapshot,
 };
 use tarn_types::site::promise::NodeResources;
 use tarn_types::site::{Job, Machine};
@@ -203,7 +203,9 @@ impl SimulatedSlurm {
             job.eligible.get_or_insert(EPOCH + now / SECOND);
             return Dependencies::Satisfied;
         }
-        job.eligible = None;
+        // A begin time stays.
+        let seconds = EPOCH + now / SECOND;
+        job.eligible = job.eligible.filter(|at| *at > seconds);
         job.reason = PendingReason::Dependency;
         Dependencies::Open
     }
@@ -284,21 +286,21 @@ impl SimulatedSlurm {
                 let job = self.waiting(*job)?;
                 job.reservation.clone_from(reservation);
                 job.preferred = nodes.join("|");
+                job.eligible = Some(EPOCH + now / SECOND);
+                Ok(())
+            }
+            SlurmAction::DelayUntil { job, seconds } => {
+                self.waiting(*job)?.eligible = Some(EPOCH + after(*seconds) / SECOND);
+                Ok(())
+            }
+            SlurmAction::Undelay { job } => {
+                self.waiting(*job)?.eligible = Some(EPOCH + now / SECOND);
                 Ok(())
             }
             SlurmAction::Leave { job } => {
                 let found = self.snapshot.jobs.get_mut(job);
                 let found = found.ok_or_else(|| CallError::Refused(format!("no job {job}")))?;
                 found.reservation.clear();
-                Ok(())
-            }
-            SlurmAction::Delay { job } => {
-                let begin = EPOCH + after(DELAY_SECONDS) / SECOND;
-                self.waiting(*job)?.eligible = Some(begin);
-                Ok(())
-            }
-            SlurmAction::EndDelay { job } => {
-                self.waiting(*job)?.eligible = Some(EPOCH + now / SECOND);
                 Ok(())
             }
             SlurmAction::Delete { reservation } => {
@@ -381,11 +383,20 @@ impl SimulatedSlurm {
     /// backfill gives each job behind it a reservation, and begins those for which that is now.
     pub(crate) fn schedule(&mut self, now: Time, is_backfill: bool) -> Vec<u32> {
         let mut occupancy = self.occupancy(now);
+        let seconds = EPOCH + now / SECOND;
+        for job in self.snapshot.jobs.values_mut() {
+            let is_later = job.eligible.is_some_and(|at| at > seconds);
+            let waits = job.state == SlurmJobState::Pending && job.dependency.is_empty();
+            if waits && is_later {
+                job.reason = PendingReason::BeginTime;
+            }
+        }
         let mut order: Vec<(bool, u32)> = self
             .snapshot
             .jobs
             .values()
             .filter(|job| job.state == SlurmJobState::Pending && job.dependency.is_empty())
+            .filter(|job| job.eligible.is_none_or(|at| at <= seconds))
             .filter(|job| self.queued.get(&job.number).is_some_and(|q| q.is_staged))
             .filter(|job| job.eligible.is_none_or(|at| at <= EPOCH + now / SECOND))
             .map(|job| (job.reservation.is_empty(), job.number))

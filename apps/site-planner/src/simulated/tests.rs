@@ -1,5 +1,6 @@
 //! Small clusters, and Table 4 of Weiland et al. 2018 beside what a real Slurm made of it.
 
+mod delays;
 mod seeds;
 mod table4;
 

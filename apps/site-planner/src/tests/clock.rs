@@ -23,7 +23,12 @@ fn nodes_that_are_kept_are_given_up_although_the_clock_was_set_back() {
     let (mut snapshot, mut view) = two_steps();
     let mut planner = planner();
     see(&mut planner, &snapshot, &view);
-    assert_eq!(planner.reservation_wishes(&snapshot, &view).len(), 1);
+    assert_eq!(
+        planner
+            .reservation_wishes(&snapshot, &view, &BTreeSet::new())
+            .len(),
+        1
+    );
     after_first_step(&mut snapshot, &mut view, START - HOUR);
     // It waits for its begin time: nothing but the note would keep the nodes.
     let second = snapshot.jobs.get_mut(&2).unwrap();
@@ -31,7 +36,10 @@ fn nodes_that_are_kept_are_given_up_although_the_clock_was_set_back() {
     second.eligible = Some(snapshot.read_at + HOUR);
     let seen = planner.see(&snapshot, &view, snapshot.read_at * SECOND);
     assert_eq!(seen.rebuilt, Some(RebuildReason::ClockSetBack));
-    assert_eq!(nodes_of(&planner.reservation_wishes(&snapshot, &view)), []);
+    assert_eq!(
+        nodes_of(&planner.reservation_wishes(&snapshot, &view, &BTreeSet::new())),
+        []
+    );
 }
 
 #[test]
@@ -40,7 +48,7 @@ fn a_clock_that_jumps_is_followed_at_once_in_both_directions() {
         let (mut snapshot, mut view) = two_steps();
         let mut planner = planner();
         see(&mut planner, &snapshot, &view);
-        planner.reservation_wishes(&snapshot, &view);
+        planner.reservation_wishes(&snapshot, &view, &BTreeSet::new());
         after_first_step(&mut snapshot, &mut view, read_at);
         // A job that comes after the jump has the new times.
         let new = SlurmJob {
@@ -61,7 +69,7 @@ fn a_clock_that_jumps_is_followed_at_once_in_both_directions() {
         };
         assert_eq!(begin(4), Some(read_at * SECOND), "{plan:?}");
         assert!(begin(2).is_some(), "{plan:?}");
-        let wishes = planner.reservation_wishes(&snapshot, &view);
+        let wishes = planner.reservation_wishes(&snapshot, &view, &BTreeSet::new());
         assert_eq!(
             nodes_of(&wishes).first().map(|w| w.0),
             Some(2),

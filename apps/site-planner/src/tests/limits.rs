@@ -26,6 +26,10 @@ fn each_reason_of_slurms_is_kept() {
         PendingReason::Other("no".into()),
     ];
     let jobs = (1..).zip(reasons.clone()).map(|(number, reason)| SlurmJob {
+        dependency: match reason {
+            PendingReason::Dependency => "afternotok:99(unfulfilled)".to_owned(),
+            _ => String::new(),
+        },
         reason,
         ..waiting(number, 1)
     });

@@ -60,13 +60,8 @@ fn jobs_of_one_mode_run_together() {
     let view = staged_view(&snapshot);
     see(&mut planner, &snapshot, &view);
     assert_eq!(delayed(&planner, &snapshot, &view), [2, 4]);
-    // A begin time of tarn's does not keep a job out of the plan.
-    planner.set_delayed([2, 4].into());
-    let mut late = jobs(&[(2, two), (4, two)]);
-    for job in &mut late {
-        job.reason = PendingReason::BeginTime;
-        job.eligible = Some(START + 60);
-    }
+    // They wait by begin times now, which are not in the snapshots that the planner gets.
+    let late = jobs(&[(2, two), (4, two)]);
     let fifth = running(asks(5, one), &["n0"], START + 20);
     let snapshot = one_node(30, one, [vec![fifth], late.clone()].concat());
     let view = staged_view(&snapshot);

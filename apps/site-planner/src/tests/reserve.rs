@@ -55,7 +55,7 @@ fn the_nodes_of_a_step_are_kept_for_the_next_one_until_it_has_them() {
     let (mut snapshot, mut view) = two_steps();
     let mut planner = planner();
     see(&mut planner, &snapshot, &view);
-    let wishes = planner.reservation_wishes(&snapshot, &view);
+    let wishes = planner.reservation_wishes(&snapshot, &view, &BTreeSet::new());
     assert_eq!(nodes_of(&wishes), [(2, vec!["n0", "n1"], false)]);
     // The rest of the first one's limit, and that of the second.
     let limit = |job: u32| snapshot.jobs[&job].limit.unwrap() as u32;
@@ -74,7 +74,7 @@ fn the_nodes_of_a_step_are_kept_for_the_next_one_until_it_has_them() {
     for second in 1..4 {
         snapshot.read_at = START + second;
         see(&mut planner, &snapshot, &view);
-        let wishes = planner.reservation_wishes(&snapshot, &view);
+        let wishes = planner.reservation_wishes(&snapshot, &view, &BTreeSet::new());
         assert_eq!(
             nodes_of(&wishes),
             [(2, vec!["n0", "n1"], false)],
@@ -90,7 +90,7 @@ fn the_nodes_of_a_step_are_kept_for_the_next_one_until_it_has_them() {
     (job.is_called, job.is_staged) = (true, true);
     snapshot.read_at += 1;
     see(&mut planner, &snapshot, &view);
-    let wishes = planner.reservation_wishes(&snapshot, &view);
+    let wishes = planner.reservation_wishes(&snapshot, &view, &BTreeSet::new());
     assert_eq!(nodes_of(&wishes), [(2, vec!["n0", "n1"], true)]);
     let limit = snapshot.jobs[&2].limit.unwrap();
     assert_eq!(u64::from(wishes[0].seconds), limit);
@@ -101,7 +101,10 @@ fn the_nodes_of_a_step_are_kept_for_the_next_one_until_it_has_them() {
         .jobs
         .insert(2, running(job, &["n0", "n1"], snapshot.read_at));
     see(&mut planner, &snapshot, &view);
-    assert_eq!(nodes_of(&planner.reservation_wishes(&snapshot, &view)), []);
+    assert_eq!(
+        nodes_of(&planner.reservation_wishes(&snapshot, &view, &BTreeSet::new())),
+        []
+    );
 }
 
 #[test]
@@ -110,7 +113,10 @@ fn nothing_is_kept_for_a_workflow_that_came_after_an_ordinary_job_that_waits() {
     snapshot.jobs.get_mut(&3).unwrap().submitted = Some(START - 700);
     let mut planner = planner();
     see(&mut planner, &snapshot, &view);
-    assert_eq!(nodes_of(&planner.reservation_wishes(&snapshot, &view)), []);
+    assert_eq!(
+        nodes_of(&planner.reservation_wishes(&snapshot, &view, &BTreeSet::new())),
+        []
+    );
 }
 
 #[test]
@@ -120,7 +126,10 @@ fn nothing_is_wished_for_an_ordinary_job() {
     let mut planner = planner();
     see(&mut planner, &snapshot, &view);
     assert_eq!(planned(&mut planner).len(), 2);
-    assert_eq!(nodes_of(&planner.reservation_wishes(&snapshot, &view)), []);
+    assert_eq!(
+        nodes_of(&planner.reservation_wishes(&snapshot, &view, &BTreeSet::new())),
+        []
+    );
 }
 
 #[test]
@@ -128,9 +137,17 @@ fn a_next_step_that_is_cancelled_frees_the_nodes() {
     let (mut snapshot, view) = two_steps();
     let mut planner = planner();
     see(&mut planner, &snapshot, &view);
-    assert_eq!(planner.reservation_wishes(&snapshot, &view).len(), 1);
+    assert_eq!(
+        planner
+            .reservation_wishes(&snapshot, &view, &BTreeSet::new())
+            .len(),
+        1
+    );
     snapshot.jobs.remove(&2);
     snapshot.read_at += 1;
     see(&mut planner, &snapshot, &view);
-    assert_eq!(nodes_of(&planner.reservation_wishes(&snapshot, &view)), []);
+    assert_eq!(
+        nodes_of(&planner.reservation_wishes(&snapshot, &view, &BTreeSet::new())),
+        []
+    );
 }

@@ -165,7 +165,9 @@ fn keeps_nodes(submitted: [u64; 2], arrived: [u64; 2]) -> bool {
     view.jobs.extend([(1, maker), (2, reader)]);
     let mut planner = planner();
     see(&mut planner, &snapshot, &view);
-    !planner.reservation_wishes(&snapshot, &view).is_empty()
+    !planner
+        .reservation_wishes(&snapshot, &view, &BTreeSet::new())
+        .is_empty()
 }
 
 #[test]

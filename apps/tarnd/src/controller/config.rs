@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tarn_proto::site::{Owner, Uid};
 use tarn_site::Config;
-use tarn_site_planner::SitePower;
+use tarn_site_planner::{SitePower, SiteRates};
 use tarn_types::policy::Policy;
-use tarn_types::units::{parse_size, parse_time};
+use tarn_types::site::Rates;
+use tarn_types::units::{parse_rate, parse_size, parse_time};
 
 /// How long a job waits for a node that sleeps, unless the site says otherwise.
 const WAKE: &str = "10m";
@@ -47,6 +48,8 @@ pub(super) struct ControllerConfigFile {
     pub(super) policy: Option<String>,
     /// The most that workflows may delay the first ordinary job.
     pub(super) bound: Option<String>,
+    /// What a node reads from another, as plans estimate it.
+    pub(super) peer_rate: Option<String>,
     /// Where metrics for Prometheus are served: a path, or a loopback address.
     pub(super) metrics: Option<String>,
     /// The mode of the socket at that path, and its group.
@@ -107,8 +110,11 @@ impl ControllerConfigFile {
             .with_context(|| path.display().to_string())
     }
 
-    /// The mode, and the policy of plans.
-    pub(super) fn planning_policy(&self, options: &Options) -> anyhow::Result<(SiteMode, Policy)> {
+    /// The mode, the policy of plans, and the bandwidths that they count on.
+    pub(super) fn planning(
+        &self,
+        options: &Options,
+    ) -> anyhow::Result<(SiteMode, Policy, SiteRates)> {
         let lines = PlanningLines {
             policy: self.policy.as_deref(),
             bound: self.bound.as_deref(),
@@ -117,7 +123,16 @@ impl ControllerConfigFile {
         };
         let path = options.config.as_deref().unwrap_or(Path::new(""));
         let policy = lines.policy().with_context(|| path.display().to_string())?;
-        Ok((self.mode, policy))
+        let mut rates = SiteRates::default();
+        if let Some(rate) = &self.peer_rate {
+            let rate =
+                parse_rate(rate).with_context(|| format!("{}: peer-rate", path.display()))?;
+            rates.link = Rates {
+                read: rate,
+                write: rate,
+            };
+        }
+        Ok((self.mode, policy, rates))
     }
 }
 
@@ -158,7 +173,7 @@ pub(super) fn read(options: &Options) -> anyhow::Result<(Config, ControllerConfi
     }
     config.ahead = file.ahead.unwrap_or(true);
     let wake = parse_time(file.wake.as_deref().unwrap_or(WAKE)).with_context(|| about("wake"))?;
-    let (_, policy) = file.planning_policy(options)?;
+    let (_, policy, _) = file.planning(options)?;
     config.wake = policy.has_sleepers().then_some(wake);
     for (group, quota) in &file.project_quotas {
         let quota = parse_size(quota).with_context(|| about(group))?;

@@ -4,10 +4,11 @@
 use super::mode::SlurmCall;
 use super::plan_log::PlanLog;
 use super::reader::{SlurmReader, SlurmReading};
+use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
-use tarn_site_planner::{CallError, DelayWish, Delays, MAX_AGE, MarkOrder, Marks, ReservationWish};
-use tarn_slurm::{SlurmAction, is_as_read, perform_all};
+use tarn_site_planner::{CallError, DelayWish, MAX_AGE, MarkOrder, Marks, ReservationWish};
+use tarn_slurm::{SlurmAction, SlurmSnapshot, is_as_read, perform_all};
 use tarn_types::units::{Nanos, Time};
 
 /// Calls of Slurm that are made within [`SPAN`] at most.
@@ -26,10 +27,16 @@ struct MarkRun<'r, 'm, 'l> {
     now: Time,
 }
 
+/// The marks that the planner wishes for.
+#[derive(Debug, Default)]
+pub(super) struct DriveWishes {
+    pub(super) reservations: Vec<ReservationWish>,
+    pub(super) delays: Vec<DelayWish>,
+}
+
 /// Makes marks in Slurm, and removes them.
 pub(super) struct SlurmDriver {
     marks: Marks,
-    delays: Delays,
     reader: SlurmReader,
     /// The beginning of its clock, which does not jump.
     began: Instant,
@@ -43,7 +50,6 @@ impl SlurmDriver {
     pub(super) fn new(epoch: u64, reader: SlurmReader) -> Self {
         Self {
             marks: Marks::new(epoch),
-            delays: Delays::default(),
             reader,
             began: Instant::now(),
             calls: VecDeque::new(),
@@ -53,31 +59,32 @@ impl SlurmDriver {
 
     /// Whether there are marks of this controller.
     pub(super) fn has_marks(&self) -> bool {
-        self.marks.reservations() > 0 || !self.delays.jobs().is_empty()
+        self.marks.has_any()
     }
 
-    /// The jobs whose begin time is of this controller.
-    pub(super) fn delayed(&self) -> BTreeSet<u32> {
-        self.delays.jobs()
+    /// The snapshot without the begin times that tarn set, and the jobs that have one.
+    pub(super) fn undelayed<'s>(
+        &self,
+        snapshot: &'s SlurmSnapshot,
+    ) -> (Cow<'s, SlurmSnapshot>, BTreeSet<u32>) {
+        (self.marks.undelayed(snapshot), self.marks.delayed())
     }
 
     /// Makes Slurm's marks those that are wished for, as long as the mode in which that is decided lasts. `now` is for the log alone.
     pub(super) fn follow<'m>(
         &mut self,
         reading: &SlurmReading,
-        (wishes, delays): (&[ReservationWish], &[DelayWish]),
+        wishes: &DriveWishes,
         may_call: impl Fn() -> Option<SlurmCall<'m>>,
         log: &mut PlanLog,
         now: Time,
     ) {
         let begun = reading.oldest_part().saturating_duration_since(self.began);
-        let snapshot = &reading.snapshot;
-        let mut step = self.marks.step(snapshot, nanos(begun), wishes, self.time());
-        let more = self
-            .delays
-            .step(snapshot, nanos(begun), delays, self.time());
-        step.notes.extend(more.notes);
-        step.orders.extend(more.orders);
+        self.marks.wish_delays(wishes.delays.clone());
+        let (snapshot, reservations) = (&reading.snapshot, &wishes.reservations);
+        let step = self
+            .marks
+            .step(snapshot, nanos(begun), reservations, self.time());
         for note in step.notes.iter().filter(|note| !self.noted.contains(note)) {
             log.note_mark(now, note);
         }
@@ -157,7 +164,6 @@ impl SlurmDriver {
             });
             let is_answered = !matches!(result, Err(CallError::Unanswered(_)));
             run.log.note_mark(run.now, &text(order, &result));
-            self.delays.done(order, result.clone(), self.time());
             self.marks.done(order, result, self.time());
             if !is_answered {
                 return false;

@@ -2,12 +2,12 @@
 //! keeps the plan for those who ask. In mode `drive` it has Slurm follow. Nothing waits for it.
 
 use super::ControllerInput;
-use super::drive::SlurmDriver;
+use super::drive::{DriveWishes, SlurmDriver};
 use super::mode::{SharedSiteMode, SiteMode};
 use super::plan_log::PlanLog;
 use super::promise_file::PromiseFile;
 use super::reader::SlurmReading;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,7 @@ use tarn_site_planner::{
     PlanAccuracy, PlannedJob, PowerOrder, RebuildReason, SitePlan, SitePlanner, SitePower,
     SiteRates,
 };
+use tarn_slurm::SlurmSnapshot;
 use tarn_types::policy::Policy;
 use tarn_types::units::{Elapsed, Nanos, SECOND, Time};
 
@@ -67,13 +68,14 @@ pub(super) struct PlanThread {
     mode: SharedSiteMode,
     policy: Policy,
     power: SitePower,
+    rates: SiteRates,
 }
 
 impl PlanThread {
     pub(super) fn start(
         state: &Path,
         mode: SharedSiteMode,
-        (policy, power): (Policy, SitePower),
+        (policy, power, rates): (Policy, SitePower, SiteRates),
         driver: SlurmDriver,
         inputs: Sender<ControllerInput>,
     ) -> Self {
@@ -82,6 +84,7 @@ impl PlanThread {
             mode,
             policy,
             power,
+            rates,
         };
         let own = this.clone();
         let log = PlanLog::new(state);
@@ -132,7 +135,7 @@ impl PlanThread {
         mut driver: SlurmDriver,
         inputs: &Sender<ControllerInput>,
     ) {
-        let planner = SitePlanner::new(self.policy, SiteRates::default());
+        let planner = SitePlanner::new(self.policy, self.rates);
         let mut planner = planner.with_power(self.power);
         if let Some(promise) = promises.read() {
             planner.restore_promise(promise);
@@ -163,11 +166,16 @@ impl PlanThread {
                     let input = self.exchange().next.take().unwrap_or(input);
                     clock = Some((input.now, Instant::now()));
                     let began = Instant::now();
-                    let orders = see(&mut planner, &mut log, &input);
+                    let (snapshot, delayed) = driver.undelayed(&input.reading.snapshot);
+                    let snapshot = &snapshot;
+                    let orders = see(&mut planner, &mut log, (&input, snapshot));
                     order_power(orders, &mut log, input.now, inputs);
                     promises.keep(planner.promise());
                     let mut took = began.elapsed();
-                    self.drive(&mut planner, &mut driver, &mut log, &input);
+                    // Nothing that follows is done in another mode.
+                    let mode = self.mode.with_generation();
+                    let wishes = wishes(mode.0, &mut planner, (&input, snapshot), &delayed);
+                    self.drive(mode, &wishes, &mut driver, &mut log, &input);
                     let began = Instant::now();
                     self.publish(&mut planner, &mut log, began);
                     took += began.elapsed();
@@ -186,28 +194,20 @@ impl PlanThread {
         }
     }
 
-    /// Has Slurm follow. In another mode all reservations go, those that an earlier controller left too; one that only
+    /// Has Slurm follow. In another mode all marks go, and the reservations that an earlier controller left too; one that only
     /// observes leaves these to lapse.
     fn drive(
         &self,
-        planner: &mut SitePlanner,
+        (mode, generation): (SiteMode, u64),
+        wishes: &DriveWishes,
         driver: &mut SlurmDriver,
         log: &mut PlanLog,
         input: &PlanInput,
     ) {
-        let (snapshot, view) = (&input.reading.snapshot, &input.view);
-        let (mode, generation) = self.mode.with_generation();
-        let (wishes, delays) = match mode {
-            SiteMode::Observe if !driver.has_marks() => return,
-            SiteMode::Observe | SiteMode::Advise => (Vec::new(), Vec::new()),
-            SiteMode::Drive => {
-                let delays = planner.delay_wishes(snapshot, view);
-                (planner.reservation_wishes(snapshot, view), delays)
-            }
-        };
-        let may_call = || self.mode.call(generation);
-        driver.follow(&input.reading, (&wishes, &delays), may_call, log, input.now);
-        planner.set_delayed(driver.delayed());
+        if mode != SiteMode::Observe || driver.has_marks() {
+            let may_call = || self.mode.call(generation);
+            driver.follow(&input.reading, wishes, may_call, log, input.now);
+        }
     }
 
     fn publish(&self, planner: &mut SitePlanner, log: &mut PlanLog, began: Instant) {
@@ -367,9 +367,29 @@ fn sentence(job: &PlannedJob, made: Time) -> String {
     }
 }
 
+/// The wishes of drive; another mode has none.
+fn wishes(
+    mode: SiteMode,
+    planner: &mut SitePlanner,
+    (input, snapshot): (&PlanInput, &SlurmSnapshot),
+    delayed: &BTreeSet<u32>,
+) -> DriveWishes {
+    match mode {
+        SiteMode::Observe | SiteMode::Advise => DriveWishes::default(),
+        SiteMode::Drive => DriveWishes {
+            reservations: planner.reservation_wishes(snapshot, &input.view, delayed),
+            delays: planner.delay_wishes(snapshot, &input.view),
+        },
+    }
+}
+
 /// Returns the planner's decisions about nodes' sleep.
-fn see(planner: &mut SitePlanner, log: &mut PlanLog, input: &PlanInput) -> Vec<PowerOrder> {
-    let seen = planner.see(&input.reading.snapshot, &input.view, input.now);
+fn see(
+    planner: &mut SitePlanner,
+    log: &mut PlanLog,
+    (input, snapshot): (&PlanInput, &SlurmSnapshot),
+) -> Vec<PowerOrder> {
+    let seen = planner.see(snapshot, &input.view, input.now);
     if let Some(why) = &seen.rebuilt {
         log.note_rebuilt(input.now, &rebuilt(why));
     }
@@ -452,6 +472,7 @@ mod tests {
             exchange: Arc::new((Mutex::new(exchange), Condvar::new())),
             mode: SharedSiteMode::new(SiteMode::Observe),
             policy: Policy::new(Order::Data, None),
+            rates: SiteRates::default(),
         }
     }
 

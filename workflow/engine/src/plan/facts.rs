@@ -3,10 +3,30 @@
 
 use super::Planner;
 use super::policy;
+use super::queue::Fit;
 use super::state::PlannerJobStage;
+use super::view::SchedulerView;
+use std::collections::BTreeSet;
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, JobId, JobNodes, NodeShare, Spread};
-use tarn_types::units::Time;
+use tarn_types::units::{Nanos, Time};
+
+/// A job that had better wait for busy nodes with its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataWait {
+    /// The job.
+    pub job: JobId,
+    /// The nodes.
+    pub nodes: Vec<NodeId>,
+    /// When they are free at the latest: the jobs that have them end by their limits.
+    pub free: Time,
+    /// How much sooner it computes there than on the nodes that it could have first.
+    pub gain: Nanos,
+    /// How long it takes to bring its data to those, or until they are free.
+    pub bringing: Nanos,
+    /// Whether it could begin on those now.
+    pub could_begin: bool,
+}
 
 /// A copy with the same state: what is decided there changes nothing here.
 impl Clone for Planner {
@@ -67,6 +87,60 @@ impl Planner {
         let is_kept = is_whole && self.state.keeps_nodes(job);
         let next = self.state.main_successor(job).filter(|_| is_kept);
         next.map(|(next, nodes, _)| (next, nodes))
+    }
+
+    /// How much longer it takes to bring a job's data to nodes that have none of it than to these. `None`: some of it is still to
+    /// be made.
+    pub fn bringing_elsewhere(&self, job: JobId, nodes: &[NodeId]) -> Option<Nanos> {
+        let job = &self.state.job(job)?.job;
+        let is_made = |item: ItemId| self.layouts(item).next().is_some();
+        if !job.reads.iter().all(|input| is_made(input.item)) {
+            return None;
+        }
+        let holders = job.reads.iter().flat_map(|input| self.layouts(input.item));
+        let holders: BTreeSet<NodeId> = holders
+            .flat_map(|(nodes, ..)| nodes.iter().copied())
+            .collect();
+        let others = (0..self.state.nodes.all.len() as u32).map(NodeId);
+        let others = others.filter(|node| !holders.contains(node));
+        let others: Vec<NodeId> = others.take(nodes.len()).collect();
+        let elsewhere = self.state.bringing_time(job, &others);
+        Some(elsewhere.saturating_sub(self.state.bringing_time(job, nodes)))
+    }
+
+    /// The only job of the queue, if it takes whole nodes, those with its data are busy, and it computes there sooner than on
+    /// those that it could have first, even if the jobs that have them run to their limits. Nobody else waits for nodes, so
+    /// nobody takes the others meanwhile or loses by its wait.
+    pub fn data_wait(&mut self) -> Option<DataWait> {
+        let state = &mut self.state;
+        let anything = Fit::without_time_limit(u32::MAX, u32::MAX);
+        let w = state.next(None, &anything).filter(|w| w.cores == 0)?;
+        if state.next(Some(&w), &anything).is_some() {
+            return None;
+        }
+        let (job, busy) = (state.job_of(&w)?, state.busy_holders(&w)?);
+        let free = state.nodes_earliest(&job, &busy.nodes)?.at;
+        let bring_there = busy
+            .ready_in
+            .saturating_add(state.now)
+            .saturating_sub(busy.free);
+        let ready_in = free.saturating_sub(state.now).saturating_add(bring_there);
+        let (bringing, could_begin) = match state.nodes_for(&w, &[], Time::MAX) {
+            Some(nodes) => (state.bringing_time(&job, &nodes), true),
+            None => {
+                let first = state.earliest(&w)?;
+                (first.at.saturating_sub(state.now), false)
+            }
+        };
+        let is_better = ready_in < bringing || !could_begin && ready_in == bringing;
+        is_better.then(|| DataWait {
+            job: w.job,
+            nodes: busy.nodes,
+            free,
+            gain: bringing - ready_in,
+            bringing,
+            could_begin,
+        })
     }
 
     /// The ordinary job that has a promise, and the begin that it can rely on.

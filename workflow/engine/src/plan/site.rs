@@ -190,6 +190,54 @@ impl PlannerState {
     }
 }
 
+/// The nodes with a job's data, of which some are busy.
+pub(crate) struct BusyHolders {
+    pub(crate) nodes: Vec<NodeId>,
+    /// When all of them are expected to be free.
+    pub(crate) free: Time,
+    /// In how long they are, and have what is missing there.
+    pub(crate) ready_in: Nanos,
+}
+
+impl PlannerState {
+    /// How long it takes until all that a job reads is on these nodes.
+    pub(crate) fn bringing_time(&self, job: &Job, nodes: &[NodeId]) -> Nanos {
+        let inputs = job.reads.iter();
+        let times = inputs.map(|i| self.way(i.item, nodes, i.spread).1);
+        times.max().unwrap_or(0)
+    }
+
+    /// The nodes on which a waiting job's data is, if there are as many as it asks for, and they are not free now.
+    pub(crate) fn busy_holders(&self, w: &QueuedJob) -> Option<BusyHolders> {
+        let job = self.job_of(w)?;
+        let mut nodes = self.holders(&job);
+        nodes.truncate(job.nodes as usize);
+        if nodes.len() < job.nodes as usize {
+            return None;
+        }
+        if !nodes.iter().all(|n| self.nodes.could_have(&job, *n)) {
+            return None;
+        }
+        let until = |n: &NodeId| match self.nodes.free_for(&job, *n) {
+            true => self.now,
+            false => {
+                let guests = self.nodes.node(*n).guests.iter();
+                let ends = guests.map(|g| self.expected_end(g.job));
+                ends.max().unwrap_or(self.now)
+            }
+        };
+        let free = nodes.iter().map(until).max()?;
+        // Else they are of another kind, and not all of them can be had.
+        (free > self.now).then(|| BusyHolders {
+            ready_in: free
+                .saturating_sub(self.now)
+                .saturating_add(self.bringing_time(&job, &nodes)),
+            nodes,
+            free,
+        })
+    }
+}
+
 impl SchedulerView for PlannerState {
     fn now(&self) -> Time {
         self.now
@@ -338,47 +386,12 @@ impl SchedulerView for PlannerState {
     }
 
     fn worth_waiting(&self, w: &QueuedJob, nodes: &[NodeId]) -> Option<Shadow> {
-        let job = self.job_of(w)?;
-        let bring = |nodes: &[NodeId]| {
-            let times = job
-                .reads
-                .iter()
-                .map(|i| self.way(i.item, nodes, i.spread).1);
-            times.max().unwrap_or(0)
-        };
-        let here = bring(nodes);
-        if here == 0 {
+        let (job, busy) = (self.job_of(w)?, self.busy_holders(w)?);
+        let here = self.bringing_time(&job, nodes);
+        if here == 0 || busy.nodes == nodes || busy.ready_in >= here {
             return None;
         }
-        let mut own = self.holders(&job);
-        own.truncate(job.nodes as usize);
-        if own.len() < job.nodes as usize || own == nodes {
-            return None;
-        }
-        if !own.iter().all(|n| self.nodes.could_have(&job, *n)) {
-            return None;
-        }
-        let until = |n: &NodeId| match self.nodes.free_for(&job, *n) {
-            true => self.now,
-            false => self
-                .nodes
-                .node(*n)
-                .guests
-                .iter()
-                .map(|g| self.expected_end(g.job))
-                .max()
-                .unwrap_or(self.now),
-        };
-        let free = own.iter().map(until).max()?;
-        if free <= self.now {
-            // They are of another kind, and not all of them can be had.
-            return None;
-        }
-        let there = free.saturating_sub(self.now).saturating_add(bring(&own));
-        if there >= here {
-            return None;
-        }
-        self.nodes_earliest(&job, &own)
+        self.nodes_earliest(&job, &busy.nodes)
     }
 
     fn space_shadow(&self, w: &QueuedJob) -> Option<Shadow> {

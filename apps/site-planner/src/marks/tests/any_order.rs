@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use tarn_slurm::MAX_RESERVATION_SECONDS;
+use tarn_slurm::{DELAY_SECONDS, MAX_RESERVATION_SECONDS};
 
 /// Something that happens at a site.
 #[derive(Debug, Clone)]
@@ -16,6 +16,7 @@ enum Happening {
         count: usize,
         job: u32,
         is_staged: bool,
+        delay: Option<u64>,
     },
     NoWish {
         user: u32,
@@ -40,6 +41,10 @@ enum Happening {
         job: u32,
         at: usize,
     },
+    UserBegins {
+        job: u32,
+        seconds: u64,
+    },
     ControllerRestarts,
     SlurmRestarts,
 }
@@ -49,11 +54,10 @@ fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         4 => (1..30_u64).prop_map(Happening::Pass),
         8 => Just(Happening::Step),
-        6 => (user.clone(), 0..3_u8, 1..=NODES, 0..4_usize, job.clone(), any::<bool>()).prop_map(
-            |(user, workflow, from, count, job, is_staged)| Happening::NodeWish {
-                user, workflow, from, count, job, is_staged,
-            }
-        ),
+        6 => (user.clone(), 0..3_u8, 1..=NODES, 0..4_usize, job.clone(), any::<bool>(), proptest::option::of(1..300_u64))
+            .prop_map(|(user, workflow, from, count, job, is_staged, delay)| Happening::NodeWish {
+                user, workflow, from, count, job, is_staged, delay,
+            }),
         1 => (user.clone(), 0..3_u8).prop_map(|(user, workflow)| Happening::NoWish { user, workflow }),
         1 => (1..=NODES, 1..3_usize, 1..300_u64)
             .prop_map(|(from, count, seconds)| Happening::AdministratorReserves { from, count, seconds }),
@@ -63,7 +67,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => job.clone().prop_map(Happening::Hold),
         2 => job.clone().prop_map(Happening::End),
         4 => (job.clone(), user, 1..4_u32).prop_map(|(job, user, wants)| Happening::Submit { job, user, wants }),
-        1 => (job, 0..4_usize).prop_map(|(job, at)| Happening::UserJoins { job, at }),
+        1 => (job.clone(), 0..4_usize).prop_map(|(job, at)| Happening::UserJoins { job, at }),
+        1 => (job, 100..500_u64).prop_map(|(job, seconds)| Happening::UserBegins { job, seconds }),
         1 => Just(Happening::ControllerRestarts),
         1 => Just(Happening::SlurmRestarts),
     ]
@@ -75,6 +80,8 @@ struct Site {
     marks: Marks,
     epoch: u64,
     wishes: BTreeMap<WorkflowKey, ReservationWish>,
+    /// Begin times that users set.
+    begins: BTreeMap<u32, u64>,
 }
 
 impl Site {
@@ -94,9 +101,12 @@ impl Site {
                 count,
                 job,
                 is_staged,
+                delay,
             } => {
                 let mut wish = wish(user, &format!("w{workflow}"), from..from + count, job);
                 wish.jobs[0].is_staged = is_staged;
+                wish.jobs[0].delay = delay.map(|seconds| seconds * SECOND);
+                wish.jobs[0].needs_delay = delay.is_some_and(|seconds| seconds % 2 == 0);
                 self.wishes.insert(wish.workflow.clone(), wish);
             }
             Happening::NoWish { user, workflow } => {
@@ -129,7 +139,16 @@ impl Site {
                     job.priority = 0;
                 }
             }
-            Happening::End(job) => slurm.end(job),
+            Happening::End(job) => {
+                slurm.end(job);
+                self.begins.remove(&job);
+            }
+            Happening::UserBegins { job, seconds } => {
+                let at = slurm.now + seconds;
+                if slurm.begin_at(job, at).is_ok() {
+                    self.begins.insert(job, at);
+                }
+            }
             Happening::Submit { job, user, wants } => {
                 if !slurm.snapshot.jobs.contains_key(&job) {
                     slurm.submit(job, user, wants);
@@ -175,6 +194,14 @@ impl Site {
             "{of_users:?}"
         );
         assert!(self.marks.reservations() <= MAX_RESERVATIONS);
+        for job in self.slurm.snapshot.jobs.values() {
+            let user = self.begins.get(&job.number).filter(|at| **at > now);
+            let begin = job.eligible.unwrap();
+            match user {
+                Some(at) => assert_eq!(begin, *at, "the begin time of a user is changed"),
+                None => assert!(begin <= now + u64::from(DELAY_SECONDS), "it waits for long"),
+            }
+        }
     }
 }
 
@@ -186,7 +213,7 @@ proptest! {
     fn whatever_happens_marks_lapse_and_stay_within_their_bounds(
         happenings in proptest::collection::vec(happening(), 1..80)
     ) {
-        let mut site = Site { slurm: Model::new(), marks: Marks::new(1), epoch: 1, wishes: BTreeMap::new() };
+        let mut site = Site { slurm: Model::new(), marks: Marks::new(1), epoch: 1, wishes: BTreeMap::new(), begins: BTreeMap::new() };
         for happening in happenings {
             site.happen(happening);
             site.check();
@@ -195,6 +222,7 @@ proptest! {
         let end = site.slurm.now + u64::from(MAX_RESERVATION_SECONDS);
         dead.reservations.retain(|_, r| r.end.is_none_or(|at| at > end));
         prop_assert!(dead.reservations.keys().all(|name| epoch_of(name).is_none()));
+        let delayed = site.marks.delayed();
         // Switching off: no wishes. The second step ends what was in use, which takes a second.
         for _ in 0..10 {
             site.slurm.drive(&mut site.marks, &[]);
@@ -202,6 +230,10 @@ proptest! {
         }
         prop_assert!(site.slurm.tarns().is_empty(), "{:?}", site.slurm.tarns());
         let jobs = site.slurm.snapshot.jobs.values();
-        prop_assert!(jobs.into_iter().all(|job| epoch_of(&job.reservation).is_none()));
+        prop_assert!(jobs.clone().all(|job| epoch_of(&job.reservation).is_none()));
+        let mut own = jobs.filter(|job| delayed.contains(&job.number));
+        let is_users = |job: &SlurmJob| site.begins.get(&job.number).is_some_and(|at| *at > site.slurm.now);
+        prop_assert!(own.all(|job| is_users(job) || job.eligible.unwrap() <= site.slurm.now));
+        prop_assert!(!site.marks.has_any());
     }
 }

@@ -1,144 +1,246 @@
-//! Begin times that tarn sets, with the model of Slurm.
+//! Begin times: a job waits for the nodes with its data, and never for longer than it gains by it.
 
-use super::super::{DelayWish, Delays};
 use super::*;
-use proptest::prelude::*;
+use tarn_slurm::DELAY_SECONDS;
 
-/// Slurm and a controller whose clock is Slurm's.
-struct World {
-    slurm: Model,
-    delays: Delays,
+/// Nodes 1 and 2 are busy, and job 7 had better wait for them, at most for so many seconds.
+fn busy_nodes(seconds: u64) -> (Model, Marks, [ReservationWish; 1]) {
+    let (mut slurm, marks) = (Model::new(), Marks::new(3));
+    slurm.submit(7, 0, 2);
+    set_nodes(&mut slurm, NodeBase::Allocated);
+    let mut wish = wish(0, "wing", [1, 2], 7);
+    wish.jobs[0].delay = Some(seconds * SECOND);
+    wish.jobs[0].needs_delay = true;
+    (slurm, marks, [wish])
 }
 
-impl World {
-    fn new() -> Self {
-        let mut slurm = Model::new();
-        for number in 1..=3 {
-            slurm.submit(number, 0, 1);
+fn set_nodes(slurm: &mut Model, base: NodeBase) {
+    for at in 1..=2 {
+        let node = slurm.snapshot.nodes.get_mut(&node(at)).unwrap();
+        node.state.base = base;
+    }
+}
+
+fn texts(step: &MarkStep) -> Vec<String> {
+    let orders = step.orders.iter();
+    orders.map(|order| order.action.to_string()).collect()
+}
+
+/// In how many seconds job 7 may begin.
+fn waits(slurm: &Model) -> u64 {
+    slurm.snapshot.jobs[&7]
+        .eligible
+        .unwrap()
+        .saturating_sub(slurm.now)
+}
+
+#[test]
+fn a_job_waits_for_busy_nodes_with_its_data_and_joins_them_once_they_are_free() {
+    let (mut slurm, mut marks, wishes) = busy_nodes(200);
+    let first = texts(&slurm.drive(&mut marks, &wishes));
+    assert_eq!(first[0], "scontrol update jobid=7 starttime=now+60");
+    assert!(first[1].contains("create reservation"), "{first:?}");
+    // The planner knows nothing of it.
+    let seen = marks.undelayed(&slurm.snapshot);
+    let job = &seen.jobs[&7];
+    assert!(job.eligible <= Some(slurm.now) && job.reason == PendingReason::Priority);
+    assert_eq!(marks.delayed(), [7].into());
+    // It is renewed in time, and not with every second.
+    let mut calls = 0;
+    for _ in 0..100 {
+        slurm.pass(1);
+        let step = slurm.drive(&mut marks, &wishes);
+        calls += texts(&step)
+            .iter()
+            .filter(|t| t.contains("starttime"))
+            .count();
+        assert!(waits(&slurm) > 35, "{:?}", step.orders);
+    }
+    assert_eq!(calls, 5);
+    // Its nodes are free: it joins, which ends the delay, and nothing else.
+    set_nodes(&mut slurm, NodeBase::Idle);
+    let mut wishes = wishes;
+    (wishes[0].jobs[0].delay, wishes[0].jobs[0].needs_delay) = (None, false);
+    // Nothing is done on what was read before the last renewal.
+    assert_eq!(texts(&slurm.drive(&mut marks, &wishes)), [""; 0]);
+    slurm.pass(1);
+    let step = texts(&slurm.drive(&mut marks, &wishes));
+    assert!(step.last().unwrap().ends_with("starttime=now"), "{step:?}");
+    assert!(step.iter().all(|t| !t.contains("now+60 ")), "{step:?}");
+    slurm.pass(1);
+    assert_eq!(slurm.snapshot.jobs[&7].nodes[..], [node(1), node(2)]);
+    slurm.drive(&mut marks, &wishes);
+    assert!(marks.delayed().is_empty());
+}
+
+#[test]
+fn a_delay_ends_when_its_time_is_over_or_nobody_wishes_for_it_and_does_not_come_again() {
+    let (mut slurm, mut marks, wishes) = busy_nodes(70);
+    let mut last = Vec::new();
+    for second in 0..=70 {
+        last = texts(&slurm.drive(&mut marks, &wishes));
+        // Never beyond the end of its time, whether the controller lives or not.
+        assert!(waits(&slurm) + second <= 70, "{second} s: {last:?}");
+        slurm.pass(1);
+    }
+    assert_eq!(last, ["scontrol update jobid=7 starttime=now"]);
+    for _ in 0..10 {
+        slurm.pass(1);
+        slurm.drive(&mut marks, &wishes);
+    }
+    // Without it the nodes are not kept either.
+    assert!(!marks.has_any() && slurm.tarns().is_empty() && waits(&slurm) == 0);
+
+    let (mut slurm, mut marks, wishes) = busy_nodes(70);
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(1);
+    let step = texts(&slurm.drive(&mut marks, &[]));
+    assert_eq!(step, ["scontrol update jobid=7 starttime=now"]);
+    slurm.pass(1);
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(waits(&slurm), 0);
+    // When it is switched on again, a while later, that is another matter.
+    slurm.pass(10);
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(waits(&slurm), u64::from(DELAY_SECONDS));
+}
+
+#[test]
+fn a_job_that_waits_for_another_one_is_delayed_beyond_its_end_alone() {
+    let (mut slurm, mut marks, wishes) = busy_nodes(30);
+    let job = slurm.snapshot.jobs.get_mut(&7).unwrap();
+    job.dependency = "afterok:6(unfulfilled)".to_owned();
+    job.reason = PendingReason::Dependency;
+    job.eligible = None;
+    // However long the other one runs.
+    for _ in 0..200 {
+        slurm.drive(&mut marks, &wishes);
+        assert!(waits(&slurm) > 35);
+        slurm.pass(1);
+    }
+    slurm.snapshot.jobs.get_mut(&7).unwrap().dependency.clear();
+    for _ in 0..30 {
+        assert!(waits(&slurm) > 0);
+        slurm.drive(&mut marks, &wishes);
+        slurm.pass(1);
+    }
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(waits(&slurm), 0);
+}
+
+#[test]
+fn a_begin_time_of_a_user_or_an_administrator_stands() {
+    // Before tarn came to it.
+    let (mut slurm, mut marks, wishes) = busy_nodes(200);
+    slurm.begin_at(7, slurm.now + 500).unwrap();
+    assert_eq!(texts(&slurm.drive(&mut marks, &wishes)), [""; 0]);
+    // While tarn delays it: later, and earlier.
+    for begin in [500, 0] {
+        let (mut slurm, mut marks, wishes) = busy_nodes(200);
+        slurm.drive(&mut marks, &wishes);
+        slurm.pass(10);
+        let at = slurm.now + begin;
+        slurm.begin_at(7, at).unwrap();
+        let step = slurm.drive(&mut marks, &wishes);
+        let note = "somebody changed the begin time of job 7: tarn leaves it alone";
+        assert!(step.notes.iter().any(|n| n == note), "{:?}", step.notes);
+        for _ in 0..20 {
+            slurm.pass(2);
+            slurm.drive(&mut marks, &wishes);
         }
-        Self {
-            slurm,
-            delays: Delays::default(),
-        }
-    }
-
-    /// Time passes, and the controller sees Slurm. The calls that it made.
-    fn step(&mut self, seconds: u64, wished: &[u32]) -> Vec<SlurmAction> {
-        self.slurm.now += seconds;
-        self.slurm.snapshot.read_at = self.slurm.now;
-        let now = self.slurm.now * SECOND;
-        let wish = |job: &u32| DelayWish {
-            job: *job,
-            reason: "it would reboot a node".to_owned(),
-        };
-        let wishes: Vec<DelayWish> = wished.iter().map(wish).collect();
-        let step = self.delays.step(&self.slurm.snapshot, now, &wishes, now);
-        let mut calls = Vec::new();
-        for order in &step.orders {
-            let result = self.slurm.perform(&order.action);
-            self.delays.done(order, result, now);
-            calls.push(order.action.clone());
-        }
-        calls
-    }
-
-    fn begin_of(&self, job: u32) -> u64 {
-        self.slurm.snapshot.jobs[&job].eligible.expect("a time")
+        assert_eq!(slurm.snapshot.jobs[&7].eligible, Some(at));
+        assert!(!marks.has_any());
     }
 }
 
-fn delay(job: u32) -> SlurmAction {
-    SlurmAction::Delay { job }
-}
-
 #[test]
-fn a_job_waits_while_it_is_wished_and_begins_at_once_after() {
-    let mut world = World::new();
-    assert_eq!(world.step(1, &[1]), [delay(1)]);
-    assert_eq!(world.step(10, &[1]), []);
-    assert_eq!(world.step(10, &[1]), [delay(1)], "it is renewed in time");
-    assert_eq!(world.begin_of(1), world.slurm.now + 60);
-    assert_eq!(world.step(5, &[]), [SlurmAction::EndDelay { job: 1 }]);
-    assert_eq!(world.begin_of(1), world.slurm.now);
-    assert_eq!(world.step(5, &[]), []);
-    assert!(world.delays.jobs().is_empty());
-}
-
-#[test]
-fn begin_times_of_others_are_never_touched() {
-    let mut world = World::new();
-    // Its user submitted it with --begin.
-    let later = world.slurm.now + 500;
-    world.slurm.waiting(1).expect("it waits").eligible = Some(later);
-    assert_eq!(world.step(1, &[1, 2]), [delay(2)]);
-    // Its user, or an administrator, changes the one that tarn set.
-    world.slurm.waiting(2).expect("it waits").eligible = Some(later);
-    assert_eq!(world.step(1, &[2]), []);
-    assert_eq!(world.step(30, &[2]), [], "it is left alone from then on");
-    assert_eq!(world.step(30, &[]), []);
-    assert_eq!((world.begin_of(1), world.begin_of(2)), (later, later));
-}
-
-#[test]
-fn no_job_waits_for_more_than_an_hour() {
-    let mut world = World::new();
-    let mut waited = 0;
-    while !world
-        .step(20, &[1])
-        .contains(&SlurmAction::EndDelay { job: 1 })
-    {
-        waited += 20;
-        assert!(waited <= 3700, "it waits for ever");
-    }
-    assert!(waited >= 3500, "{waited}");
-    assert_eq!(world.step(20, &[1]), []);
-}
-
-#[test]
-fn an_old_reading_leads_to_nothing_and_a_refusal_to_a_pause() {
-    let mut world = World::new();
-    let now = world.slurm.now * SECOND;
-    let wish = DelayWish {
-        job: 1,
-        reason: String::new(),
+fn jobs_that_wait_for_something_else_are_not_delayed() {
+    let held = |job: &mut SlurmJob| job.priority = 0;
+    let limited = |job: &mut SlurmJob| job.reason = PendingReason::Licences;
+    let array = |job: &mut SlurmJob| {
+        job.array = Some(tarn_slurm::ArrayTasks {
+            job: 7,
+            tasks: "1".into(),
+        });
     };
-    let wishes = [wish];
-    let later = now + MAX_AGE + 1;
-    let step = world
-        .delays
-        .step(&world.slurm.snapshot, now, &wishes, later);
-    assert!(step.orders.is_empty());
-    let step = world.delays.step(&world.slurm.snapshot, now, &wishes, now);
-    let refused = Err(refused("the job is completing"));
-    world.delays.done(&step.orders[0], refused, now);
-    assert_eq!(world.step(60, &[1]), []);
-    assert_eq!(world.step(300, &[1]), [delay(1)]);
+    let changes: [fn(&mut SlurmJob); 3] = [held, limited, array];
+    for change in changes {
+        let (mut slurm, mut marks, wishes) = busy_nodes(200);
+        change(slurm.snapshot.jobs.get_mut(&7).unwrap());
+        slurm.drive(&mut marks, &wishes);
+        assert_eq!(waits(&slurm), 0);
+        assert!(!marks.has_any());
+    }
+    // One that begins before the call reaches Slurm: that is no reason to leave its workflow alone.
+    let (slurm, mut marks, wishes) = busy_nodes(200);
+    let step = marks.step(&slurm.snapshot, slurm.time(), &wishes, slurm.time());
+    let late = refused("Job is no longer pending execution");
+    marks.done(&step.orders[0], Err(late), slurm.time());
+    assert!(marks.delayed().is_empty());
+    assert!(!marks.is_left_alone(&wishes[0].workflow, slurm.time()));
 }
 
-proptest! {
-    /// Whatever is wished and whichever jobs begin or vanish: a job that is not wished can begin after the next step, and each
-    /// one a minute after the controller died.
-    #[test]
-    fn delays_end(
-        steps in prop::collection::vec((0u64..70, prop::collection::btree_set(1u32..=3, 0..4), 0u32..8), 1..40)
-    ) {
-        let mut world = World::new();
-        for (seconds, wished, begins) in steps {
-            if let Ok(job) = world.slurm.waiting(begins) {
-                job.state = SlurmJobState::Running;
-            }
-            let wished: Vec<u32> = wished.into_iter().collect();
-            world.step(seconds, &wished);
-            for number in 1..=3 {
-                let begin = world.begin_of(number);
-                prop_assert!(begin <= world.slurm.now + 60);
-                let waits = world.slurm.snapshot.jobs[&number].state == SlurmJobState::Pending;
-                if waits && !wished.contains(&number) {
-                    prop_assert!(begin <= world.slurm.now, "{number} waits without a wish");
-                }
-            }
-            let waiting = world.delays.jobs();
-            prop_assert!(waiting.iter().all(|job| wished.contains(job)));
-        }
+#[test]
+fn a_controller_that_dies_delays_nothing_for_longer_than_a_minute() {
+    let (mut slurm, mut marks, wishes) = busy_nodes(10_000);
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(waits(&slurm), u64::from(DELAY_SECONDS));
+    slurm.pass(u64::from(DELAY_SECONDS));
+    assert_eq!(waits(&slurm), 0);
+    // The next one takes the begin time for somebody else's: it changes nothing, and the job may begin.
+    let mut next = Marks::new(4);
+    let step = texts(&slurm.drive(&mut next, &[]));
+    assert!(
+        step.iter().all(|t| !t.contains("jobid=7 starttime")),
+        "{step:?}"
+    );
+}
+
+/// A job that waits for another reason than for reserved nodes.
+fn plain_wish(seconds: u64) -> Vec<DelayWish> {
+    let wish = DelayWish {
+        job: 7,
+        total: seconds * SECOND,
+        reason: "it would reboot a node".to_owned(),
+    };
+    vec![wish]
+}
+
+#[test]
+fn a_job_waits_without_a_reservation_while_that_is_wished() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(3));
+    slurm.submit(7, 0, 2);
+    for second in 0..100 {
+        marks.wish_delays(plain_wish(200));
+        let step = texts(&slurm.drive(&mut marks, &[]));
+        let is_due = second % 20 == 0;
+        let expected = is_due.then_some("scontrol update jobid=7 starttime=now+60");
+        assert_eq!(step, expected.as_slice(), "{second} s");
+        slurm.pass(1);
     }
+    // It is wished no more: it may begin at once.
+    let step = texts(&slurm.drive(&mut marks, &[]));
+    assert_eq!(step, ["scontrol update jobid=7 starttime=now"]);
+    assert_eq!((waits(&slurm), marks.has_any()), (0, false));
+}
+
+#[test]
+fn a_job_never_waits_beyond_its_time_or_by_a_begin_time_of_others() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(3));
+    slurm.submit(7, 0, 2);
+    for second in 0..=70 {
+        marks.wish_delays(plain_wish(70));
+        slurm.drive(&mut marks, &[]);
+        assert!(waits(&slurm) + second <= 70, "{second} s");
+        slurm.pass(1);
+    }
+    marks.wish_delays(plain_wish(70));
+    assert!(slurm.drive(&mut marks, &[]).orders.is_empty());
+    // Of its user's.
+    slurm.submit(7, 0, 2);
+    let (later, mut marks) = (slurm.now + 500, Marks::new(4));
+    slurm.begin_at(7, later).unwrap();
+    marks.wish_delays(plain_wish(70));
+    assert!(slurm.drive(&mut marks, &[]).orders.is_empty());
+    assert_eq!(waits(&slurm), 500);
 }
