@@ -4,7 +4,7 @@
 use crate::features::FeatureExpression;
 use crate::gres;
 use crate::marks::is_own_reservation;
-use crate::modes::{MODE_FEATURES, can_change};
+use crate::mode_features::{MODE_FEATURES, can_change};
 use crate::topology::ClusterTopology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

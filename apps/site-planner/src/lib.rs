@@ -19,6 +19,7 @@ mod gres;
 mod hosted;
 mod jobs;
 mod marks;
+mod mode_features;
 mod modes;
 mod planned;
 mod power;

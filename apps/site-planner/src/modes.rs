@@ -2,56 +2,21 @@
 //! that wait so that reboots are few. docs/admin/memory-modes.md, "Few reboots".
 
 use crate::SitePlanner;
-use crate::features::FeatureExpression;
 use crate::jobs::KnownStage;
 use crate::marks::DelayWish;
+use crate::mode_features::{can_change, mode_in};
 use crate::topology::ClusterTopology;
 use std::collections::BTreeMap;
 use tarn_engine::plan::Planner;
 use tarn_site::PlanningView;
-use tarn_slurm::{NodeBase, SlurmNode, SlurmSnapshot};
+use tarn_slurm::{NodeBase, SlurmSnapshot};
 use tarn_types::id::NodeId;
 use tarn_types::policy::Order;
 use tarn_types::site::{Job, Mode, SiteAction, SiteEvent};
 use tarn_types::units::{Nanos, SECOND, Time};
 
-/// The features by which `tarn-mode-helper` reports a mode.
-pub(crate) const MODE_FEATURES: [(&str, Mode); 2] =
-    [("mode_1lm", Mode::OneLevel), ("mode_2lm", Mode::TwoLevel)];
 /// A node that Slurm has not given to a job after so long is not rebooted.
 const MAX_UNFOLLOWED: Nanos = 60 * SECOND;
-
-/// The mode that a list of features names, if it names one alone.
-fn mode_in<'a>(features: impl Iterator<Item = &'a str>) -> Option<Mode> {
-    let named = features.filter_map(|feature| {
-        let known = MODE_FEATURES.iter().find(|(name, _)| *name == feature);
-        known.map(|(_, mode)| *mode)
-    });
-    let mut named: Vec<Mode> = named.collect();
-    named.dedup();
-    match named[..] {
-        [mode] => Some(mode),
-        _ => None,
-    }
-}
-
-/// Whether Slurm can have a node change its mode.
-pub(crate) fn can_change(node: &SlurmNode) -> bool {
-    let has = |(name, _): &(&str, Mode)| node.features.iter().any(|feature| feature == name);
-    MODE_FEATURES.iter().all(has)
-}
-
-/// The mode that a constraint names, if nodes in another one do not satisfy it.
-pub(crate) fn requested_mode(constraint: &str) -> Option<Mode> {
-    match FeatureExpression::parse(constraint)? {
-        FeatureExpression::Feature(name) => mode_in([&name[..]].into_iter()),
-        FeatureExpression::All(of) => mode_in(of.iter().filter_map(|e| match e {
-            FeatureExpression::Feature(name) => Some(&name[..]),
-            _ => None,
-        })),
-        FeatureExpression::Any(_) => None,
-    }
-}
 
 /// The changes of modes that the planner decided.
 #[derive(Debug, Default)]
@@ -174,26 +139,5 @@ impl SitePlanner {
             });
         }
         wishes
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_constraint_names_a_mode_if_no_other_one_satisfies_it() {
-        for (text, mode) in [
-            ("mode_2lm", Some(Mode::TwoLevel)),
-            ("fast&mode_1lm", Some(Mode::OneLevel)),
-            ("fast,mode_2lm&mode_2lm", Some(Mode::TwoLevel)),
-            ("mode_1lm|mode_2lm", None),
-            ("fast&(mode_1lm|mode_2lm)", None),
-            ("mode_1lm&mode_2lm", None),
-            ("fast", None),
-            ("", None),
-        ] {
-            assert_eq!(requested_mode(text), mode, "{text}");
-        }
     }
 }

@@ -2,7 +2,7 @@
 //! partitions and the size of tarn's stores.
 
 use crate::gres::gpus_of;
-use crate::modes::can_change;
+use crate::mode_features::can_change;
 use crate::rates::SiteRates;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tarn_site::PlanningView;

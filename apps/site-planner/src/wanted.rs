@@ -5,7 +5,7 @@ use crate::choices::NodeChoices;
 use crate::eligible::{waits_for, why_not};
 use crate::gres::gpus_of;
 use crate::jobs::{JobTable, KnownJob, KnownStage};
-use crate::modes::requested_mode;
+use crate::mode_features::requested_mode;
 use crate::runtimes::{JobKind, NO_LIMIT, RunTimes};
 use crate::topology::ClusterTopology;
 use std::cmp::Reverse;

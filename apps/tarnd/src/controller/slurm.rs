@@ -4,7 +4,7 @@
 use super::ControllerInput;
 use super::mode::SharedSiteMode;
 use super::reader::{SlurmReader, SlurmReading};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tarn_proto::site::{NodeInfo, StoreInfo};
