@@ -85,7 +85,7 @@ pub enum PoliciesError {
     Twice(Policy),
     /// Two names are of one policy.
     #[error("`{0}` and `{1}` are the same policy; name one of them")]
-    Same(Policy, Policy),
+    Same(Box<Policy>, Box<Policy>),
 }
 
 /// Why a number was refused.
@@ -130,7 +130,7 @@ pub fn policies(text: &str) -> Result<Policies, PoliciesError> {
             return Err(if before == &policy {
                 PoliciesError::Twice(policy)
             } else {
-                PoliciesError::Same(*before, policy)
+                PoliciesError::Same(Box::new(*before), Box::new(policy))
             });
         }
         policies.push(policy);

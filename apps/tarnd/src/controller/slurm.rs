@@ -234,6 +234,7 @@ fn text(node: &NodeInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
     use tarn_slurm::SlurmNodeState;
 
     fn node(name: &str, state: &str) -> (String, SlurmNode) {
