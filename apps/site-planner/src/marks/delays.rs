@@ -29,7 +29,7 @@ pub struct DelayWish {
 
 /// A job that tarn delays.
 #[derive(Debug, Clone)]
-struct Delay {
+struct JobDelay {
     /// Since when it waits for no other job.
     ready: Option<Time>,
     set: Time,
@@ -42,7 +42,7 @@ struct Delay {
 /// All of them. At most as many as jobs of reservations.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Delays {
-    jobs: BTreeMap<u32, Delay>,
+    jobs: BTreeMap<u32, JobDelay>,
     /// Jobs of the snapshot that are not delayed, until when: for ever if their begin time was changed by somebody else, or the
     /// time is used up.
     left_alone: BTreeMap<u32, Time>,
@@ -74,7 +74,7 @@ impl Delays {
             (SlurmAction::DelayUntil { job, seconds }, true) => {
                 let begin = clock.saturating_add(u64::from(*seconds));
                 let total = self.totals.get(job).copied().unwrap_or(0);
-                let delay = self.jobs.entry(*job).or_insert(Delay {
+                let delay = self.jobs.entry(*job).or_insert(JobDelay {
                     ready: self.ready.contains(job).then_some(now),
                     set: now,
                     total,
@@ -296,7 +296,7 @@ impl Delays {
     }
 }
 
-impl Delay {
+impl JobDelay {
     /// For how long it may go on.
     fn left(&self, now: Time) -> Nanos {
         let waited = self.ready.map_or(0, |since| now.saturating_sub(since));

@@ -14,7 +14,7 @@ fn one_node(seconds: u64, mode: &str, jobs: Vec<SlurmJob>) -> SlurmSnapshot {
     snapshot
 }
 
-fn asks(number: u32, mode: &str) -> SlurmJob {
+fn requests_mode(number: u32, mode: &str) -> SlurmJob {
     SlurmJob {
         features: mode.to_owned(),
         has_burst_buffer: true,
@@ -42,11 +42,15 @@ fn delayed(planner: &SitePlanner, snapshot: &SlurmSnapshot, view: &PlanningView)
 #[test]
 fn jobs_of_one_mode_run_together() {
     let (one, two) = ("mode_1lm", "mode_2lm");
-    let jobs = |list: &[(u32, &str)]| list.iter().map(|(n, m)| asks(*n, m)).collect::<Vec<_>>();
+    let jobs = |list: &[(u32, &str)]| {
+        list.iter()
+            .map(|(n, m)| requests_mode(*n, m))
+            .collect::<Vec<_>>()
+    };
     let all = [(2, two), (3, one), (4, two), (5, one)];
     let mut planner = planner();
     // Job 1 runs in 1LM, and others wait for both modes.
-    let first = running(asks(1, one), &["n0"], START - 100);
+    let first = running(requests_mode(1, one), &["n0"], START - 100);
     let snapshot = one_node(0, one, [vec![first], jobs(&all)].concat());
     let view = staged_view(&snapshot);
     see(&mut planner, &snapshot, &view);
@@ -62,7 +66,7 @@ fn jobs_of_one_mode_run_together() {
     assert_eq!(delayed(&planner, &snapshot, &view), [2, 4]);
     // They wait by begin times now, which are not in the snapshots that the planner gets.
     let late = jobs(&[(2, two), (4, two)]);
-    let fifth = running(asks(5, one), &["n0"], START + 20);
+    let fifth = running(requests_mode(5, one), &["n0"], START + 20);
     let snapshot = one_node(30, one, [vec![fifth], late.clone()].concat());
     let view = staged_view(&snapshot);
     see(&mut planner, &snapshot, &view);
@@ -73,7 +77,7 @@ fn jobs_of_one_mode_run_together() {
     see(&mut planner, &snapshot, &view);
     assert_eq!(delayed(&planner, &snapshot, &view), [4]);
     // Slurm does it.
-    let second = running(asks(2, two), &["n0"], START + 45);
+    let second = running(requests_mode(2, two), &["n0"], START + 45);
     let mut snapshot = one_node(50, one, vec![second.clone(), late[1].clone()]);
     let node = snapshot.nodes.get_mut("n0").expect("it");
     node.state = SlurmNodeState::parse("allocated+reboot_issued+powering_up");
@@ -94,7 +98,7 @@ fn jobs_of_one_mode_run_together() {
 #[test]
 fn a_node_that_slurm_does_not_reboot_is_given_back() {
     let mut planner = planner();
-    let job = asks(2, "mode_2lm");
+    let job = requests_mode(2, "mode_2lm");
     for seconds in [0, 30, 60, 61] {
         let snapshot = one_node(seconds, "mode_1lm", vec![job.clone()]);
         let view = staged_view(&snapshot);
