@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use tarn_proto::site::{Excluded, NodeInfo, SlurmJobId, StoreInfo};
 use tarn_site_planner::{PowerOrder, PowerWish};
 use tarn_slurm::{
-    NodeFlag, PowerChange, Preference, SlurmError, SlurmNode, change_power, exclusion,
-    held_without_nodes, set_exclusion, show_on,
+    NodeFlag, PowerChange, Preference, SlurmError, SlurmJobState, SlurmNode, SlurmSnapshot,
+    change_power, exclusion, held_without_nodes, set_exclusion, show_on,
 };
 use tarn_types::space::TierSpace;
 use tarn_types::units::Bytes;
@@ -120,6 +120,9 @@ pub(super) fn exclusions(reader: &SlurmReader) -> SlurmNotifier<Vec<WaitingJob>>
     SlurmNotifier::start("exclusions", move |updates| exclude_all(updates, &reader))
 }
 
+/// For a reading by which nodes go to sleep: the planner repeats what is lost.
+const FRESH: Duration = Duration::from_secs(10);
+
 /// Orders about nodes' sleep that wait for their turn: the planner repeats what is lost.
 const MAX_POWER_ORDERS: usize = 16;
 
@@ -137,11 +140,12 @@ pub(super) fn power_orders(reader: &SlurmReader) -> SyncSender<Vec<PowerOrder>> 
 fn follow_power_orders(orders: &Receiver<Vec<PowerOrder>>, reader: &SlurmReader) {
     let mut failed = false;
     for orders in orders {
-        // The reader logs why Slurm cannot be read.
-        let Some(reading) = reader.newest() else {
+        // Slurm is read every 30 s where nothing waits: a job may have begun since. The reader logs why it cannot be read.
+        let Some(reading) = reader.from_now_on(FRESH) else {
             continue;
         };
-        let (sleep, wake) = allowed(&orders, &reading.snapshot.nodes);
+        let snapshot = &reading.snapshot;
+        let (sleep, wake) = allowed(&orders, &snapshot.nodes, &busy(snapshot));
         let calls = [
             (sleep, PowerChange::Down, "sleep: no job and no data"),
             (wake, PowerChange::Up, "wake up: a job waits for nodes"),
@@ -163,20 +167,40 @@ fn follow_power_orders(orders: &Receiver<Vec<PowerOrder>>, reader: &SlurmReader)
     }
 }
 
-/// The nodes to put to sleep and to wake, of those in the state for it by the newest reading.
+/// The nodes that jobs have.
+fn busy(snapshot: &SlurmSnapshot) -> BTreeSet<&str> {
+    let has_nodes = |state: &SlurmJobState| {
+        matches!(
+            state,
+            SlurmJobState::Configuring
+                | SlurmJobState::Running
+                | SlurmJobState::Suspended
+                | SlurmJobState::Completing
+        )
+    };
+    let jobs = snapshot.jobs.values().filter(|job| has_nodes(&job.state));
+    jobs.flat_map(|job| job.nodes.iter())
+        .map(|name| &name[..])
+        .collect()
+}
+
+/// The nodes to put to sleep and to wake, of those in the state for it. What jobs have may be newer than that.
 fn allowed<'a>(
     orders: &'a [PowerOrder],
     nodes: &BTreeMap<String, SlurmNode>,
+    busy: &BTreeSet<&str>,
 ) -> (Vec<&'a str>, Vec<&'a str>) {
     let (mut sleep, mut wake) = (Vec::new(), Vec::new());
     for order in orders {
         let Some(node) = nodes.get(&order.node) else {
             continue;
         };
+        let name = &order.node[..];
+        let may_sleep = || node.state.is_idle_and_awake() && !busy.contains(name);
         match order.wish {
-            PowerWish::Sleep if node.state.is_idle_and_awake() => sleep.push(&order.node[..]),
+            PowerWish::Sleep if may_sleep() => sleep.push(name),
             PowerWish::Wake if node.state.flags.contains(&NodeFlag::PoweredDown) => {
-                wake.push(&order.node[..]);
+                wake.push(name);
             }
             _ => {}
         }
@@ -377,6 +401,7 @@ mod tests {
             node("n4", "idle+drain"),
             node("n5", "idle%"),
             node("n6", "idle#"),
+            node("n7", "idle"),
         ];
         let nodes = BTreeMap::from(nodes);
         let all = |wish| {
@@ -384,6 +409,8 @@ mod tests {
             names.map(move |node| PowerOrder { node, wish })
         };
         let orders: Vec<PowerOrder> = all(PowerWish::Sleep).chain(all(PowerWish::Wake)).collect();
-        assert_eq!(allowed(&orders, &nodes), (vec!["n1"], vec!["n2"]));
+        // A job has begun on n7 since nodes were read.
+        let busy = BTreeSet::from(["n3", "n7"]);
+        assert_eq!(allowed(&orders, &nodes, &busy), (vec!["n1"], vec!["n2"]));
     }
 }
