@@ -184,3 +184,17 @@ fn a_node_that_boots_wakes_no_other() {
     assert_eq!(orders(&mut planner, &snapshot, &view).1, ["n1"]);
     assert_eq!(planner.power.models[0].wake, 300 * SECOND, "not measured");
 }
+
+#[test]
+fn a_node_that_its_administrator_drained_is_neither_put_to_sleep_nor_woken() {
+    let (mut planner, view) = site("data:sleep=100s", SitePower::default());
+    let states = [
+        ("n0", "IDLE+DRAIN+POWERED_DOWN"),
+        ("n1", "IDLE+DRAIN"),
+        ("n2", "idle~"),
+    ];
+    assert_eq!(orders(&mut planner, &later(0, &states), &view), nothing());
+    assert_eq!(orders(&mut planner, &later(200, &states), &view), nothing());
+    let snapshot = with(later(201, &states), vec![waiting(7, 1)]);
+    assert_eq!(orders(&mut planner, &snapshot, &view).1, ["n2"]);
+}
