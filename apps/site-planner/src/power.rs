@@ -114,7 +114,7 @@ impl PowerTable {
                 events.push(SiteEvent::Needed { node, is_needed });
             }
             let seen = seen(state);
-            self.note_waking(node, seen, read_at);
+            self.note_waking(node, (seen, state.state.base), read_at);
             let decided = self.decided.get(&node).copied();
             let may_follow = decided.is_some_and(|at| read_at < at.saturating_add(MAX_UNFOLLOWED));
             let event = match (planner.wakefulness(node), seen) {
@@ -141,8 +141,12 @@ impl PowerTable {
         }
     }
 
-    fn note_waking(&mut self, node: NodeId, seen: SeenPower, read_at: Time) {
+    fn note_waking(&mut self, node: NodeId, (seen, base): (SeenPower, NodeBase), read_at: Time) {
         match seen {
+            // It has not woken up in Slurm's `ResumeTimeout`: that is no measurement.
+            _ if base == NodeBase::Down => {
+                self.waking.remove(&node);
+            }
             SeenPower::Waking => {
                 self.waking.entry(node).or_insert(read_at);
             }

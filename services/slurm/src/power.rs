@@ -17,18 +17,37 @@ pub fn energy_plugin() -> Result<Option<String>, SlurmError> {
     Ok(plugin(&output).map(str::to_owned))
 }
 
+/// Bytes of names in one call: Linux takes 128 KiB in an argument.
+const MAX_NAMES: usize = 64 * 1024;
+
+/// Names of nodes, separated by commas, as many as one call takes.
+fn calls<N: AsRef<str>>(nodes: &[N]) -> Vec<String> {
+    let mut calls: Vec<String> = Vec::new();
+    for node in nodes {
+        let node = node.as_ref();
+        match calls.last_mut() {
+            Some(names) if names.len() + node.len() < MAX_NAMES => {
+                names.push(',');
+                names.push_str(node);
+            }
+            _ => calls.push(node.to_owned()),
+        }
+    }
+    calls
+}
+
 /// Milliwatts that these nodes draw, of those of which Slurm knows it.
 ///
 /// # Errors
 /// When Slurm cannot be asked.
 pub fn drawn(nodes: &[String]) -> Result<BTreeMap<String, u64>, SlurmError> {
-    let output = answer(
-        "scontrol",
-        &["--oneliner", "show", "node", &nodes.join(",")],
-        SOON,
-    )?;
-    let known = output.lines().filter_map(milliwatts);
-    Ok(known.map(|(n, mw)| (n.to_owned(), mw)).collect())
+    let mut all = BTreeMap::new();
+    for names in calls(nodes) {
+        let output = answer("scontrol", &["--oneliner", "show", "node", &names], SOON)?;
+        let known = output.lines().filter_map(milliwatts);
+        all.extend(known.map(|(n, mw)| (n.to_owned(), mw)));
+    }
+    Ok(all)
 }
 
 /// A change of nodes' power.
@@ -45,12 +64,15 @@ pub enum PowerChange {
 /// # Errors
 /// When Slurm cannot be asked, or refuses: where it is not set up to save power.
 pub fn change_power(nodes: &[&str], change: PowerChange) -> Result<(), SlurmError> {
-    let name = format!("nodename={}", nodes.join(","));
     let state = match change {
         PowerChange::Down => "state=power_down",
         PowerChange::Up => "state=power_up",
     };
-    answer("scontrol", &["update", &name, state], SOON).map(drop)
+    for names in calls(nodes) {
+        let name = format!("nodename={names}");
+        answer("scontrol", &["update", &name, state], SOON)?;
+    }
+    Ok(())
 }
 
 fn plugin(output: &str) -> Option<&str> {
@@ -95,6 +117,16 @@ Node n9 not found
     fn only_what_is_known_has_a_figure() {
         let all: Vec<_> = NODES.lines().filter_map(milliwatts).collect();
         assert_eq!(all, [("n1", 212_000)]);
+    }
+
+    #[test]
+    fn no_argument_is_longer_than_linux_takes() {
+        let nodes: Vec<String> = (0..100_000).map(|n| format!("cabinet-{n:06}")).collect();
+        let calls = calls(&nodes);
+        assert!(calls.iter().all(|names| names.len() <= MAX_NAMES));
+        assert_eq!(calls.len(), 1_500_000usize.div_ceil(MAX_NAMES));
+        assert_eq!(calls.join(","), nodes.join(","));
+        assert!(super::calls::<String>(&[]).is_empty());
     }
 
     #[test]

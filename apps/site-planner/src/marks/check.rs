@@ -120,7 +120,7 @@ impl<'a> SnapshotCheck<'a> {
     fn node(&self, name: &str) -> Result<(), WishError> {
         let node = self.snapshot.nodes.get(name);
         let node = node.ok_or_else(|| WishError::UnknownNode(name.to_owned()))?;
-        // One that sleeps is not woken for a job that waits beside its reservation.
+        // One that sleeps is not woken for a job that waits beside its reservation. One that boots may fail to.
         if !node.state.is_usable() || is_asleep(node) {
             return Err(WishError::UnusableNode(name.to_owned()));
         }
@@ -253,6 +253,7 @@ fn is_asleep(node: &SlurmNode) -> bool {
         NodeFlag::PowerDown,
         NodeFlag::PoweringDown,
         NodeFlag::PoweredDown,
+        NodeFlag::PoweringUp,
     ];
     asleep.iter().any(|flag| node.state.flags.contains(flag))
 }

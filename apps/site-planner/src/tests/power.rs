@@ -156,3 +156,45 @@ fn the_time_of_waking_is_measured() {
     let kinds = planner.power.models.clone();
     assert_eq!(kinds[0].wake, 190 * SECOND);
 }
+
+#[test]
+fn a_node_that_boots_wakes_no_other() {
+    let (mut planner, view) = site("data:sleep=100s", SitePower::default());
+    let states = [("n0", "idle~"), ("n1", "idle~"), ("n2", "idle~")];
+    assert_eq!(orders(&mut planner, &later(0, &states), &view), nothing());
+    let snapshot = with(later(1, &states), vec![waiting(7, 1)]);
+    assert_eq!(orders(&mut planner, &snapshot, &view).1, ["n0"]);
+    // As Slurm has it while it boots.
+    let states = [
+        ("n0", "IDLE+NOT_RESPONDING+POWERING_UP"),
+        ("n1", "idle~"),
+        ("n2", "idle~"),
+    ];
+    for seconds in [2, 20, 100] {
+        let snapshot = with(later(seconds, &states), vec![waiting(7, 1)]);
+        assert_eq!(orders(&mut planner, &snapshot, &view), nothing());
+    }
+    // It does not come up: another one is to, and that took no time that counts.
+    let states = [
+        ("n0", "DOWN+POWERED_DOWN"),
+        ("n1", "idle~"),
+        ("n2", "idle~"),
+    ];
+    let snapshot = with(later(400, &states), vec![waiting(7, 1)]);
+    assert_eq!(orders(&mut planner, &snapshot, &view).1, ["n1"]);
+    assert_eq!(planner.power.models[0].wake, 300 * SECOND, "not measured");
+}
+
+#[test]
+fn a_node_that_its_administrator_drained_is_neither_put_to_sleep_nor_woken() {
+    let (mut planner, view) = site("data:sleep=100s", SitePower::default());
+    let states = [
+        ("n0", "IDLE+DRAIN+POWERED_DOWN"),
+        ("n1", "IDLE+DRAIN"),
+        ("n2", "idle~"),
+    ];
+    assert_eq!(orders(&mut planner, &later(0, &states), &view), nothing());
+    assert_eq!(orders(&mut planner, &later(200, &states), &view), nothing());
+    let snapshot = with(later(201, &states), vec![waiting(7, 1)]);
+    assert_eq!(orders(&mut planner, &snapshot, &view).1, ["n2"]);
+}

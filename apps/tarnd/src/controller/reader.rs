@@ -150,6 +150,22 @@ impl SlurmReader {
         newest.filter(|reading| reading.is_usable())
     }
 
+    /// A reading whose jobs were read from now on; `None` if there is none after so long.
+    pub(super) fn from_now_on(&self, limit: Duration) -> Option<Arc<SlurmReading>> {
+        let now = Instant::now();
+        self.request();
+        let (state, condition) = &*self.0;
+        let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_there = |state: &ReaderState| {
+            let newest = state.newest.as_ref();
+            newest.is_some_and(|reading| reading.jobs_began >= now)
+        };
+        let waited = condition.wait_timeout_while(state, limit, |state| !is_there(state));
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let newest = state.newest.clone().filter(|_| is_there(&state));
+        newest.filter(|reading| reading.is_usable())
+    }
+
     /// When the last reading began, if it failed.
     pub(super) fn failed_since(&self) -> Option<Instant> {
         self.state().failure.as_ref().map(|(began, _)| *began)
@@ -200,6 +216,7 @@ impl SlurmReader {
                         tracing::info!("Slurm's state is read again");
                     }
                     state.newest = Some(Arc::new(reading));
+                    self.0.1.notify_all();
                 }
                 Err(e) => {
                     if state.failure.is_none() {
@@ -309,5 +326,12 @@ mod tests {
         assert_eq!(pause(&state), 30);
         state.has_marks = true;
         assert_eq!(pause(&state), 1);
+    }
+
+    #[test]
+    fn a_reading_from_now_on_is_requested_and_not_waited_for_without_end() {
+        let reader = SlurmReader::default();
+        assert!(reader.from_now_on(Duration::from_millis(20)).is_none());
+        assert!(reader.state().is_requested);
     }
 }

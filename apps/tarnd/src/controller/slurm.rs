@@ -9,7 +9,9 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tarn_proto::site::{NodeInfo, StoreInfo};
 use tarn_site_planner::{PowerOrder, PowerWish};
-use tarn_slurm::{NodeFlag, PowerChange, SlurmNode, change_power, show_on};
+use tarn_slurm::{
+    NodeFlag, PowerChange, SlurmJobState, SlurmNode, SlurmSnapshot, change_power, show_on,
+};
 use tarn_types::space::TierSpace;
 use tarn_types::units::Bytes;
 
@@ -102,6 +104,9 @@ pub(super) fn spaces(wanted: bool, mode: &SharedSiteMode) -> SlurmNotifier<Vec<N
     }
 }
 
+/// For a reading by which nodes go to sleep: the planner repeats what is lost.
+const FRESH: Duration = Duration::from_secs(10);
+
 /// Orders about nodes' sleep that wait for their turn: the planner repeats what is lost.
 const MAX_POWER_ORDERS: usize = 16;
 
@@ -126,11 +131,12 @@ fn follow_power_orders(
 ) {
     let mut failed = false;
     for orders in orders {
-        // The reader logs why Slurm cannot be read.
-        let Some(reading) = reader.newest() else {
+        // Slurm is read every 30 s where nothing waits: a job may have begun since. The reader logs why it cannot be read.
+        let Some(reading) = reader.from_now_on(FRESH) else {
             continue;
         };
-        let (sleep, wake) = allowed(&orders, &reading.snapshot.nodes);
+        let snapshot = &reading.snapshot;
+        let (sleep, wake) = allowed(&orders, &snapshot.nodes, &busy(snapshot));
         let calls = [
             (sleep, PowerChange::Down, "sleep: no job and no data"),
             (wake, PowerChange::Up, "wake up: a job waits for nodes"),
@@ -155,20 +161,40 @@ fn follow_power_orders(
     }
 }
 
-/// The nodes to put to sleep and to wake, of those in the state for it by the newest reading.
+/// The nodes that jobs have.
+fn busy(snapshot: &SlurmSnapshot) -> BTreeSet<&str> {
+    let has_nodes = |state: &SlurmJobState| {
+        matches!(
+            state,
+            SlurmJobState::Configuring
+                | SlurmJobState::Running
+                | SlurmJobState::Suspended
+                | SlurmJobState::Completing
+        )
+    };
+    let jobs = snapshot.jobs.values().filter(|job| has_nodes(&job.state));
+    jobs.flat_map(|job| job.nodes.iter())
+        .map(|name| &name[..])
+        .collect()
+}
+
+/// The nodes to put to sleep and to wake, of those in the state for it. What jobs have may be newer than that.
 fn allowed<'a>(
     orders: &'a [PowerOrder],
     nodes: &BTreeMap<String, SlurmNode>,
+    busy: &BTreeSet<&str>,
 ) -> (Vec<&'a str>, Vec<&'a str>) {
     let (mut sleep, mut wake) = (Vec::new(), Vec::new());
     for order in orders {
         let Some(node) = nodes.get(&order.node) else {
             continue;
         };
+        let name = &order.node[..];
+        let may_sleep = || node.state.is_idle_and_awake() && !busy.contains(name);
         match order.wish {
-            PowerWish::Sleep if node.state.is_idle_and_awake() => sleep.push(&order.node[..]),
+            PowerWish::Sleep if may_sleep() => sleep.push(name),
             PowerWish::Wake if node.state.flags.contains(&NodeFlag::PoweredDown) => {
-                wake.push(&order.node[..]);
+                wake.push(name);
             }
             _ => {}
         }
@@ -265,6 +291,7 @@ mod tests {
             node("n4", "idle+drain"),
             node("n5", "idle%"),
             node("n6", "idle#"),
+            node("n7", "idle"),
         ];
         let nodes = BTreeMap::from(nodes);
         let all = |wish| {
@@ -272,6 +299,8 @@ mod tests {
             names.map(move |node| PowerOrder { node, wish })
         };
         let orders: Vec<PowerOrder> = all(PowerWish::Sleep).chain(all(PowerWish::Wake)).collect();
-        assert_eq!(allowed(&orders, &nodes), (vec!["n1"], vec!["n2"]));
+        // A job has begun on n7 since nodes were read.
+        let busy = BTreeSet::from(["n3", "n7"]);
+        assert_eq!(allowed(&orders, &nodes, &busy), (vec!["n1"], vec!["n2"]));
     }
 }

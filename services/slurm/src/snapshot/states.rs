@@ -114,14 +114,17 @@ impl SlurmNodeState {
         let keeps_away = [
             NodeFlag::Drain,
             NodeFlag::Fail,
-            NodeFlag::NotResponding,
             NodeFlag::Maintenance,
             NodeFlag::InvalidRegistration,
         ];
+        let has = |flag: &NodeFlag| self.flags.contains(flag);
+        // Slurm sets both on a node that it wakes (`_do_power_work`): it answers once it has booted.
+        let is_silent = has(&NodeFlag::NotResponding) && !has(&NodeFlag::PoweringUp);
         matches!(
             self.base,
             NodeBase::Idle | NodeBase::Allocated | NodeBase::Mixed
-        ) && !keeps_away.iter().any(|flag| self.flags.contains(flag))
+        ) && !is_silent
+            && !keeps_away.iter().any(has)
     }
 
     /// Whether it has no job, awake or not, and nothing keeps it for others.

@@ -84,6 +84,20 @@ fn a_node_that_gets_no_job_is_not_usable() {
 }
 
 #[test]
+fn a_node_that_boots_is_usable_although_it_does_not_answer_yet() {
+    let usable = |text| SlurmNodeState::parse(text).is_usable();
+    assert!(usable("IDLE+CLOUD+NOT_RESPONDING+POWERING_UP"));
+    assert!(usable("MIXED+NOT_RESPONDING+POWERING_UP"));
+    for not in [
+        "IDLE+NOT_RESPONDING",
+        "DOWN+NOT_RESPONDING+POWERING_UP",
+        "IDLE+DRAIN+NOT_RESPONDING+POWERING_UP",
+    ] {
+        assert!(!usable(not), "{not}");
+    }
+}
+
+#[test]
 fn an_idle_node_may_sleep_and_an_awake_one_does_not() {
     let idle = |text| SlurmNodeState::parse(text).is_idle();
     let awake = |text| SlurmNodeState::parse(text).is_idle_and_awake();

@@ -4,6 +4,7 @@ use super::leeway::{cost, earned};
 use super::nodes::{MODES, NodePowerState, PlannerNode};
 use super::queue::{Fit, QueuedJob};
 use super::state::PlannerState;
+use std::collections::BTreeMap;
 use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
 use tarn_types::policy::{Order, Policy};
@@ -186,27 +187,36 @@ impl PlannerState {
         let Some(job) = self.job(w.job).map(|s| s.job.clone()) else {
             return false;
         };
-        let count = |island: usize, mode: Mode, power: NodePowerState| {
-            let nodes = (0u32..).map(NodeId).zip(&self.nodes.all);
-            let there = nodes.filter(|(id, n)| {
-                let free = n.guests.is_empty() && n.power == power && n.closed.is_none();
-                usize::from(n.island) == island && n.mode == mode && free && job.may_have(*id)
-            });
-            there.count() as u32
+        // One look at each node, however many islands there are.
+        let mut coming_to: BTreeMap<(usize, Mode), u32> = BTreeMap::new();
+        let mut asleep_in: BTreeMap<(usize, Mode), u32> = BTreeMap::new();
+        for (id, n) in (0u32..).map(NodeId).zip(&self.nodes.all) {
+            let counted = match n.power {
+                NodePowerState::Up | NodePowerState::Waking => &mut coming_to,
+                NodePowerState::Asleep => &mut asleep_in,
+                NodePowerState::Booting(_) | NodePowerState::Lost => continue,
+            };
+            if n.guests.is_empty() && n.closed.is_none() && job.may_have(id) {
+                *counted.entry((usize::from(n.island), n.mode)).or_default() += 1;
+            }
+        }
+        if asleep_in.is_empty() {
+            return false;
+        }
+        let of = |counts: &BTreeMap<(usize, Mode), u32>, p: &(usize, Mode)| {
+            counts.get(p).copied().unwrap_or(0)
         };
         let places: Vec<(usize, Mode)> = (0..self.nodes.islands.len())
             .flat_map(|i| MODES.iter().map(move |m| (i, *m)))
             .filter(|(i, m)| self.nodes.suits(&job, *i, *m))
             .collect();
-        let coming = |p: &(usize, Mode)| {
-            count(p.0, p.1, NodePowerState::Up) + count(p.0, p.1, NodePowerState::Waking)
-        };
+        let coming = |p: &(usize, Mode)| of(&coming_to, p);
         if places.iter().any(|p| coming(p) >= job.nodes) {
             return false;
         }
         let enough = places
             .iter()
-            .find(|p| coming(p) + count(p.0, p.1, NodePowerState::Asleep) >= job.nodes);
+            .find(|p| coming(p) + of(&asleep_in, p) >= job.nodes);
         let islands: Vec<usize> = places.iter().map(|p| p.0).collect();
         let (wanted, lack): (Vec<(usize, Mode)>, u32) = match enough {
             Some(p) => (vec![*p], job.nodes - coming(p)),
