@@ -109,7 +109,9 @@ fn a_begin_time_ends_with_the_mode_and_with_its_controller_and_users_have_their_
     assert_eq!(driven.field(&own, "Nice"), nice);
     assert_eq!(driven.field(&second, "Nice"), "0");
     // The next one, which only advises, finds nothing to undo, and the workflow ends.
-    restart(site, "mode = \"advise\"\\n");
+    let advise = "printf 'mode = \"advise\"\\n' > /shared/site.toml";
+    site.root(&["sh", "-c", advise]);
+    site.start_controller_with("--config /shared/site.toml");
     driven.end_first_step();
     site.wait_for(&second, "COMPLETED");
     assert!(

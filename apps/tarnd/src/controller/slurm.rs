@@ -4,7 +4,7 @@
 use super::ControllerInput;
 use super::mode::SharedSiteMode;
 use super::reader::{SlurmReader, SlurmReading};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tarn_proto::site::{NodeInfo, StoreInfo};
@@ -260,7 +260,6 @@ fn text(node: &NodeInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
     use tarn_slurm::SlurmNodeState;
 
     fn node(name: &str, state: &str) -> (String, SlurmNode) {
