@@ -169,12 +169,7 @@ pub(super) fn jobs(
     Ok(jobs)
 }
 
-fn to_job(
-    number: u32,
-    state: SlurmJobState,
-    json: &JsonJob,
-    lists: &mut NodeLists,
-) -> SlurmJob {
+fn to_job(number: u32, state: SlurmJobState, json: &JsonJob, lists: &mut NodeLists) -> SlurmJob {
     // A list that is none makes this job incomplete: it stays in the snapshot, and others are read.
     let mut is_incomplete = false;
     let mut nodes = |list: &JsonText| {
