@@ -10,7 +10,7 @@ const STAGE_FAILED: &str = "a stage of its data failed";
 /// Why a job that waits gets no plan; `None` if it gets one.
 pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Option<String> {
     if job.is_incomplete {
-        return Some("Slurm's answer about it is cut".to_owned());
+        return Some("Slurm's answer about it is cut or cannot be read".to_owned());
     }
     if job.het.is_some() {
         return Some("the parts of a heterogeneous job begin together".to_owned());

@@ -270,6 +270,19 @@ fn a_limit_that_changes_while_a_job_runs_counts_for_those_that_wait() {
 }
 
 #[test]
+fn a_job_whose_nodes_cannot_be_read_has_not_ended() {
+    let first = running(waiting(1, 1), &["n0"], START - 30);
+    let mut snapshot = with(cluster(1), vec![first, waiting(2, 1)]);
+    let view = empty_view(&snapshot);
+    let mut planner = planner();
+    see(&mut planner, &snapshot, &view);
+    let first = snapshot.jobs.get_mut(&1).unwrap();
+    (first.nodes, first.is_incomplete) = ([].into(), true);
+    let unread = planner.see(&snapshot, &view, START * SECOND);
+    assert_eq!(unread.transitions, Vec::new());
+}
+
+#[test]
 fn earlier_runs_of_a_kind_count() {
     let mut snapshot = with(
         cluster(1),

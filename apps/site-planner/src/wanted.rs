@@ -115,6 +115,12 @@ impl JobReader<'_> {
             | SlurmJobState::ReservationDeleted => {
                 WantedStage::Excluded("it is being requeued".to_owned())
             }
+            // Its list of nodes could not be read: it has not ended.
+            SlurmJobState::Configuring | SlurmJobState::Running | SlurmJobState::Suspended
+                if job.is_incomplete =>
+            {
+                WantedStage::Excluded("Slurm's answer about its nodes cannot be read".to_owned())
+            }
             _ => WantedStage::Left,
         };
         let makes = data.into_iter().flat_map(|d| &d.makes);

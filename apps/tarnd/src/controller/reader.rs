@@ -2,6 +2,7 @@
 //! docs/internals/site.md, "What the controller knows of Slurm".
 
 use super::ControllerInput;
+use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,6 +18,8 @@ const UNUSED: Duration = Duration::from_secs(30);
 const DRIVEN: Duration = Duration::from_secs(1);
 /// After a reading that has failed.
 const RETRY: Duration = Duration::from_secs(1);
+/// Jobs that one line of the log names.
+const MAX_NAMED: usize = 20;
 /// Nothing is decided on a reading that is older.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
@@ -204,6 +207,7 @@ impl SlurmReader {
 
     fn read_on(&self, inputs: &Sender<ControllerInput>) {
         let mut source = None;
+        let mut incomplete = BTreeSet::new();
         loop {
             let earlier = self.wait_until_due();
             let began = Instant::now();
@@ -215,6 +219,7 @@ impl SlurmReader {
                     if state.failure.take().is_some() {
                         tracing::info!("Slurm's state is read again");
                     }
+                    note_incomplete(&mut incomplete, &reading.snapshot);
                     state.newest = Some(Arc::new(reading));
                     self.0.1.notify_all();
                 }
@@ -250,6 +255,27 @@ impl SlurmReader {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// Logs each job of which something could not be read, once as long as that is so. Such a job is in the queue for tarn, and nothing is decided
+/// on it.
+fn note_incomplete(noted: &mut BTreeSet<u32>, snapshot: &SlurmSnapshot) {
+    let jobs = snapshot.jobs.values().filter(|job| job.is_incomplete);
+    let incomplete: BTreeSet<u32> = jobs.map(|job| job.number).collect();
+    let new: Vec<String> = incomplete
+        .difference(noted)
+        .take(MAX_NAMED)
+        .map(u32::to_string)
+        .collect();
+    if !new.is_empty() {
+        tracing::info!(
+            "Of {} jobs in Slurm's queue a text or a list of nodes is too long for tarn or no such list (new: {}): tarn plans nothing for them. \
+             Compare with `scontrol show job`",
+            incomplete.len(),
+            new.join(", ")
+        );
+    }
+    *noted = incomplete;
 }
 
 /// Reads the jobs if everything else was read lately, else all. The first reading decides the source.

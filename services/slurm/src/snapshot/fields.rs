@@ -205,7 +205,7 @@ pub(super) fn jobs(
     for (number, record) in &records {
         let state = SlurmJobState::parse(record.get("State"));
         if !state.has_ended() {
-            let mut job = to_job(*number, state, record, excluded.get(number), lists)?;
+            let mut job = to_job(*number, state, record, excluded.get(number), lists);
             if let Some(earlier) = earlier.get(number).filter(|_| job.lacks_exclusions) {
                 job.excluded.clone_from(&earlier.excluded);
                 job.lacks_exclusions = earlier.lacks_exclusions;
@@ -236,13 +236,20 @@ fn to_job(
     record: &ColumnRecord<'_>,
     excluded: Option<&ColumnRecord<'_>>,
     lists: &mut NodeLists,
-) -> Result<SlurmJob, SlurmError> {
+) -> SlurmJob {
     let get = |name| record.get(name).to_owned();
-    // The end of a list that is cut is no name.
-    let mut nodes = |record: &ColumnRecord<'_>, name| match lists.names(record.get(name)) {
-        Err(_) if record.is_full => Ok([].into()),
-        names => names.map_err(SlurmError::from),
+    // A list that is cut or that is none makes this job incomplete: it stays in the snapshot, and others are read.
+    let mut is_incomplete = record.is_full || excluded.is_some_and(|record| record.is_full);
+    let mut nodes = |record: &ColumnRecord<'_>, name| {
+        lists.names(record.get(name)).unwrap_or_else(|_| {
+            is_incomplete = true;
+            [].into()
+        })
     };
+    let required = nodes(record, "ReqNodes");
+    let has = nodes(record, "NodeList");
+    let planned = nodes(record, "SchedNodes");
+    let excludes = excluded.map_or_else(|| [].into(), |excluded| nodes(excluded, "x"));
     let (array, het) = groups(record);
     let limit = limit(record.get("TimeLimit"))
         .flatten()
@@ -250,7 +257,7 @@ fn to_job(
     let reason = PendingReason::parse(record.get("Reason"));
     let is_text = record.get("Reason").contains([' ', ':']);
     let least = record.small("NumNodes");
-    Ok(SlurmJob {
+    SlurmJob {
         number,
         array,
         het,
@@ -281,21 +288,18 @@ fn to_job(
         is_exclusive: record.get("OverSubscribe") == "NO",
         features: get("Feature"),
         preferred: get("Prefer"),
-        excluded: match excluded {
-            Some(excluded) => nodes(excluded, "x")?,
-            None => [].into(),
-        },
-        required: nodes(record, "ReqNodes")?,
-        nodes: nodes(record, "NodeList")?,
-        planned: nodes(record, "SchedNodes")?,
+        excluded: excludes,
+        required,
+        nodes: has,
+        planned,
         reservation: get("Reservation"),
         licences: get("Licenses"),
         dependency: get("Dependency"),
         has_burst_buffer: record.values.last().is_some_and(|byte| *byte != " "),
         admin_comment: get("admin_comment"),
-        is_incomplete: record.is_full || excluded.is_some_and(|record| record.is_full),
+        is_incomplete,
         lacks_exclusions: excluded.is_none(),
-    })
+    }
 }
 
 /// The nodes that are in a partition.

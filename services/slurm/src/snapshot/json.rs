@@ -163,19 +163,25 @@ pub(super) fn jobs(
         };
         let state = SlurmJobState::parse(&json.job_state.0);
         if !state.has_ended() {
-            jobs.insert(job, to_job(job, state, json, lists)?);
+            jobs.insert(job, to_job(job, state, json, lists));
         }
     }
     Ok(jobs)
 }
 
-fn to_job(
-    number: u32,
-    state: SlurmJobState,
-    json: &JsonJob,
-    lists: &mut NodeLists,
-) -> Result<SlurmJob, SlurmError> {
-    let mut nodes = |list: &JsonText| lists.names(&list.0).map_err(SlurmError::from);
+fn to_job(number: u32, state: SlurmJobState, json: &JsonJob, lists: &mut NodeLists) -> SlurmJob {
+    // A list that is none makes this job incomplete: it stays in the snapshot, and others are read.
+    let mut is_incomplete = false;
+    let mut nodes = |list: &JsonText| {
+        lists.names(&list.0).unwrap_or_else(|_| {
+            is_incomplete = true;
+            [].into()
+        })
+    };
+    let excluded = nodes(&json.excluded_nodes);
+    let required = nodes(&json.required_nodes);
+    let has = nodes(&json.nodes);
+    let planned = nodes(&json.scheduled_nodes);
     let task = json.array_task_id.known().map(|task| task.to_string());
     let tasks = Some(json.array_task_string.get()).filter(|tasks| !tasks.is_empty());
     let array = tasks.or(task).map(|tasks| ArrayTasks {
@@ -194,7 +200,7 @@ fn to_job(
     let resources = resources.into_iter().find(|text| !text.0.is_empty());
     let description = json.state_description.get();
     let least = json.node_count.small();
-    Ok(SlurmJob {
+    SlurmJob {
         number,
         array,
         het,
@@ -221,18 +227,18 @@ fn to_job(
         is_exclusive: json.shared.0.split(',').any(|word| word == "none"),
         features: json.features.get(),
         preferred: json.prefer.get(),
-        excluded: nodes(&json.excluded_nodes)?,
-        required: nodes(&json.required_nodes)?,
-        nodes: nodes(&json.nodes)?,
-        planned: nodes(&json.scheduled_nodes)?,
+        excluded,
+        required,
+        nodes: has,
+        planned,
         reservation: json.resv_name.get(),
         licences: json.licenses.get(),
         dependency: json.dependency.get(),
         has_burst_buffer: !json.burst_buffer.0.is_empty(),
         admin_comment: json.admin_comment.get(),
-        is_incomplete: false,
+        is_incomplete,
         lacks_exclusions: false,
-    })
+    }
 }
 
 /// A text that names a reason says more than its code: `ReqNodeNotAvail, May be reserved for other job`.

@@ -318,6 +318,40 @@ proptest! {
         }
     }
 
+    /// A text that is no list of nodes, in one of many jobs: that job is there and incomplete, the others are as without it.
+    #[test]
+    fn one_odd_list_does_not_hide_the_other_jobs(at in 0usize..6, list in 0usize..3, odd in "n\\[[a-z]{1,9}") {
+        let numbers = ["11", "12", "13", "14", "15", "16"];
+        let key = ["ReqNodes", "NodeList", "SchedNodes"][list];
+        let columns = |odd_list: Option<&str>| {
+            let jobs = numbers.iter().enumerate().map(|(n, number)| {
+                let mut values = vec![("JobID", *number), ("State", "RUNNING"), ("NodeList", "n[1-2]")];
+                if let Some(odd) = odd_list.filter(|_| n == at) {
+                    values.retain(|(name, _)| *name != key);
+                    values.push((key, odd));
+                }
+                job(&values)
+            });
+            let excluded: Vec<u8> = numbers.iter().flat_map(|number| excluded(number, "(null)")).collect();
+            SlurmSnapshot::from_fields(&answers(jobs.flatten().collect(), excluded)).unwrap()
+        };
+        let key = ["required_nodes", "nodes", "scheduled_nodes"][list];
+        let of_json = |odd_list: Option<&str>| {
+            let jobs = numbers.iter().enumerate().map(|(n, number)| match odd_list.filter(|_| n == at) {
+                Some(odd) => format!(r#"{{"job_id": {number}, "job_state": "RUNNING", "{key}": "{odd}"}}"#),
+                None => format!(r#"{{"job_id": {number}, "job_state": "RUNNING"}}"#),
+            });
+            json(&jobs.collect::<Vec<_>>().join(","), "").unwrap()
+        };
+        let pairs = [(columns(None), columns(Some(&odd))), (of_json(None), of_json(Some(&odd)))];
+        for (mut good, mut with_odd) in pairs {
+            let number = 11 + at as u32;
+            good.jobs.remove(&number).unwrap();
+            prop_assert!(with_odd.jobs.remove(&number).is_some_and(|job| job.is_incomplete));
+            prop_assert_eq!(good, with_odd);
+        }
+    }
+
     /// Values of any type where Slurm has others.
     #[test]
     fn json_of_any_values_does_not_panic(key in "(job_id|job_state|nice|time_limit|nodes|partition|array_task_id|tres_req_str)", value in "(null|-1|1e300|18446744073709551615|\"n\\[1-[0-9]{1,9}\\]\"|\\[1,\"a\"\\]|\\{\"set\":true,\"number\":-7\\}|true)") {

@@ -353,13 +353,18 @@ impl Outbox {
         orders.filter(|(_, o)| own(o)).map(|(id, _)| *id).collect()
     }
 
-    /// The moves that read from, or bring to, a node.
+    /// The moves that read from, or bring to, a node. Those that wait for the store come first: if they are taken out in
+    /// this order, none of them begins when another is over.
     pub(crate) fn moves_touching(&self, node: NodeId) -> Vec<MoveId> {
         let touches = |w: &Where| matches!(w, Where::Nodes(n) if n.contains(&node));
-        let orders = self.orders.iter();
-        orders
-            .filter(|(_, o)| touches(&o.what.from) || touches(&o.what.to))
-            .map(|(id, _)| *id)
-            .collect()
+        let waits = |o: &MoveRecord| {
+            let at = way(&o.what);
+            o.place.is_some_and(|p| self.waiting[at].contains(&p))
+        };
+        let touching = self.orders.iter();
+        let touching = touching.filter(|(_, o)| touches(&o.what.from) || touches(&o.what.to));
+        let (waiting, under_way): (Vec<_>, Vec<_>) = touching.partition(|(_, o)| waits(o));
+        let in_order = waiting.into_iter().chain(under_way);
+        in_order.map(|(id, _)| *id).collect()
     }
 }
