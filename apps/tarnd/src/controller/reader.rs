@@ -154,7 +154,7 @@ impl SlurmReader {
     }
 
     /// A reading whose jobs were read from now on; `None` if there is none after so long.
-    pub(super) fn from_now_on(&self, limit: Duration) -> Option<Arc<SlurmReading>> {
+    pub(super) fn newest_from_now_on(&self, limit: Duration) -> Option<Arc<SlurmReading>> {
         let now = Instant::now();
         self.request();
         let (state, condition) = &*self.0;
@@ -357,7 +357,11 @@ mod tests {
     #[test]
     fn a_reading_from_now_on_is_requested_and_not_waited_for_without_end() {
         let reader = SlurmReader::default();
-        assert!(reader.from_now_on(Duration::from_millis(20)).is_none());
+        assert!(
+            reader
+                .newest_from_now_on(Duration::from_millis(20))
+                .is_none()
+        );
         assert!(reader.state().is_requested);
     }
 }

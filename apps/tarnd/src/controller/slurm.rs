@@ -132,7 +132,7 @@ fn follow_power_orders(
     let mut failed = false;
     for orders in orders {
         // Slurm is read every 30 s where nothing waits: a job may have begun since. The reader logs why it cannot be read.
-        let Some(reading) = reader.from_now_on(FRESH) else {
+        let Some(reading) = reader.newest_from_now_on(FRESH) else {
             continue;
         };
         let snapshot = &reading.snapshot;
