@@ -622,6 +622,7 @@ impl PlannerNodes {
             guest.share.memory = guest.share.memory.min(node.free.memory);
             sub(&mut node.free.memory, guest.share.memory, "free memory");
         }
+        node.serve_lacking();
         self.list(id);
         self.enter_guests_again(id, None);
     }

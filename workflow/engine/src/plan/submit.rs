@@ -317,8 +317,11 @@ impl PlannerState {
             let job = state.job.clone();
             out.extend(state.followers.iter().copied());
             for item in &job.writes {
-                let readers = self.item(*item).map(|i| i.readers.clone());
-                out.extend(readers.unwrap_or_default());
+                if let Some(item) = self.item_mut(*item) {
+                    out.extend(item.readers.iter().copied());
+                    // It never runs: where the item is lost, nobody makes it again.
+                    item.producer = item.producer.filter(|producer| *producer != id);
+                }
             }
             self.withdraw(id);
             self.leave_withdrawn(id, &job);
@@ -383,13 +386,14 @@ impl PlannerState {
             self.flows.remove(&flow);
         }
         for item in &state.job.writes {
+            // A job that was submitted since may wait for it, or write it itself.
             let dropped = self
                 .item(*item)
-                .is_some_and(|i| !i.outside && i.layouts.is_empty());
+                .is_some_and(|i| !i.outside && i.layouts.is_empty() && i.readers.is_empty());
             if dropped {
                 self.items.forget(*item);
             } else if let Some(item) = self.item_mut(*item) {
-                item.producer = None;
+                item.producer = item.producer.filter(|producer| *producer != id);
             }
         }
     }

@@ -652,3 +652,42 @@ fn events_that_cannot_be_are_refused() {
     );
     assert_eq!(site.free_cores(1), 0);
 }
+
+#[test]
+fn a_job_that_was_refused_never_makes_an_item_again() {
+    let mut site = Site::new();
+    let item = |keep: bool| Item {
+        bytes: 0,
+        outside: false,
+        keep,
+    };
+    let submitted = |id: u32, keep: bool| SiteEvent::Submitted {
+        jobs: Vec::new(),
+        items: vec![(ItemId(id), item(keep))],
+    };
+    site.event(submitted(4, true));
+    site.event(submitted(0, false));
+    site.event(SiteEvent::Stored {
+        item: ItemId(4),
+        nodes: nodes(&[5]),
+        spread: Spread::Share,
+        bytes: 0,
+    });
+    site.submit(&[(1, job(1, 0))]);
+    let second = Job {
+        after: vec![JobId(1)],
+        reads: vec![Input {
+            item: ItemId(0),
+            spread: Spread::Share,
+        }],
+        writes: vec![ItemId(4)],
+        ..job(1, 0)
+    };
+    site.submit(&[(2, second)]);
+    let refused =
+        |action: &SiteAction| matches!(action, SiteAction::Refuse { job, .. } if job.0 == 2);
+    assert!(site.actions.iter().any(refused), "its input is nowhere");
+    // The item that it would have written was there before, and is lost.
+    site.event(SiteEvent::NodeLost { node: NodeId(5) });
+    assert_eq!(site.stage(2), PlannerJobStage::Done);
+}
