@@ -286,7 +286,7 @@ impl Marks {
             .done(&order.action, result.is_ok(), (clock, now));
         match (&order.action, &result) {
             (SlurmAction::Renew { .. } | SlurmAction::Resize { .. }, Err(_)) if is_unanswered => {}
-            // What Slurm made of it, the next reading has: of a reservation without a mark, that it is to go.
+            // The next reading has the outcome: a reservation without a mark is to go.
             (SlurmAction::Reserve { .. }, Err(_)) if is_unanswered => {
                 if let Some(workflow) = order.workflow.clone() {
                     self.left_alone.insert(workflow, now.saturating_add(RETRY));

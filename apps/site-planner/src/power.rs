@@ -48,7 +48,7 @@ pub enum PowerWish {
 pub struct PowerOrder {
     /// The node.
     pub node: String,
-    /// What is to become of it.
+    /// Its next state.
     pub wish: PowerWish,
 }
 

@@ -1,4 +1,4 @@
-//! What users change of a waiting job beside tarn: it stays, whatever tarn sets just then.
+//! Changes by users of a waiting job, beside tarn: they stay, whatever tarn sets just then.
 
 use crate::drive::ORDINARY;
 use crate::setup::Site;

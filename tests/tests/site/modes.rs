@@ -12,12 +12,12 @@ const HELPER: &str = "#!/bin/sh\nmkdir -p /shared/modes\nif [ -n \"$1\" ]; then 
 /// Notifies the test, which has the power button.
 const REBOOT: &str = "#!/bin/sh\necho reboot >> /shared/modes/reboots\n";
 
-/// Starts the node again for each reboot that Slurm has asked for. So many there were.
-fn reboot_as_asked(site: &Site, done: usize) -> usize {
+/// Starts the node again for each reboot that Slurm has requested for. So many there were.
+fn reboot_if_requested(site: &Site, done: usize) -> usize {
     let folder = site.cluster.shared().join("modes");
-    let asked = fs::read_to_string(folder.join("reboots")).unwrap_or_default();
-    let asked = asked.lines().count();
-    if asked > done {
+    let requested = fs::read_to_string(folder.join("reboots")).unwrap_or_default();
+    let requested = requested.lines().count();
+    if requested > done {
         // The node notifies Slurm before it goes down: no machine is down sooner.
         std::thread::sleep(Duration::from_secs(3));
         let node = site.cluster.node(1);
@@ -26,7 +26,7 @@ fn reboot_as_asked(site: &Site, done: usize) -> usize {
         node.start().unwrap_or_else(|e| panic!("{e:#}"));
         site.start_node(1);
     }
-    asked
+    requested
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn jobs_of_one_memory_mode_run_together() {
     let others = others.map(|(name, mode)| submit(name, mode, 2));
     let mut reboots = 0;
     site.wait("all have run", || {
-        reboots = reboot_as_asked(&site, reboots);
+        reboots = reboot_if_requested(&site, reboots);
         others.iter().all(|job| site.state(job) == "COMPLETED")
     });
     let log = site.cluster.shared().join("controller/plan.log");

@@ -46,7 +46,7 @@ pub(super) struct Delays {
     /// Jobs of the snapshot that are not delayed, until when: for ever if their begin time was changed by somebody else, or the
     /// time is used up.
     left_alone: BTreeMap<u32, Time>,
-    /// What jobs that are to be delayed may be delayed by.
+    /// The longest delays of jobs that are to be delayed.
     totals: BTreeMap<u32, Nanos>,
     /// Jobs that wait for no other one.
     ready: BTreeSet<u32>,

@@ -34,7 +34,7 @@ pub(super) struct ControllerConfigFile {
     pub(super) sleep: Option<String>,
     /// Of these so many stay awake.
     pub(super) awake: Option<u32>,
-    /// What nodes draw where nothing measures it.
+    /// The draw of nodes where nothing measures it.
     pub(super) power: PowerLines,
     /// How long a job waits for a node that sleeps.
     pub(super) wake: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct ControllerConfigFile {
     pub(super) policy: Option<String>,
     /// The most that workflows may delay the first ordinary job.
     pub(super) bound: Option<String>,
-    /// What a node reads from another, as plans estimate it.
+    /// Bytes a second between two nodes, as plans estimate them.
     pub(super) peer_rate: Option<String>,
     /// Where metrics for Prometheus are served: a path, or a loopback address.
     pub(super) metrics: Option<String>,
@@ -102,7 +102,7 @@ impl PowerLines {
 }
 
 impl ControllerConfigFile {
-    /// What nodes draw where nothing measures it.
+    /// The draw of nodes where nothing measures it.
     pub(super) fn power(&self, options: &Options) -> anyhow::Result<SitePower> {
         let path = options.config.as_deref().unwrap_or(Path::new(""));
         self.power

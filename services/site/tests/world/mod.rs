@@ -1,5 +1,9 @@
 //! An emulated site: nodes that carry out their orders, sooner or later or not at all.
 
+mod results;
+
+pub(crate) use results::refused;
+use results::{done, proof_of, unreachable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use tarn_proto::local::{Code, RequestError};
@@ -783,36 +787,5 @@ impl World {
             site.step(*now, event.clone(), &mut Vec::new());
         }
         assert_eq!(format!("{site:?}"), format!("{:?}", self.site));
-    }
-}
-
-/// The worker that served there has ended.
-fn unreachable() -> RequestError {
-    RequestError::new(Code::Io, "connection refused")
-}
-
-fn done(number: u64) -> Report {
-    Report::Worked {
-        number,
-        what: WorkResult::Done,
-    }
-}
-
-fn proof_of(part: &Part, bytes: u64) -> Proof {
-    Proof {
-        sealed: false,
-        hash: Hash::of(part.to_string().as_bytes()),
-        bytes,
-        entries: 1,
-        manifest: 100,
-        file: None,
-        origin: None,
-    }
-}
-
-pub(crate) fn refused(reply: &ControllerReply) -> &RequestError {
-    match reply {
-        ControllerReply::Refused(why) => why,
-        other => panic!("refused, it was expected: {other:?}"),
     }
 }
