@@ -74,32 +74,47 @@ fn start_at_once(site: &Site, job: &str) {
 
 #[test]
 fn a_program_continues_where_its_node_was_lost_its_time_was_over_and_its_user_cancelled_it() {
-    let Some(site) = Site::up(3) else { return };
+    for _ in 0..3 {
+        let Some(site) = Site::up(3) else { return };
+        if continues_from_its_checkpoints(&site) {
+            return;
+        }
+    }
+    panic!("Slurm began the script without its /tmp three times");
+}
+
+/// False if Slurm did not begin the script after the loss of its node.
+fn continues_from_its_checkpoints(site: &Site) -> bool {
     let installed = programs::install(&site.cluster, &["examples/counts"]);
     installed.unwrap_or_else(|e| panic!("{e:#}"));
     let endless = |user: &str| fs::write(site.home(user).join("steps"), "1000000").expect("steps");
     endless("alice");
     let busy = site.hold("node3");
-    let job = submit(&site, "alice", &solve(28417), &[]);
-    site.wait("six steps", || replicated(&site, "alice") >= 6);
+    let job = submit(site, "alice", &solve(28417), &[]);
+    site.wait("six steps", || replicated(site, "alice") >= 6);
     let folder = "/run/tarn/data/.checkpoints";
     let started = format!("node[1-2] {folder} {folder} none\n");
-    assert_eq!(read(&site, "alice", "starts"), started);
+    assert_eq!(read(site, "alice", "starts"), started);
     // Its space is taken, on its nodes alone.
     let status = site.root(&["tarn", "slurm", "status"]);
     assert_eq!(status.matches("448.00 MiB free").count(), 2, "{status}");
 
     // A node loses power. The job runs again where its other checkpoints are: the third node gets the lost rank's from there.
-    let before = replicated(&site, "alice");
+    let before = replicated(site, "alice");
     let node = site.cluster.node(2);
     node.power_cut().unwrap_or_else(|e| panic!("{e:#}"));
     site.alice(&["scancel", &busy]);
-    start_at_once(&site, &job);
-    site.wait("it has continued", || continued(&site, "alice").len() == 1);
-    let first = continued(&site, "alice")[0];
+    start_at_once(site, &job);
+    site.wait("it has continued", || {
+        continued(site, "alice").len() == 1 || is_begun_without_tmp(site)
+    });
+    if continued(site, "alice").is_empty() {
+        return false;
+    }
+    let first = continued(site, "alice")[0];
     assert!(first >= before, "{first} < {before}");
-    assert!(read(&site, "alice", "starts").contains("\nnode[1,3] "));
-    site.wait("more steps", || replicated(&site, "alice") >= first + 4);
+    assert!(read(site, "alice", "starts").contains("\nnode[1,3] "));
+    site.wait("more steps", || replicated(site, "alice") >= first + 4);
     node.start().unwrap_or_else(|e| panic!("{e:#}"));
     site.start_node(2);
     site.wait("all nodes are there", || {
@@ -111,7 +126,7 @@ fn a_program_continues_where_its_node_was_lost_its_time_was_over_and_its_user_ca
 
     // Its time is over: its checkpoints stay, and nothing in memory.
     let id = format!("jobid={job}");
-    let before = replicated(&site, "alice");
+    let before = replicated(site, "alice");
     site.root(&["scontrol", "update", &id, "timelimit=1"]);
     site.wait_for(&job, "TIMEOUT");
     site.wait("it has left", || {
@@ -119,7 +134,7 @@ fn a_program_continues_where_its_node_was_lost_its_time_was_over_and_its_user_ca
             .contains("its checkpoints stay on node1, node3")
     });
     assert_eq!(
-        (left(&site, 1), left(&site, 2), left(&site, 3)),
+        (left(site, 1), left(site, 2), left(site, 3)),
         ("1 0".into(), "0 0".into(), "1 0".into())
     );
     let seen = "cat /scm/tarn/u7001/c/heat/solve/* 2>&1; ls /scm/tarn/u7001/c 2>&1; true";
@@ -128,31 +143,31 @@ fn a_program_continues_where_its_node_was_lost_its_time_was_over_and_its_user_ca
     assert_eq!(output.matches("denied").count(), 2, "{output}");
 
     // Submitted again, it continues on the same nodes. Cancelled, it leaves its checkpoints to the next.
-    let again = submit(&site, "alice", &solve(28418), &[]);
-    site.wait("it has continued", || continued(&site, "alice").len() == 2);
-    let second = continued(&site, "alice")[1];
+    let again = submit(site, "alice", &solve(28418), &[]);
+    site.wait("it has continued", || continued(site, "alice").len() == 2);
+    let second = continued(site, "alice")[1];
     assert!(second >= before, "{second} < {before}");
     assert!(
         site.why("alice", &again)
             .contains("checkpoints of its step are on node1, node3")
     );
-    let starts = read(&site, "alice", "starts");
+    let starts = read(site, "alice", "starts");
     assert!(
         starts.ends_with(&format!("node[1,3] {folder} {folder} none\n")),
         "{starts}"
     );
     // Another job of the step would write them too, and is refused at its gate; somebody else's has its own.
-    let twice = submit(&site, "alice", &solve(28419), &[]);
+    let twice = submit(site, "alice", &solve(28419), &[]);
     site.wait("the reason is given", || {
         site.why("alice", &twice)
             .contains("has the checkpoints of step `solve`")
     });
     site.alice(&["scancel", &twice]);
     endless("bob");
-    let bobs = submit(&site, "bob", &solve(28420), &[]);
-    site.wait("bob's has come far", || replicated(&site, "bob") >= 2);
-    assert_eq!(read(&site, "bob", "counted"), "");
-    site.wait("more steps", || replicated(&site, "alice") >= second + 4);
+    let bobs = submit(site, "bob", &solve(28420), &[]);
+    site.wait("bob's has come far", || replicated(site, "bob") >= 2);
+    assert_eq!(read(site, "bob", "counted"), "");
+    site.wait("more steps", || replicated(site, "alice") >= second + 4);
     site.alice(&["scancel", &again]);
     site.root(&["scancel", &bobs]);
     site.wait("both have left", || {
@@ -163,21 +178,22 @@ fn a_program_continues_where_its_node_was_lost_its_time_was_over_and_its_user_ca
         .unwrap_or_else(|e| panic!("{e:#}"));
 
     // The last one ends well: its result is outside, and nothing is left.
-    let before = replicated(&site, "alice");
+    let before = replicated(site, "alice");
     fs::write(site.home("alice").join("steps"), (before + 20).to_string()).expect("steps");
-    let last = submit(&site, "alice", &solve(28421), &[]);
+    let last = submit(site, "alice", &solve(28421), &[]);
     site.wait_for(&last, "COMPLETED");
-    let third = *continued(&site, "alice").last().expect("a start");
+    let third = *continued(site, "alice").last().expect("a start");
     assert!(
         third >= before,
         "{third} < {before}: {}",
-        read(&site, "alice", "failed")
+        read(site, "alice", "failed")
     );
     site.wait("nothing is left", || {
-        (1..=3).all(|node| left(&site, node) == "0 0")
+        (1..=3).all(|node| left(site, node) == "0 0")
     });
     let result = site.home("alice").join("result/done");
     assert_eq!(fs::read_to_string(result).expect("the result"), "done\n");
+    true
 }
 
 /// Its own files, as a step of a workflow file that Slurm puts back: after a failure, and before its limit.
@@ -228,9 +244,10 @@ fn a_step_of_a_workflow_file_is_put_back_and_continues_from_its_files() {
 
 /// slurmd of 22.05 has a race: it may begin the script of a job that was put back before the job's own /tmp is there, and the job fails.
 fn is_begun_without_tmp(site: &Site) -> bool {
-    ["node1", "node2"].iter().any(|node| {
-        let log = site.cluster.folder().join(format!("log/slurmd.{node}.log"));
-        let log = fs::read_to_string(log).expect("slurmd's log");
+    (1..=3).any(|node| {
+        let log = format!("log/slurmd.node{node}.log");
+        // There may be two nodes.
+        let log = fs::read_to_string(site.cluster.folder().join(log)).unwrap_or_default();
         log.contains("container_p_join: open failed")
     })
 }
