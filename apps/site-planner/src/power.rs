@@ -109,7 +109,9 @@ impl PowerTable {
     ) {
         let read_at = snapshot.read_at.saturating_mul(SECOND);
         for (node, state) in topology.states(snapshot) {
-            let is_needed = !view.spare.contains(&state.name);
+            // One that is reserved or kept for another job is not Slurm's to put to sleep.
+            let is_kept = seen(state) == SeenPower::Awake && !state.state.is_idle_and_awake();
+            let is_needed = is_kept || !view.spare.contains(&state.name);
             if self.needed.insert(node, is_needed) != Some(is_needed) {
                 events.push(SiteEvent::Needed { node, is_needed });
             }

@@ -225,7 +225,8 @@ impl Site {
             // Its worker may have ended since.
             peer.ports.remove(&user);
         }
-        if step.has_peers() {
+        let may_be_peer = matches!(why.code, Code::Io | Code::Lost);
+        if step.has_peers() && may_be_peer {
             self.forget_ports(id);
         }
         if let (NodeJobTask::Look(..), Code::Changed) = (&step, why.code) {

@@ -301,7 +301,9 @@ impl PlannerState {
         }
         let can_be = memory_in(self.nodes.kind(node), mode).is_some();
         if can_be && self.nodes.node(node).mode != mode {
+            let now = self.now;
             self.nodes.set_mode(node, mode);
+            self.nodes.node_mut(node).idle_since = now;
         }
     }
 
