@@ -242,7 +242,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         metrics: SiteMetrics::serve(place.as_ref()).map_err(state)?,
     };
     controller
-        .happened(vec![SiteServiceEvent::Began { epoch }])
+        .happened(vec![SiteServiceEvent::began(epoch)])
         .map_err(state)?;
     clients::serve(&options.socket, options.listen, listener)?;
     wake::serve(&options.socket, slurm_user, reader);

@@ -49,6 +49,11 @@ pub struct SiteRequest {
     pub ask: ControllerRequest,
 }
 
+/// The present rules. Raised whenever other orders would follow from the same events, with the former ones kept for older logs:
+/// - 1: whichever address of an order that reads from several nodes may be old, all are requested again when it fails; a node
+///   that has just come back is waited for.
+pub(crate) const RULES: u32 = 1;
+
 /// An event: the log holds these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SiteServiceEvent {
@@ -56,6 +61,10 @@ pub enum SiteServiceEvent {
     Began {
         /// Its term.
         epoch: Epoch,
+        /// Which orders follow from its events: [`RULES`] of the version that wrote it. Orders have numbers, which later
+        /// events name, so what an older version wrote is replayed as that would have had it.
+        #[serde(default)]
+        rules: u32,
     },
     /// A request that changes the state. ([`crate::Site::answer`] replies to the others.)
     #[serde(rename = "Asked")]
@@ -160,6 +169,22 @@ impl Default for Config {
             quotas: BTreeMap::new(),
             wake: None,
             ahead: false,
+        }
+    }
+}
+
+impl SiteServiceEvent {
+    /// A controller of this version begins.
+    ///
+    /// ```
+    /// let event = tarn_site::SiteServiceEvent::began(7);
+    /// assert!(matches!(event, tarn_site::SiteServiceEvent::Began { epoch: 7, .. }));
+    /// ```
+    #[must_use]
+    pub fn began(epoch: Epoch) -> Self {
+        Self::Began {
+            epoch,
+            rules: RULES,
         }
     }
 }

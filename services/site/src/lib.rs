@@ -80,7 +80,7 @@ impl Site {
         self.now = self.now.max(now);
         self.actions.clear();
         match event {
-            SiteServiceEvent::Began { epoch } => self.began(epoch),
+            SiteServiceEvent::Began { epoch, rules } => self.began(epoch, rules),
             SiteServiceEvent::Requested(request) => self.handle_request(request),
             SiteServiceEvent::Found { job, submission } => self.find(job, *submission),
             SiteServiceEvent::Listed {

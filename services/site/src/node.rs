@@ -23,7 +23,8 @@ impl Site {
     }
 
     /// A controller begins: orders under way get no report any more, and all waiting connections are gone.
-    pub(crate) fn began(&mut self, epoch: Epoch) {
+    pub(crate) fn began(&mut self, epoch: Epoch, rules: u32) {
+        self.rules = rules;
         self.epoch = self.epoch.max(epoch);
         self.orders.clear();
         self.waiting.clear();

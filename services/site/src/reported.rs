@@ -226,7 +226,7 @@ impl Site {
             peer.ports.remove(&user);
         }
         let may_be_peer = matches!(why.code, Code::Io | Code::Lost);
-        if step.has_peers() && may_be_peer {
+        if self.rules >= 1 && step.has_peers() && may_be_peer {
             self.forget_ports(id);
         }
         if let (NodeJobTask::Look(..), Code::Changed) = (&step, why.code) {

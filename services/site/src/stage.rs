@@ -235,7 +235,10 @@ impl Site {
         let until = match self.config.wake {
             Some(wake) => known.since.max(began).saturating_add(wake),
             None => {
-                let comes_back = began.saturating_add(COMES_BACK);
+                let comes_back = match self.rules {
+                    0 => 0,
+                    _ => began.saturating_add(COMES_BACK),
+                };
                 known.since.saturating_add(TIMEOUT).max(comes_back)
             }
         };

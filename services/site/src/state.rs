@@ -28,6 +28,9 @@ pub struct Site {
     pub(crate) config: Config,
     pub(crate) now: Time,
     pub(crate) epoch: Epoch,
+    /// Of the controller that wrote the events.
+    #[serde(default)]
+    pub(crate) rules: u32,
     pub(crate) nodes: BTreeMap<String, SiteNode>,
     #[serde(rename = "workflows")]
     pub(crate) catalog: Catalog,

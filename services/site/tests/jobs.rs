@@ -309,7 +309,7 @@ fn a_controller_that_begins_anew_goes_on() {
     // It dies with an order under way; both nodes are back a moment later, and Slurm's script repeats the request.
     assert!(!world.queue.is_empty());
     world.queue.clear();
-    world.event(tarn_site::SiteServiceEvent::Began { epoch: 2 });
+    world.event(tarn_site::SiteServiceEvent::began(2));
     let token = world.stage(1, Stage::PreRun(nodes));
     assert_eq!(world.answers.get(&token), None);
     world.open("n1");

@@ -67,7 +67,7 @@ const UNANSWERED: [&str; 5] = [
 ];
 
 impl SlurmError {
-    /// Whether Slurm did not answer: no refusal, and what was asked for may have been done.
+    /// Whether Slurm did not answer: it has not refused, and may have done it.
     #[must_use]
     pub fn is_unanswered(&self) -> bool {
         match self {

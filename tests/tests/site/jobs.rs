@@ -139,16 +139,8 @@ fn a_job_that_asks_for_more_memory_than_1lm_has_gets_nodes_in_the_other_mode() {
 #[test]
 fn of_two_nodes_that_are_equal_otherwise_a_job_prefers_the_one_that_draws_less() {
     let Some(site) = Site::up(2) else { return };
-    for (node, watts) in [(1, 300), (2, 150)] {
-        let folder = format!("sys/node{node}/class/hwmon/hwmon0");
-        let folder = site.cluster.shared().join(folder);
-        fs::create_dir_all(&folder).expect("a folder");
-        fs::write(folder.join("name"), "power_meter\n").expect("its name");
-        let microwatts = format!("{}\n", watts * 1_000_000);
-        fs::write(folder.join("power1_average"), microwatts).expect("its power");
-        site.root(&["sh", "-c", &format!("pkill -f '[n]ode-name node{node} '")]);
-        site.start_node(node);
-    }
+    site.start_node_with_meter(1, 300);
+    site.start_node_with_meter(2, 150);
     site.wait("both say what they draw", || {
         let status = site.root(&["tarn", "slurm", "status"]);
         status.contains("300 W (hwmon)") && status.contains("150 W (hwmon)")

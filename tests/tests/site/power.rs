@@ -73,13 +73,7 @@ fn by_policy_energy_a_node_sleeps_when_it_pays_and_only_if_tarn_may_act() {
     site.root(&["sh", "-c", "mkdir -m 777 /shared/power"]);
     let requests = || fs::read_to_string(power.join("asked")).unwrap_or_default();
     for node in [1, 2] {
-        let folder = format!("sys/node{node}/class/hwmon/hwmon0");
-        let folder = site.cluster.shared().join(folder);
-        fs::create_dir_all(&folder).expect("a folder");
-        fs::write(folder.join("name"), "power_meter\n").expect("its name");
-        fs::write(folder.join("power1_average"), "100000000\n").expect("its power");
-        site.root(&["sh", "-c", &format!("pkill -f '[n]ode-name node{node} '")]);
-        site.start_node(node);
+        site.start_node_with_meter(node, 100);
     }
     fs::write(site.cluster.shared().join("site.toml"), ENERGY).expect("the configuration");
     site.kill_controller();

@@ -127,6 +127,19 @@ impl Site {
         self.start_node_with(number, "--store /scm/tarn:512MiB --volatile");
     }
 
+    /// Again, with an emulated meter of its power.
+    pub(crate) fn start_node_with_meter(&self, number: usize, watts: u64) {
+        let folder = format!("sys/node{number}/class/hwmon/hwmon0");
+        let folder = self.cluster.shared().join(folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("name"), "power_meter\n").expect("its name");
+        let microwatts = format!("{}\n", watts * 1_000_000);
+        fs::write(folder.join("power1_average"), microwatts).expect("its power");
+        let stop = format!("pkill -f '[n]ode-name node{number} '");
+        self.root(&["sh", "-c", &stop]);
+        self.start_node(number);
+    }
+
     /// With these stores.
     pub(crate) fn start_node_with(&self, number: usize, stores: &str) {
         let node = self.cluster.node(number);

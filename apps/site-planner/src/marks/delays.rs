@@ -46,6 +46,8 @@ pub(super) struct Delays {
     /// Jobs of the snapshot that are not delayed, until when: for ever if their begin time was changed by somebody else, or the
     /// time is used up.
     left_alone: BTreeMap<u32, Time>,
+    /// For how long jobs of the queue have waited by delays that are over.
+    waited: BTreeMap<u32, Nanos>,
     /// The longest delays of jobs that are to be delayed.
     totals: BTreeMap<u32, Nanos>,
     /// Jobs that wait for no other one.
@@ -74,6 +76,7 @@ impl Delays {
             (SlurmAction::DelayUntil { job, seconds }, true) => {
                 let begin = clock.saturating_add(u64::from(*seconds));
                 let total = self.totals.get(job).copied().unwrap_or(0);
+                let total = total.saturating_sub(self.waited(*job));
                 let delay = self.jobs.entry(*job).or_insert(JobDelay {
                     ready: self.ready.contains(job).then_some(now),
                     set: now,
@@ -87,10 +90,18 @@ impl Delays {
                 self.left_alone.insert(*job, Time::MAX);
             }
             (SlurmAction::Undelay { job } | SlurmAction::Join { job, .. }, true) => {
-                self.jobs.remove(job);
+                // Its time does not begin again with another reason to wait.
+                if let Some(ready) = self.jobs.remove(job).and_then(|delay| delay.ready) {
+                    *self.waited.entry(*job).or_default() += now.saturating_sub(ready);
+                }
             }
             _ => {}
         }
+    }
+
+    /// For how long a job has waited by delays that are over.
+    fn waited(&self, job: u32) -> Nanos {
+        self.waited.get(&job).copied().unwrap_or(0)
     }
 
     /// Forgets the delays of jobs that do not wait any more, and of those whose begin time somebody else changed.
@@ -102,6 +113,9 @@ impl Delays {
     ) {
         let left_alone = &mut self.left_alone;
         left_alone.retain(|job, until| *until > now && snapshot.jobs.contains_key(job));
+        let waits = |job: &SlurmJob| job.state == SlurmJobState::Pending;
+        self.waited
+            .retain(|job, _| snapshot.jobs.get(job).is_some_and(waits));
         self.jobs.retain(|number, delay| {
             let job = snapshot.jobs.get(number);
             let Some(job) = job.filter(|job| job.state == SlurmJobState::Pending) else {
@@ -162,7 +176,10 @@ impl Delays {
             // Its time begins later.
             _ if waits_for_others && join.delay.is_some() => Nanos::MAX,
             Some(delay) => delay.left(now),
-            None => join.delay.unwrap_or(0),
+            None => join
+                .delay
+                .unwrap_or(0)
+                .saturating_sub(self.waited(join.job)),
         };
         let may = join.is_called && self.may_delay(snapshot, join.job);
         if may {
@@ -297,7 +314,7 @@ impl Delays {
 }
 
 impl JobDelay {
-    /// For how long it may go on.
+    /// For how long it may continue.
     fn left(&self, now: Time) -> Nanos {
         let waited = self.ready.map_or(0, |since| now.saturating_sub(since));
         self.total.saturating_sub(waited)

@@ -143,7 +143,7 @@ impl SimulatedCluster {
         for (node, number) in orders {
             self.drop_order(&node, number);
         }
-        self.site_event(SiteServiceEvent::Began { epoch });
+        self.site_event(SiteServiceEvent::began(epoch));
         for node in self.slurm.names.clone() {
             if self.daemons.is_up(&node) {
                 self.open_node(&node);

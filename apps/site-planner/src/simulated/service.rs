@@ -37,7 +37,7 @@ impl SimulatedCluster {
             return;
         };
         controller.planner = SitePlanner::new(controller.policy, rates_of(&machine));
-        self.site_event(SiteServiceEvent::Began { epoch: 1 });
+        self.site_event(SiteServiceEvent::began(1));
         for node in self.slurm.names.clone() {
             self.open_node(&node);
         }

@@ -192,9 +192,12 @@ impl SlurmDriver {
     }
 }
 
-/// Whether a job that is to join is not as it was read: its user has changed it, or Slurm does not say.
+/// Whether a job that is to join or to wait is not as it was read: its user has changed it, or Slurm does not say.
 fn is_changed_since(order: &MarkOrder, reading: &SlurmReading) -> bool {
-    let SlurmAction::Join { job, .. } = &order.action else {
+    let (SlurmAction::Join { job, .. }
+    | SlurmAction::DelayUntil { job, .. }
+    | SlurmAction::Undelay { job }) = &order.action
+    else {
         return false;
     };
     let listed = reading.snapshot.jobs.get(job);

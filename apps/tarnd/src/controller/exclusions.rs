@@ -30,8 +30,8 @@ pub(super) struct SetExclusions(Arc<Mutex<ExclusionLists>>);
 
 #[derive(Debug, Default)]
 struct ExclusionLists {
-    /// Of each job the last ones, the newest last.
-    of_jobs: BTreeMap<SlurmJobId, Vec<BTreeSet<String>>>,
+    /// Of each job the last ones, the newest last, and when that was noted.
+    of_jobs: BTreeMap<SlurmJobId, (Instant, Vec<BTreeSet<String>>)>,
     /// Jobs that an earlier controller knew: what that set is seen at the first reading.
     older: BTreeSet<SlurmJobId>,
 }
@@ -55,16 +55,21 @@ impl SetExclusions {
         self.lists().note(job, nodes);
     }
 
-    fn retain(&self, jobs: &BTreeSet<SlurmJobId>) {
+    /// Keeps those of jobs that `is_there`, by a reading that began at `began`; a job may have come since.
+    fn retain(&self, began: Instant, is_there: impl Fn(&SlurmJobId) -> bool) {
         let mut lists = self.lists();
-        lists.of_jobs.retain(|job, _| jobs.contains(job));
-        lists.older.retain(|job| jobs.contains(job));
+        lists
+            .of_jobs
+            .retain(|job, (noted, _)| is_there(job) || *noted >= began);
+        lists.older.retain(is_there);
     }
 }
 
 impl ExclusionLists {
     fn note(&mut self, job: SlurmJobId, nodes: BTreeSet<String>) {
-        let of_job = self.of_jobs.entry(job).or_default();
+        let now = Instant::now();
+        let (noted, of_job) = self.of_jobs.entry(job).or_insert((now, Vec::new()));
+        *noted = now;
         if of_job.last() != Some(&nodes) {
             of_job.push(nodes);
         }
@@ -78,8 +83,8 @@ impl ExclusionLists {
         if self.older.remove(&job) && own.is_subset(now) {
             self.note(job, now.clone());
         }
-        let is_tarns = |lists: &Vec<BTreeSet<String>>| lists.contains(now);
-        *now != own && !self.of_jobs.get(&job).is_some_and(is_tarns)
+        let lists = self.of_jobs.get(&job);
+        *now != own && !lists.is_some_and(|(_, lists)| lists.contains(now))
     }
 }
 
@@ -190,7 +195,12 @@ fn exclude_all(
         let own: BTreeSet<SlurmJobId> = jobs.iter().map(|(job, _)| *job).collect();
         refused.retain(|job| own.contains(job));
         changed.retain(|job, _| own.contains(job));
-        set.retain(&own);
+        // More jobs wait than are listed, and one that is put back waits again.
+        let in_queue = |job: &SlurmJobId| {
+            let job = reading.snapshot.jobs.get(job);
+            job.is_some_and(|job| !job.state.has_ended())
+        };
+        set.retain(reading.jobs_began, in_queue);
         jobs.sort_by_key(|(job, _)| refused.contains(job));
         preferences.restore(&own, &reading, mode);
         let is_shown =
@@ -287,7 +297,14 @@ mod tests {
         assert!(!is_changed(7, &["n1", "n2"]));
         assert!(is_changed(7, &["n1", "n3"]));
         assert!(is_changed(9, &["n3"]), "its user's own is not among them");
-        set.retain(&BTreeSet::new());
+        // Forgotten only when a reading that began later lacks the job.
+        let read = Instant::now();
+        set.note(7, nodes(&["n1", "n2"]));
+        set.retain(read, |_| false);
+        assert!(!is_changed(7, &["n1", "n2"]));
+        set.retain(Instant::now(), |job| *job == 7);
+        assert!(!is_changed(7, &["n1", "n2"]));
+        set.retain(Instant::now(), |_| false);
         assert!(is_changed(7, &["n1", "n2"]));
     }
 }

@@ -100,7 +100,7 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
     // A request under an earlier controller keeps nobody from a new one.
     world.ask_as(ALICE, false, verify(None));
     world.queue.clear();
-    world.event(tarn_site::SiteServiceEvent::Began { epoch: 2 });
+    world.event(tarn_site::SiteServiceEvent::began(2));
     for node in ["n1", "n2"] {
         world.open(node);
     }

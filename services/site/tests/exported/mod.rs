@@ -126,7 +126,7 @@ fn what_lies_over_a_jobs_nodes_is_exported_by_each_until_it_has_left() {
     }
     // So does the controller, while a node does not answer: the others do not wait for it.
     world.close("n2");
-    world.event(SiteServiceEvent::Began { epoch: 2 });
+    world.event(SiteServiceEvent::began(2));
     world.open("n1");
     world.settle();
     world.nodes.get_mut("n2").unwrap().shared.clear();

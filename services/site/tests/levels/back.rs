@@ -201,7 +201,7 @@ fn interrupted(cut: Cut, controller_dies: bool, is_removed: bool) {
     }
     world.close("n1");
     if controller_dies {
-        world.event(SiteServiceEvent::Began { epoch: 2 });
+        world.event(SiteServiceEvent::began(2));
     }
     if is_removed {
         let gone = ControllerRequest::Remove {

@@ -75,9 +75,7 @@ fn play(seed: u64) {
                 world.settle();
             }
             1 => {
-                world.event(SiteServiceEvent::Began {
-                    epoch: u64::from(job),
-                });
+                world.event(SiteServiceEvent::began(u64::from(job)));
                 for node in ["n1", "n2"] {
                     world.open(node);
                 }

@@ -5,7 +5,7 @@ use crate::world::*;
 use std::path::Path;
 use tarn_proto::local::Code;
 use tarn_proto::site::{ControllerReply, JobSubmission, Stage};
-use tarn_site::Config;
+use tarn_site::{Config, SiteServiceEvent};
 use tarn_types::workflow::Distribution::{Broadcast, Scatter, Single};
 use tarn_types::workflow::{Dataset, Role};
 
@@ -98,6 +98,32 @@ fn workers_that_began_again_are_found_whatever_they_serve() {
     );
     assert_eq!(world.sent[Path::new("/lustre/out")].len(), 3);
     world.check_replay(Config::default());
+}
+
+/// Orders have numbers, which later events of a log name: what an older version wrote is replayed by its rules.
+#[test]
+fn a_log_of_an_older_version_is_replayed_as_that_had_it() {
+    let mut world = World::new(5, Config::default());
+    let parts = job(3, 3, vec![(Role::Out, fields())]);
+    let reads = || job(2, 2, vec![(Role::In, fields())]);
+    world.event(SiteServiceEvent::Began { epoch: 2, rules: 0 });
+    for node in ["n1", "n2", "n3", "n4", "n5"] {
+        world.open(node);
+    }
+    world.settle();
+    world.whole(1, parts, &["n1", "n2", "n3"]);
+    world.whole(2, reads(), &["n4", "n5"]);
+    for store in world.nodes.values_mut() {
+        store.port = 7_100;
+    }
+    // It requested one address of three again at each of its tries.
+    let set_up = Stage::Setup(Box::new(reads()));
+    assert_eq!(world.staged(3, set_up), ControllerReply::Done);
+    assert_eq!(refused(&world.pre_run(3, &["n4", "n5"])).code, Code::Io);
+    world.check_replay(Config::default());
+    let old: SiteServiceEvent =
+        serde_json::from_str("{\"Began\":{\"epoch\":3}}").expect("as before");
+    assert_eq!(old, SiteServiceEvent::Began { epoch: 3, rules: 0 });
 }
 
 #[test]

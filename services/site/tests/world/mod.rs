@@ -203,7 +203,7 @@ impl World {
             moves: Vec::new(),
             refuses: None,
         };
-        world.event(SiteServiceEvent::Began { epoch: 1 });
+        world.event(SiteServiceEvent::began(1));
         for at in 1..=nodes {
             let name = format!("n{at}");
             world.nodes.insert(name.clone(), Store::default());

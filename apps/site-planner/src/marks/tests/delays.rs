@@ -244,3 +244,20 @@ fn a_job_never_waits_beyond_its_time_or_by_a_begin_time_of_others() {
     assert!(slurm.drive(&mut marks, &[]).orders.is_empty());
     assert_eq!(waits(&slurm), 500);
 }
+
+#[test]
+fn a_wish_that_comes_again_does_not_begin_its_time_again() {
+    let (mut slurm, mut marks) = (Model::new(), Marks::new(3));
+    slurm.submit(7, 0, 2);
+    let mut waited = 0;
+    for second in 0..600 {
+        // The planner has another node changed for a while, again and again.
+        if second % 60 < 30 {
+            marks.wish_delays(plain_wish(100));
+        }
+        slurm.drive(&mut marks, &[]);
+        waited += u64::from(waits(&slurm) > 0);
+        slurm.pass(1);
+    }
+    assert!((90..=110).contains(&waited), "{waited} s");
+}
