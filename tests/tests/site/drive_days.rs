@@ -144,10 +144,7 @@ fn what_an_administrator_changes_stands_and_the_workflow_continues() {
     // The first step is put back: nothing is kept while it does not run, and it makes its data again.
     site.root(&["scontrol", "requeue", &driven.first]);
     driven.wait_unreserved("the first step does not run");
-    let first = format!("jobid={}", driven.first);
-    site.wait("it waits again", || site.state(&driven.first) == "PENDING");
-    // Slurm lets a job wait two minutes that was put back.
-    site.root(&["scontrol", "update", &first, "starttime=now"]);
+    site.start_again(&driven.first, &[]);
     site.wait_for(&driven.first, "RUNNING");
     driven.wait_kept_for(&second);
     driven.end_first_step();

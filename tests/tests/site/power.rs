@@ -82,11 +82,16 @@ fn by_policy_energy_a_node_sleeps_when_it_pays_and_only_if_tarn_may_act() {
         let status = site.root(&["tarn", "slurm", "status"]);
         status.matches("100 W (hwmon)").count() == 2
     });
-    // Jobs earn what a waking may cost. The longer one is seen by a reading while it runs.
-    let script = "#SBATCH -w node1\n#TARN [[step]]\nsleep 8\n";
+    // Jobs that were seen while they ran earn what a waking may cost.
+    let script = "#SBATCH -w node1\n#TARN [[step]]\nuntil [ -e ~/end ]; do sleep 1; done\n";
     let job = site.submit("alice", "earn.sh", script, &[]);
-    site.wait_for(&job.expect("it is taken"), "COMPLETED");
+    let job = job.expect("it is taken");
     let log = || site.root(&["sh", "-c", "cat /shared/controller/plan.log"]);
+    site.wait("it is seen", || {
+        log().contains(&format!(" began job={job} "))
+    });
+    site.alice(&["touch", "end"]);
+    site.wait_for(&job, "COMPLETED");
     site.wait("it is planned", || log().contains(" sleep nodes="));
     assert_eq!(requests(), "", "in observe nothing is ordered: {}", log());
     site.root(&["tarn", "slurm", "mode", "advise"]);

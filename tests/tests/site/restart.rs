@@ -66,21 +66,9 @@ fn left(site: &Site, node: usize) -> String {
     output.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn start_at_once(site: &Site, job: &str) {
-    site.wait("Slurm has put it back", || site.state(job) == "PENDING");
-    let id = format!("jobid={job}");
-    site.root(&["scontrol", "update", &id, "starttime=now"]);
-}
-
 #[test]
 fn a_program_continues_where_its_node_was_lost_its_time_was_over_and_its_user_cancelled_it() {
-    for _ in 0..3 {
-        let Some(site) = Site::up(3) else { return };
-        if continues_from_its_checkpoints(&site) {
-            return;
-        }
-    }
-    panic!("Slurm began the script without its /tmp three times");
+    Site::with_jobs_put_back(3, continues_from_its_checkpoints);
 }
 
 /// False if Slurm did not begin the script after the loss of its node.
@@ -104,11 +92,8 @@ fn continues_from_its_checkpoints(site: &Site) -> bool {
     let node = site.cluster.node(2);
     node.power_cut().unwrap_or_else(|e| panic!("{e:#}"));
     site.alice(&["scancel", &busy]);
-    start_at_once(site, &job);
-    site.wait("it has continued", || {
-        continued(site, "alice").len() == 1 || is_begun_without_tmp(site)
-    });
-    if continued(site, "alice").is_empty() {
+    site.start_again(&job, &[]);
+    if !site.begins_again("it has continued", || continued(site, "alice").len() == 1) {
         return false;
     }
     let first = continued(site, "alice")[0];
@@ -224,10 +209,9 @@ out     = ["result"]
 
 #[test]
 fn a_step_of_a_workflow_file_is_put_back_and_continues_from_its_files() {
-    for _ in 0..3 {
-        let Some(site) = Site::up(2) else { return };
-        if !continues_from_its_files(&site) {
-            continue;
+    Site::with_jobs_put_back(2, |site| {
+        if !continues_from_its_files(site) {
+            return false;
         }
         // Images are refused where they are asked for.
         let script = "#TARN name = \"i\"\n#TARN [[step]]\n#TARN restart = \"image\"\ntrue\n";
@@ -237,19 +221,8 @@ fn a_step_of_a_workflow_file_is_put_back_and_continues_from_its_files() {
             why.contains("line 4") && why.contains("Slurm's children"),
             "{why}"
         );
-        return;
-    }
-    panic!("Slurm began the script without its /tmp three times");
-}
-
-/// slurmd of 22.05 has a race: it may begin the script of a job that was put back before the job's own /tmp is there, and the job fails.
-fn is_begun_without_tmp(site: &Site) -> bool {
-    (1..=3).any(|node| {
-        let log = format!("log/slurmd.node{node}.log");
-        // There may be two nodes.
-        let log = fs::read_to_string(site.cluster.folder().join(log)).unwrap_or_default();
-        log.contains("container_p_join: open failed")
-    })
+        true
+    });
 }
 
 /// False if Slurm did not begin the script.
@@ -262,15 +235,15 @@ fn continues_from_its_files(site: &Site) -> bool {
     let starts = || fs::read_to_string(folder.join("starts")).unwrap_or_default();
     // It fails in the middle, and asks Slurm for another start.
     site.wait("it has failed", || starts().lines().count() == 1);
-    start_at_once(site, job);
+    site.start_again(job, &[]);
     site.wait("it has begun again", || starts().lines().count() == 2);
     // Its time is nearly over: its shell gets the signal, and asks again.
-    start_at_once(site, job);
+    site.start_again(job, &[]);
     fs::write(folder.join("go"), "").expect("a file");
     site.wait("it has ended", || {
         matches!(&site.state(job)[..], "COMPLETED" | "FAILED")
     });
-    if site.state(job) == "FAILED" && is_begun_without_tmp(site) {
+    if site.state(job) == "FAILED" && site.is_begun_without_tmp() {
         return false;
     }
     site.wait_for(job, "COMPLETED");

@@ -74,6 +74,44 @@ impl Site {
         Self::up_of(nodes, conf, &[])
     }
 
+    /// Runs a scenario in which Slurm puts a job back, and again if it was false: slurmd of 22.05 may begin the script of such a
+    /// job before the job's own /tmp is there, and the job fails.
+    pub(crate) fn with_jobs_put_back(nodes: usize, scenario: impl Fn(&Self) -> bool) {
+        for _ in 0..3 {
+            let Some(site) = Self::up(nodes) else { return };
+            if scenario(&site) {
+                return;
+            }
+        }
+        panic!("Slurm began the script without its /tmp three times");
+    }
+
+    /// Has Slurm begin a job that was put back at once, where it would wait for two minutes; `words` change the job, too. slurmd
+    /// forgets a job's former start only if it has not looked for 2 s (`_clear_expired_job_states` in `slurm_cred.c`); else it
+    /// makes no /tmp for the new one.
+    pub(crate) fn start_again(&self, job: &str, words: &[&str]) {
+        self.wait("Slurm has put it back", || self.state(job) == "PENDING");
+        std::thread::sleep(Duration::from_secs(4));
+        let id = format!("jobid={job}");
+        let update = ["scontrol", "update", &id];
+        self.root(&[&update[..], words, &["starttime=now"]].concat());
+    }
+
+    /// Waits until a job that was put back has begun; false if slurmd began it without its /tmp.
+    pub(crate) fn begins_again(&self, what: &str, has_begun: impl Fn() -> bool) -> bool {
+        self.wait(what, || has_begun() || self.is_begun_without_tmp());
+        has_begun()
+    }
+
+    pub(crate) fn is_begun_without_tmp(&self) -> bool {
+        // There may be two nodes.
+        (1..=3).any(|node| {
+            let log = format!("log/slurmd.node{node}.log");
+            let log = fs::read_to_string(self.cluster.folder().join(log)).unwrap_or_default();
+            log.contains("container_p_join: open failed")
+        })
+    }
+
     /// With programs beside slurm.conf, too.
     pub(crate) fn up_of(nodes: usize, conf: &str, programs: &[(&str, &str)]) -> Option<Self> {
         let doctor = Doctor::ask().expect("slurm-cluster doctor");
