@@ -11,7 +11,7 @@ demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 # test cluster. hdf5-tools compares files, python3-venv is for the Pythons of PyPI at the end. openfoam (some 500 MB) is what the
 # test of examples/openfoam runs, lammps that of examples/lammps. On systems that start services by themselves, Debian starts
 # munged too; the cluster has its own. libslurm-dev makes the SPANK plug-in.
-slurm=(iproute2 libslurm-dev munge procps slurm-wlm slurm-wlm-basic-plugins util-linux-extra)
+slurm=(iproute2 libfaketime libslurm-dev munge procps slurm-wlm slurm-wlm-basic-plugins util-linux-extra)
 # A namespace over several nodes, and attributes of files in it. (No fuse3: mounting needs no program.)
 shared=(attr glusterfs-client glusterfs-server)
 # nbdkit-plugin-dev makes the plug-in for `tarn block`; the others of its group are its clients.

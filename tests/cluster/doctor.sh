@@ -27,6 +27,12 @@ needs_network() {
         { echo "bridge or veth is refused: $error"; return 1; }
 }
 
+# Of `--clock file` alone.
+faketime='/usr/lib/*/faketime/libfaketimeMT.so.1'
+needs_clock() {
+    compgen -G "$faketime" > /dev/null || { echo "libfaketime is not installed: scripts/deps.sh test" >&2; return 1; }
+}
+
 # Cannot be had everywhere; with the losses without them.
 wants_memory() {
     [ "$(cg_version)" != none ] || { echo "no control groups for memory: jobs are neither contained nor killed for memory"; return 1; }

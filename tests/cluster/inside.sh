@@ -114,7 +114,8 @@ network_up() {
 start_ctld() {
     install -d -o slurm -g slurm -m 755 /run/slurmctld
     chown slurm: /var/log/slurm
-    setpriv --reuid slurm --regid slurm --init-groups slurmctld < /dev/null > /dev/null
+    # shellcheck disable=SC2154  # by_clock: from the settings
+    setpriv --reuid slurm --regid slurm --init-groups "${by_clock[@]}" slurmctld < /dev/null > /dev/null
     wait_for 60 scontrol ping || fail "slurmctld does not answer; see slurmctld.log in the cluster's log folder"
 }
 
@@ -216,8 +217,10 @@ as_user() {
     shift
     home=$(getent passwd "$user" | cut -d : -f 6) || fail "there is no user '$user' in the cluster: ${users[*]%:*} root"
     cd "$home"
-    exec setpriv --reuid "$user" --regid "$user" --init-groups --reset-env --pdeathsig KILL \
-        env PATH=/shared/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+    set -- env PATH=/shared/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+    settings "$base"
+    [ "$user" != root ] || set -- "${by_clock[@]}" "$@"
+    exec setpriv --reuid "$user" --regid "$user" --init-groups --reset-env --pdeathsig KILL "$@"
 }
 
 command=$1

@@ -78,7 +78,7 @@ boot() {
     cg_delegate ""
     start_munge
     # -b: the node has started, whatever the uptime of this machine.
-    slurmd -b < /dev/null > /dev/null
+    "${by_clock[@]}" slurmd -b < /dev/null > /dev/null
     touch "$base/$node.up"
     sleep infinity &
     wait $!

@@ -218,9 +218,11 @@ impl Marks {
         self.left_alone.retain(|_, until| *until > now);
         self.refused.retain(|_, until| *until > now);
         self.note_clock(snapshot.read_at, begun, now);
-        self.forget_missing(snapshot, begun, now, &mut step.notes);
+        let was_restarted = self.boot.is_some() && self.boot != snapshot.settings.boot_time;
+        self.boot = snapshot.settings.boot_time;
+        self.forget_missing(snapshot, (begun, now), was_restarted, &mut step.notes);
         self.delays
-            .forget_changed(snapshot, (begun, now), &mut step.notes);
+            .forget_changed(snapshot, (begun, now), was_restarted, &mut step.notes);
         self.budgets.add_idle(now, self.idle_nodes(snapshot));
         let wishes = self.delays.possible(snapshot, wishes, now);
         let wishes = &self.suitable(snapshot, &wishes, &mut step.notes);
@@ -451,12 +453,10 @@ impl Marks {
     fn forget_missing(
         &mut self,
         snapshot: &SlurmSnapshot,
-        begun: Time,
-        now: Time,
+        (begun, now): (Time, Time),
+        was_restarted: bool,
         notes: &mut Vec<String>,
     ) {
-        let was_restarted = self.boot.is_some() && self.boot != snapshot.settings.boot_time;
-        self.boot = snapshot.settings.boot_time;
         let set = self.clock_set;
         let was_set = set.is_some_and(|at| now.saturating_sub(at) <= LASTS);
         let left_alone = &mut self.left_alone;

@@ -49,10 +49,14 @@ impl Driven {
 
     /// Of so many nodes, and with more lines of slurm.conf: all but the first are busy.
     pub(crate) fn up_with(nodes: usize, conf: &str) -> Option<Self> {
-        let site = Site::up_with(nodes, conf)?;
+        Self::on(Site::up_with(nodes, conf)?, nodes, FIRST)
+    }
+
+    /// With another first step.
+    pub(crate) fn on(site: Site, nodes: usize, first: &str) -> Option<Self> {
         restart(&site, "mode = \"drive\"\\n");
         let busy = site.hold(&format!("node[2-{nodes}]"));
-        let first = site.submit("alice", "first.sh", FIRST, &[]);
+        let first = site.submit("alice", "first.sh", first, &[]);
         let first = first.expect("it is taken");
         site.wait_for(&first, "RUNNING");
         Some(Self { site, first, busy })

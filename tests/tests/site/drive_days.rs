@@ -14,7 +14,7 @@ fn calls(driven: &Driven) -> usize {
 
 impl Driven {
     /// A job waits as it would without tarn: not held, and in no reservation.
-    fn assert_waits(&self, job: &str) {
+    pub(crate) fn assert_waits(&self, job: &str) {
         assert_eq!(self.field(job, "JobState"), "PENDING", "{}", self.log());
         assert_ne!(self.field(job, "Priority"), "0", "it is held");
         let reservation = self.field(job, "Reservation");

@@ -9,6 +9,7 @@ mod clients;
 mod data;
 mod drive;
 mod drive_begin;
+mod drive_clock;
 mod drive_days;
 mod drive_slow;
 mod drive_users;

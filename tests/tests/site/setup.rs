@@ -74,6 +74,20 @@ impl Site {
         Self::up_of(nodes, conf, &[])
     }
 
+    /// With a clock that can be set for Slurm and tarn.
+    pub(crate) fn up_with_clock(nodes: usize, conf: &str) -> Option<Self> {
+        Self::up_as(nodes, conf, &[], &["--clock", "file"])
+    }
+
+    /// The clock of Slurm, of tarn and of root differs from the machine's by so many seconds.
+    pub(crate) fn set_clock(&self, seconds: i64) {
+        let path = self.cluster.shared().join("clock");
+        // Read at any moment: it is replaced as a whole.
+        let new = path.with_extension("new");
+        fs::write(&new, format!("{seconds:+}\n")).expect("its file");
+        fs::rename(new, path).expect("its place");
+    }
+
     /// Runs a scenario in which Slurm puts a job back, and again if it was false: slurmd of 22.05 may begin the script of such a
     /// job before the job's own /tmp is there, and the job fails.
     pub(crate) fn with_jobs_put_back(nodes: usize, scenario: impl Fn(&Self) -> bool) {
@@ -114,6 +128,15 @@ impl Site {
 
     /// With programs beside slurm.conf, too.
     pub(crate) fn up_of(nodes: usize, conf: &str, programs: &[(&str, &str)]) -> Option<Self> {
+        Self::up_as(nodes, conf, programs, &[])
+    }
+
+    fn up_as(
+        nodes: usize,
+        conf: &str,
+        programs: &[(&str, &str)],
+        options: &[&str],
+    ) -> Option<Self> {
         let doctor = Doctor::ask().expect("slurm-cluster doctor");
         if let Some(why) = doctor.lacks(&[]) {
             eprintln!("SKIPPED: no Slurm cluster here: {why}");
@@ -148,7 +171,7 @@ impl Site {
         assert!(installed.expect("tarn slurm install").success());
         let folder = etc.to_str().expect("a path");
         let cluster =
-            Cluster::up_with(nodes, &["--etc", folder]).unwrap_or_else(|e| panic!("{e:#}"));
+            Cluster::up_with(nodes, &[&["--etc", folder], options].concat()).unwrap_or_else(|e| panic!("{e:#}"));
         programs::install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
         let site = Self {
             cluster,
@@ -343,7 +366,12 @@ impl Site {
 
     pub(crate) fn logs(&self) -> String {
         let mut all = String::new();
-        let names = ["controller.log", "site-node1.log", "site-node2.log"];
+        let names = [
+            "controller.log",
+            "controller/plan.log",
+            "site-node1.log",
+            "site-node2.log",
+        ];
         let places = names.map(|name| self.cluster.shared().join(name));
         let outputs = fs::read_dir(self.home("alice"))
             .into_iter()

@@ -35,8 +35,9 @@ struct JobDelay {
     set: Time,
     /// For which it is delayed in all, at most.
     total: Nanos,
-    /// By Slurm's clock.
+    /// By Slurm's clock; also the one before, which a slurmctld that starts again may still have: it writes its state every 5 s.
     begin: u64,
+    before: u64,
 }
 
 /// All of them. At most as many as jobs of reservations.
@@ -46,6 +47,8 @@ pub(super) struct Delays {
     /// Jobs of the snapshot that are not delayed, until when: for ever if their begin time was changed by somebody else, or the
     /// time is used up.
     left_alone: BTreeMap<u32, Time>,
+    /// Delays of jobs of the queue that are over. A slurmctld that starts again may have them still.
+    ended: BTreeMap<u32, JobDelay>,
     /// For how long jobs of the queue have waited by delays that are over.
     waited: BTreeMap<u32, Nanos>,
     /// The longest delays of jobs that are to be delayed.
@@ -82,18 +85,24 @@ impl Delays {
                     set: now,
                     total,
                     begin,
+                    before: begin,
                 });
-                (delay.set, delay.begin) = (now, begin);
+                delay.before = std::mem::replace(&mut delay.begin, begin);
+                delay.set = now;
             }
             // It has begun since the snapshot, or was cancelled.
             (SlurmAction::DelayUntil { job, .. }, false) => {
                 self.left_alone.insert(*job, Time::MAX);
             }
             (SlurmAction::Undelay { job } | SlurmAction::Join { job, .. }, true) => {
+                let Some(delay) = self.jobs.remove(job) else {
+                    return;
+                };
                 // Its time does not begin again with another reason to wait.
-                if let Some(ready) = self.jobs.remove(job).and_then(|delay| delay.ready) {
+                if let Some(ready) = delay.ready {
                     *self.waited.entry(*job).or_default() += now.saturating_sub(ready);
                 }
+                self.ended.insert(*job, JobDelay { set: now, ..delay });
             }
             _ => {}
         }
@@ -104,18 +113,21 @@ impl Delays {
         self.waited.get(&job).copied().unwrap_or(0)
     }
 
-    /// Forgets the delays of jobs that do not wait any more, and of those whose begin time somebody else changed.
+    /// Forgets the delays of jobs that do not wait any more, and of those whose begin time somebody else changed, or a slurmctld
+    /// that has started again does not know.
     pub(super) fn forget_changed(
         &mut self,
         snapshot: &SlurmSnapshot,
         (begun, now): (Time, Time),
+        was_restarted: bool,
         notes: &mut Vec<String>,
     ) {
         let left_alone = &mut self.left_alone;
         left_alone.retain(|job, until| *until > now && snapshot.jobs.contains_key(job));
         let waits = |job: &SlurmJob| job.state == SlurmJobState::Pending;
-        self.waited
-            .retain(|job, _| snapshot.jobs.get(job).is_some_and(waits));
+        let is_waiting = |job: &u32| snapshot.jobs.get(job).is_some_and(waits);
+        self.waited.retain(|job, _| is_waiting(job));
+        self.ended.retain(|job, _| is_waiting(job));
         self.jobs.retain(|number, delay| {
             let job = snapshot.jobs.get(number);
             let Some(job) = job.filter(|job| job.state == SlurmJobState::Pending) else {
@@ -126,6 +138,10 @@ impl Delays {
             }
             if delay.set >= begun || delay.is_seen(job) {
                 return true;
+            }
+            let may_begin = job.eligible.is_none_or(|at| at <= snapshot.read_at);
+            if was_restarted && may_begin {
+                return false;
             }
             notes.push(format!(
                 "somebody changed the begin time of job {number}: tarn leaves it alone"
@@ -226,6 +242,7 @@ impl Delays {
                 wished.insert(wish.job);
             }
         }
+        orders.extend(self.ended_again(snapshot, begun));
         let unwanted: Vec<u32> = self
             .jobs
             .keys()
@@ -249,6 +266,24 @@ impl Delays {
             });
         }
         orders
+    }
+
+    /// The calls for delays that are over, and that Slurm has still.
+    fn ended_again(&self, snapshot: &SlurmSnapshot, begun: Time) -> Vec<MarkOrder> {
+        let has = |(number, delay): &(&u32, &JobDelay)| {
+            let job = snapshot.jobs.get(*number);
+            let begins_later =
+                |job: &SlurmJob| job.eligible.is_some_and(|at| at > snapshot.read_at);
+            delay.set < begun
+                && !self.contains(**number)
+                && job.is_some_and(|job| begins_later(job) && delay.is_seen(job))
+        };
+        let end = |(job, _): (&u32, &JobDelay)| MarkOrder {
+            action: SlurmAction::Undelay { job: *job },
+            workflow: None,
+            reason: "slurmctld does not know that its delay is over".to_owned(),
+        };
+        self.ended.iter().filter(has).map(end).collect()
     }
 
     /// The call for a wish, if it is due now. The total is noted if the job waits.
@@ -320,10 +355,10 @@ impl JobDelay {
         self.total.saturating_sub(waited)
     }
 
-    /// Whether a job has the begin time that was set.
+    /// Whether a job has a begin time that was set.
     fn is_seen(&self, job: &SlurmJob) -> bool {
-        job.eligible
-            .is_some_and(|at| at.abs_diff(self.begin) <= TOLERANCE)
+        let is_near = |at: u64| [self.begin, self.before].map(|set| at.abs_diff(set) <= TOLERANCE);
+        job.eligible.is_some_and(|at| is_near(at).contains(&true))
     }
 }
 

@@ -6,6 +6,7 @@ use tarn_slurm::DELAY_SECONDS;
 /// Nodes 1 and 2 are busy, and job 7 had better wait for them, at most for so many seconds.
 fn busy_nodes(seconds: u64) -> (Model, Marks, [ReservationWish; 1]) {
     let (mut slurm, marks) = (Model::new(), Marks::new(3));
+    slurm.snapshot.settings.boot_time = Some(1);
     slurm.submit(7, 0, 2);
     set_nodes(&mut slurm, NodeBase::Allocated);
     let mut wish = wish(0, "wing", [1, 2], 7);
@@ -194,6 +195,56 @@ fn a_controller_that_dies_delays_nothing_for_longer_than_a_minute() {
         step.iter().all(|t| !t.contains("jobid=7 starttime")),
         "{step:?}"
     );
+}
+
+/// slurmctld starts again with a begin time of job 7 that it had before.
+fn restart_with(slurm: &mut Model, begin: u64) {
+    slurm.snapshot.settings.boot_time = Some(2);
+    slurm.begin_at(7, begin).unwrap();
+}
+
+#[test]
+fn a_slurmctld_that_starts_again_with_an_older_begin_time_holds_no_job() {
+    // It has lost that the delay is over.
+    let (mut slurm, mut marks, wishes) = busy_nodes(200);
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(1);
+    let set = slurm.snapshot.jobs[&7].eligible.unwrap();
+    slurm.drive(&mut marks, &[]);
+    slurm.pass(1);
+    restart_with(&mut slurm, set);
+    assert!(waits(&slurm) > 55);
+    slurm.drive(&mut marks, &[]);
+    assert_eq!(waits(&slurm), 0);
+    // From then on, somebody's begin time is somebody's.
+    slurm.pass(1);
+    let later = slurm.now + 500;
+    slurm.begin_at(7, later).unwrap();
+    slurm.drive(&mut marks, &[]);
+    assert_eq!(waits(&slurm), 500);
+
+    // It has lost the last renewal.
+    let (mut slurm, mut marks, wishes) = busy_nodes(200);
+    slurm.drive(&mut marks, &wishes);
+    let set = slurm.snapshot.jobs[&7].eligible.unwrap();
+    slurm.pass(25);
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(1);
+    restart_with(&mut slurm, set);
+    let step = slurm.drive(&mut marks, &wishes);
+    assert_eq!((&step.notes[..], marks.delayed()), (&[][..], [7].into()));
+    slurm.pass(25);
+    slurm.drive(&mut marks, &wishes);
+    assert!(waits(&slurm) > 55);
+
+    // It has lost the first.
+    let (mut slurm, mut marks, wishes) = busy_nodes(200);
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(1);
+    let now = slurm.now;
+    restart_with(&mut slurm, now);
+    slurm.drive(&mut marks, &wishes);
+    assert_eq!(waits(&slurm), u64::from(DELAY_SECONDS));
 }
 
 /// A job that waits for another reason than for reserved nodes.
