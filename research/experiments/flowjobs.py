@@ -128,15 +128,23 @@ def minutes(spec):
     return math.ceil((spec.limit + GRACE) / 60)
 
 
-def predicted(bench, specs, nodes, limit_of=lambda spec: 60 * minutes(spec)):
-    """Of each way, the simulator's figures and Gantt boxes (job, first node, one past the last, from, to); with Slurm's limits, or others."""
-    machine = os.path.join(bench.folder, "cluster.toml")
-    with open(machine, "w", encoding="ascii") as file:
+def cluster_file(bench, nodes):
+    """The machine of the simulator: nodes with such links to the store."""
+    path = os.path.join(bench.folder, "cluster.toml")
+    with open(path, "w", encoding="ascii") as file:
         file.write(f'[external]\nclient-read = "{RATE:.0f} B/s"\nclient-write = "{RATE:.0f} B/s"\n[[island]]\nnodes = {nodes}\ncores = 8\n[[island.tier]]\nname = "scm"\ncapacity = "1 GB"\n')
-    found = {}
+    return path
+
+
+def predicted(bench, specs, nodes, modes=(), bound=None, limit_of=lambda spec: 60 * minutes(spec)):
+    """Simulations of the same jobs, with Slurm's limits or others: by `POLICIES`, and on a Slurm with the modes (Slurm alone and the site service's), `bound` seconds the site's bound."""
+    machine, found = cluster_file(bench, nodes), {}
     for way, policy in POLICIES.items():
         path = os.path.join(bench.folder, f"{way}.toml")
         with open(path, "w", encoding="ascii") as file:
             file.write(workload(way, specs, limit_of))
-        [found[way]] = simulate(bench, machine, path, [policy])
+        on_slurm = [mode for mode in modes if (mode == BACKFILL) == (way == BACKFILL)]
+        policies = [policy] if bound is None or way == BACKFILL else [f"{policy}:bound={math.ceil(bound)}s"]
+        made = simulate(bench, machine, path, policies, ["alone" if mode == BACKFILL else mode for mode in on_slurm])
+        found |= dict(zip([policy, *on_slurm], made))
     return found

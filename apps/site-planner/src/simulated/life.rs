@@ -183,6 +183,7 @@ impl SimulatedCluster {
         };
         let work = live.work;
         self.check_data(number, work)?;
+        self.record.started(work, self.now);
         let job = self.spec(work);
         let nodes = self.nodes_of(number);
         let mut streams = Vec::new();
@@ -294,6 +295,7 @@ impl SimulatedCluster {
             LivePhase::Writes => {
                 self.note_delivered(work);
                 let release = self.settings.times.release;
+                self.record.ended(work, self.now, self.now + release);
                 self.after(release, Due::Released(number, attempt));
             }
             LivePhase::Waits | LivePhase::Gate | LivePhase::Computes | LivePhase::Out => {}
