@@ -2,7 +2,7 @@
 
 use super::live::{LiveJob, LivePhase};
 use super::scripts::{dataset_name, user_of, workflow_name};
-use super::slurm::Dependencies;
+use super::slurm::{Dependencies, JobStage};
 use super::world::{SimulatedCluster, StreamPurpose};
 use super::{ClusterError, Due, ServiceMode};
 use std::collections::BTreeSet;
@@ -60,7 +60,6 @@ impl SimulatedCluster {
             has_lines,
             attempt: 0,
             phase: LivePhase::Waits,
-            was_set_up: false,
             streams: BTreeSet::new(),
             since: self.now,
         };
@@ -84,20 +83,21 @@ impl SimulatedCluster {
             Dependencies::Open => {}
             Dependencies::Never => self.give_up(number, "a job that it waits for failed"),
             Dependencies::Satisfied => {
-                let is_staged = self.slurm.queued.get(&number).is_some_and(|q| q.is_staged);
-                let Some(live) = self.live.get_mut(&number) else {
-                    return;
-                };
-                self.record.ready(live.work, self.now);
-                if is_staged {
-                    self.request_pass(self.settings.times.pass);
-                } else if !live.was_set_up {
-                    live.was_set_up = true;
-                    let attempt = live.attempt;
-                    self.after(self.settings.times.setup, Due::SetUp(number, attempt));
+                if let Some(live) = self.live.get(&number) {
+                    self.record.ready(live.work, self.now);
+                    self.request_turn();
                 }
             }
         }
+    }
+
+    /// Slurm calls a job's `setup`.
+    pub(super) fn call_setup(&mut self, number: u32) {
+        if let Some(queued) = self.slurm.queued.get_mut(&number) {
+            queued.stage = JobStage::Staging;
+        }
+        let attempt = self.attempt_of(number);
+        self.after(self.settings.times.call, Due::SetUp(number, attempt));
     }
 
     /// Jobs that wait for others are looked at again.
@@ -112,10 +112,10 @@ impl SimulatedCluster {
 
     pub(super) fn staged(&mut self, number: u32) {
         if let Some(queued) = self.slurm.queued.get_mut(&number) {
-            queued.is_staged = true;
+            queued.stage = JobStage::Staged;
         }
         self.slurm.settle_dependencies(number, self.now);
-        self.request_pass(0);
+        self.request_turn();
         self.request_reading();
     }
 
@@ -356,14 +356,15 @@ impl SimulatedCluster {
         self.slurm.note_end(number, true);
         if has_lines {
             self.slurm.free(number, SlurmJobState::StageOut);
-            self.call(number, Stage::PostRun { ok: true });
+            let attempt = self.attempt_of(number);
+            self.after(self.settings.times.call, Due::PostRun(number, attempt));
         } else {
             self.slurm.note_out(number);
             self.over(number);
         }
         self.submit_behind(work);
         self.release_dependents();
-        self.request_pass(self.settings.times.pass);
+        self.request_pass();
         self.request_reading();
     }
 
@@ -409,7 +410,7 @@ impl SimulatedCluster {
         }
         self.take_out_behind(work);
         self.release_dependents();
-        self.request_pass(self.settings.times.pass);
+        self.request_turn();
         self.request_reading();
     }
 

@@ -220,7 +220,7 @@ impl SimulatedCluster {
                 self.slurm.update(&update);
             }
         }
-        self.request_pass(self.settings.times.pass);
+        self.request_turn();
     }
 
     /// The nodes on which a job is expected: its inputs may be brought there.
@@ -385,13 +385,12 @@ impl SimulatedCluster {
         for order in &step.orders {
             if let SlurmAction::DelayUntil { seconds, .. } = &order.action {
                 self.record.begin_times += 1;
-                // A begin time that passes by itself is no event to Slurm: backfill finds the job.
-                let passed = Nanos::from(*seconds) * SECOND + self.settings.times.backfill;
-                self.after(passed, Due::Backfill);
+                // A begin time that passes by itself is no event to Slurm: its loops find the job.
+                self.after(Nanos::from(*seconds) * SECOND, Due::Look);
             }
         }
         if !step.orders.is_empty() {
-            self.request_pass(self.settings.times.pass);
+            self.request_turn();
             self.request_reading();
         }
     }
