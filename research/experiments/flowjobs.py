@@ -4,12 +4,12 @@ import math
 import os
 from typing import NamedTuple
 
-from onslurm import BACKFILL, RATE, Job, part
+from onslurm import BACKFILL, RATE, Job, name_of, part
 from table4 import simulate
 
 # What a job may take beyond its scaled limit, in seconds: starting takes time.
 GRACE = 5
-# What the simulator stands beside: Slurm alone, and the planner that knows data.
+# The simulator's schedulers that need no time for themselves: one like Slurm's alone, and the planner that knows data.
 POLICIES = {BACKFILL: "easy", "planner": "data"}
 
 
@@ -137,14 +137,25 @@ def cluster_file(bench, nodes):
 
 
 def predicted(bench, specs, nodes, modes=(), bound=None, limit_of=lambda spec: 60 * minutes(spec)):
-    """Simulations of the same jobs, with Slurm's limits or others: by `POLICIES`, and on a Slurm with the modes (Slurm alone and the site service's), `bound` seconds the site's bound."""
+    """Simulations of the same jobs, with Slurm's limits or others: by `POLICIES`, which need no time for themselves, and on a simulated Slurm with its latencies.
+
+    The latter of each way in `modes`: Slurm alone, and modes of tarn's site service, whose bound for ordinary jobs is `bound` seconds.
+    """
     machine, found = cluster_file(bench, nodes), {}
     for way, policy in POLICIES.items():
         path = os.path.join(bench.folder, f"{way}.toml")
         with open(path, "w", encoding="ascii") as file:
             file.write(workload(way, specs, limit_of))
         on_slurm = [mode for mode in modes if (mode == BACKFILL) == (way == BACKFILL)]
-        policies = [policy] if bound is None or way == BACKFILL else [f"{policy}:bound={math.ceil(bound)}s"]
-        made = simulate(bench, machine, path, policies, ["alone" if mode == BACKFILL else mode for mode in on_slurm])
-        found |= dict(zip([policy, *on_slurm], made))
+        policies = {policy: policy}
+        if on_slurm and way != BACKFILL and bound is not None:
+            # The site's planner has the last one that is named.
+            policies["of the site"] = f"{policy}:bound={math.ceil(bound)}s"
+        made = simulate(bench, machine, path, policies.values(), ["alone" if mode == BACKFILL else mode for mode in on_slurm])
+        found |= dict(zip([*policies, *on_slurm], made))
     return found
+
+
+def prediction_of(mode):
+    """The column of what a simulated Slurm makes of a mode."""
+    return f"simulated: {name_of(mode)}"

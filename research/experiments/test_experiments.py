@@ -15,6 +15,7 @@ import experiment
 import flowjobs
 import ior
 import onslurm
+import table4
 from experiment import FAILS, HOLDS, MIB, TOP, UNCLEAR, check_bounds, claim, every, exact, factors, point, some, spread, times
 
 FOLDER = os.path.join(TOP, "research", "experiments")
@@ -340,6 +341,70 @@ class OnSlurm(unittest.TestCase):
         times_of = {name: dict(zip(("started", "began", "left"), of)) for name, of in {"a": (19, 20, 40), "w_1": (11, 12, 17), "w_2": (18, 21, 50)}.items()}
         found = mixed.figures(specs, times_of, 2)
         self.assertEqual(found, {"flows": 40, "ordinary": 2.0, "use": (40 + 5 + 29) / 100, "queue": 2, "gate": 4, "commands": 34})
+
+    def test_when_commands_of_a_simulated_slurm_run(self):
+        # Job w_1 gets its nodes, two parts of the machine, at 2 s, begins at 2.5 s, and ends 0.05 s before they are free; the other has no such times.
+        boxes = [[0, 0, node, node + 1, 2_000_000, 9_000_000, 0, 4] for node in (0, 3)] + [[1, -1, 1, 2, 0, 5_000_000, 0, 0]]
+        idle = [[node, node + 1, *times_of, 0, table4.IDLE] for times_of in ((2_000_000, 2_500_000), (8_950_000, 9_000_000)) for node in (0, 3)]
+        reads = [[1, 2, 0, 1_000_000, 1, 0]]
+        found = table4.simulation({"policy": "x"}, {"names": ["flow/w_1", "a"], "boxes": boxes, "phases": reads + idle})
+        self.assertEqual(found.commands, {"w_1": (2.5, 8.95), "a": (0, 5)})
+        self.assertEqual(found.boxes, [("w_1", 0, 1, 2, 9), ("w_1", 3, 4, 2, 9), ("a", 1, 2, 0, 5)])
+
+    def test_what_the_simulator_is_given(self):
+        specs = [flowjobs.Spec("a", 2, 0, 20, 0, 30), flowjobs.Spec("b", 1, 0, 5, 2, 9, flow="w"), flowjobs.Spec("c", 1, 2, 5, 0, 9, before="b", at=3, flow="w")]
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(flowjobs, "simulate", lambda *words: [(words[2], policy) for policy in [*words[3], *words[4]]]):
+            bench = types.SimpleNamespace(folder=folder)
+            found = flowjobs.predicted(bench, specs, 4, ["backfill", "advise", "drive"], 59.5)
+            plain = flowjobs.predicted(bench, specs, 4)
+            texts = {way: text(os.path.join(folder, f"{way}.toml")) for way in flowjobs.POLICIES}
+        self.assertEqual({way: policy for way, (_, policy) in found.items()}, {"easy": "easy", "backfill": "alone", "data": "data", "of the site": "data:bound=60s", "advise": "advise", "drive": "drive"})
+        self.assertEqual(list(plain), ["easy", "data"])
+        # Where tarn is, only what one job hands to the next is data; times are not scaled again, and limits are Slurm's.
+        self.assertIn('limit = "60.000000s"', texts["planner"])
+        self.assertIn('arrives = "3.000000s"', texts["planner"])
+        self.assertEqual([texts[way].count("[data.") for way in ("backfill", "planner")], [1, 1])
+        self.assertNotIn("outside", texts["planner"])
+
+    def test_predictions_of_a_day(self):
+        mixed = module("slurm-mixed-day")
+        specs = [flowjobs.Spec("a", 1, 0, 20, 0, 30), flowjobs.Spec("w_1", 1, 0, 5, 0, 9, flow="w")]
+
+        def of(begin):
+            boxes = [(spec.name, 0, 1, begin, begin + 7) for spec in specs]
+            return table4.Simulation({}, boxes, {spec.name: (begin + 1, begin + 6) for spec in specs})
+
+        made = {"easy": of(1), "data": of(0), "backfill": of(2.75), "drive": of(1.25)}
+        bench = types.SimpleNamespace(options=types.SimpleNamespace(bound=60))
+        with mock.patch.object(mixed, "predicted", lambda *_: made):
+            found = mixed.simulated(bench, ["backfill", "drive"], specs, 1)
+        self.assertEqual({way: figures["flows"] for way, figures in found.items()}, {"backfill": 8.75, "drive": 7.25, "data": 6})
+        # Slurm's own times are whole seconds, the planner's alone are not.
+        self.assertEqual([found[way]["gate"] for way in ("backfill", "drive", "data")], [1.75, 1.25, 1])
+        near = dict(found["drive"], flows=7.9)
+        runs = {"backfill": [found["backfill"]] * 2, "drive": [near, dict(near, flows=8.5)]}
+        claims = {words["claim"].partition(": ")[0].rpartition(", ")[2] + words["claim"].partition(": ")[2]: (words["here"], words["verdict"]) for words in mixed.predictions(runs, [found] * 2, "22.05")}
+        self.assertEqual(len(claims), 4)
+        self.assertEqual(claims["Slurm aloneworkflows' mean time to solution is within 10 % of the prediction"], ("1.00 times", HOLDS))
+        self.assertEqual(claims["driveworkflows' mean time to solution is within 10 % of the prediction"], ("1.09 to 1.17 times", UNCLEAR))
+        columns = mixed.tables(runs, [found] * 2, [0, 1])[0]["columns"]
+        self.assertEqual(columns, ["", "Slurm alone", "tarn, drive", "simulated: Slurm alone", "simulated: tarn, drive", "simulated, data"])
+
+    def test_predictions_of_table_4(self):
+        weiland = module("weiland-slurm")
+        specs = weiland.specs_of(0.5, weiland.FLOW)
+        of = table4.Simulation({}, [(name, 0, 4, 1, 9) for name in weiland.FLOW_NAMES], {name: (2, 8) for name in weiland.FLOW_NAMES})
+        made = {way: of for way in ("easy", "data", "backfill", "drive")}
+        with mock.patch.object(weiland, "predicted", lambda *_, **__: made):
+            found = weiland.simulated(None, ["backfill", "drive"], 0.5, specs, 4)
+        self.assertEqual(list(found)[:3], ["simulated: Slurm alone", "simulated: tarn, drive", "simulated, easy"])
+        self.assertEqual([found["simulated: tarn, drive"][key] for key in ("flow", "last")], [16, 16])
+        self.assertEqual(found["simulated, data"]["starts"]["job7"], 4)
+        runs = {mode: weiland.Runs(0.5) for mode in ("backfill", "drive")}
+        for mode, left in (("backfill", 8.4), ("backfill", 8.6), ("drive", 9), ("drive", 9.2)):
+            runs[mode].runs.append({name: {"left": left} for name in weiland.FLOW_NAMES})
+        verdicts = [(words["here"], words["verdict"]) for words in weiland.predictions(runs, found, "22.05")]
+        self.assertEqual(verdicts, [("1.05 to 1.07 times", HOLDS)] * 2 + [("1.12 to 1.15 times", FAILS)] * 2)
 
 
 class Pages(unittest.TestCase):

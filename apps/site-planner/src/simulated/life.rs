@@ -65,7 +65,10 @@ impl SimulatedCluster {
         };
         self.live.insert(number, live);
         self.become_eligible(number);
-        self.request_reading();
+        if has_lines {
+            // Slurm notifies the controller of a job with lines.
+            self.request_reading();
+        }
     }
 
     fn can_run(&self, job: &Job) -> bool {
@@ -116,7 +119,6 @@ impl SimulatedCluster {
         }
         self.slurm.settle_dependencies(number, self.now);
         self.request_turn();
-        self.request_reading();
     }
 
     /// Slurm has given a job nodes.
@@ -131,7 +133,6 @@ impl SimulatedCluster {
         let nodes = nodes.map_or(&[][..], |queued| &queued.nodes);
         self.record.begun(work, nodes, self.now);
         self.after(self.settings.times.launch, Due::Launched(number, attempt));
-        self.request_reading();
     }
 
     pub(super) fn launched(&mut self, number: u32) {
@@ -365,7 +366,6 @@ impl SimulatedCluster {
         self.submit_behind(work);
         self.release_dependents();
         self.request_pass();
-        self.request_reading();
     }
 
     /// Jobs that a job's last line submits.
@@ -411,7 +411,6 @@ impl SimulatedCluster {
         self.take_out_behind(work);
         self.release_dependents();
         self.request_turn();
-        self.request_reading();
     }
 
     fn take_out_unsubmitted(&mut self, work: JobId, why: &str) {

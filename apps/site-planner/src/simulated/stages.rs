@@ -97,7 +97,11 @@ impl SimulatedCluster {
 
     /// A job that Slurm has put back is set up again.
     fn set_up_again(&mut self, number: u32) {
-        if self.live.get(&number).is_some_and(|live| live.phase == LivePhase::Waits) {
+        if self
+            .live
+            .get(&number)
+            .is_some_and(|live| live.phase == LivePhase::Waits)
+        {
             if let Some(queued) = self.slurm.queued.get_mut(&number) {
                 queued.stage = JobStage::Uncalled;
             }
