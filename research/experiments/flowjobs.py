@@ -11,6 +11,8 @@ from table4 import simulate
 GRACE = 5
 # The simulator's schedulers that need no time for themselves: one like Slurm's alone, and the planner that knows data.
 POLICIES = {BACKFILL: "easy", "planner": "data"}
+# Slurm's loops turn once a second. At which part of a second jobs come decides who is first, so each is predicted with jobs at all of these.
+PHASES = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
 class Spec(NamedTuple):
@@ -87,8 +89,8 @@ def fill(place, specs):
     place.fill([(f"of_{spec.name}", 0, 0) for spec in specs if spec.write])
 
 
-def workload(way, specs, limit_of):
-    """The same as a workload of the simulator, in TOML; `limit_of` gives a job's limit in seconds.
+def workload(way, specs, limit_of, later=0.0):
+    """The same as a workload of the simulator, in TOML; `limit_of` gives a job's limit in seconds, and all come so many seconds later.
 
     With the planner the workflows' own data are items; all other reading and writing is part of a job's computing there.
     """
@@ -112,8 +114,8 @@ def workload(way, specs, limit_of):
         keys = [f'name = "{spec.name}"', f"nodes = {spec.nodes}", f'compute = "{compute:.6f}s"', f'limit = "{limit_of(spec):.6f}s"', f"in = {text_of(ins)}", f"out = {text_of(outs)}"]
         if spec.flow:
             keys.append(f'workflow = "{spec.flow}"')
-        if spec.at:
-            keys.append(f'arrives = "{spec.at:.6f}s"')
+        if spec.at + later:
+            keys.append(f'arrives = "{spec.at + later:.6f}s"')
         jobs.append("[[job]]\n" + "\n".join(keys) + "\n")
     return "".join(data) + "".join(jobs)
 
@@ -136,24 +138,35 @@ def cluster_file(bench, nodes):
     return path
 
 
-def predicted(bench, specs, nodes, modes=(), bound=None, limit_of=lambda spec: 60 * minutes(spec)):
-    """Simulations of the same jobs, with Slurm's limits or others: by `POLICIES`, which need no time for themselves, and on a simulated Slurm with its latencies.
-
-    The latter of each way in `modes`: Slurm alone, and modes of tarn's site service, whose bound for ordinary jobs is `bound` seconds.
-    """
+def simulated(bench, specs, nodes, limit_of=lambda spec: 60 * minutes(spec)):
+    """Simulations of the same jobs by each policy of `POLICIES`, where nothing but the jobs takes time; with Slurm's limits, or others."""
     machine, found = cluster_file(bench, nodes), {}
     for way, policy in POLICIES.items():
-        path = os.path.join(bench.folder, f"{way}.toml")
-        with open(path, "w", encoding="ascii") as file:
-            file.write(workload(way, specs, limit_of))
-        on_slurm = [mode for mode in modes if (mode == BACKFILL) == (way == BACKFILL)]
-        policies = {policy: policy}
-        if on_slurm and way != BACKFILL and bound is not None:
-            # The site's planner has the last one that is named.
-            policies["of the site"] = f"{policy}:bound={math.ceil(bound)}s"
-        made = simulate(bench, machine, path, policies.values(), ["alone" if mode == BACKFILL else mode for mode in on_slurm])
-        found |= dict(zip([*policies, *on_slurm], made))
+        [found[policy]] = simulate(bench, machine, workload_file(bench, way, workload(way, specs, limit_of)), [policy])
     return found
+
+
+def predicted(bench, specs, nodes, modes, bound):
+    """Of each mode, Slurm alone included, what a simulated Slurm makes of the same jobs: a simulation for each of `PHASES`; `bound` seconds is the site's bound for ordinary jobs."""
+    machine, found = cluster_file(bench, nodes), {mode: [] for mode in modes}
+    for phase in PHASES:
+        for way in POLICIES:
+            on_slurm = [mode for mode in modes if (mode == BACKFILL) == (way == BACKFILL)]
+            if on_slurm:
+                path = workload_file(bench, way, workload(way, specs, lambda spec: 60 * minutes(spec), phase))
+                # The planner of the site has the policy `data` that is named.
+                made = simulate(bench, machine, path, [f"data:bound={math.ceil(bound)}s"], ["alone" if mode == BACKFILL else mode for mode in on_slurm])
+                for mode, of in zip(on_slurm, made[1:]):
+                    found[mode].append(of)
+    return found
+
+
+def workload_file(bench, way, text):
+    """The path of a file with this text."""
+    path = os.path.join(bench.folder, f"{way}.toml")
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+    return path
 
 
 def prediction_of(mode):

@@ -9,7 +9,7 @@ import statistics
 import sys
 
 from experiment import EMULATED, SIMULATED, TOP, UNCLEAR, check_bounds, claim, factors, main, report_progress, spread
-from flowjobs import POLICIES, Spec, fill, jobs_of, predicted, prediction_of
+from flowjobs import PHASES, POLICIES, Spec, fill, jobs_of, predicted, prediction_of, simulated
 from onslurm import BACKFILL, MBIT, NEEDS, SCHEDULER, NotMeasured, audited, machine, modes_of, name_of, need_machine, options
 from table4 import FLOW, JOBS
 
@@ -109,17 +109,23 @@ def once(bench, mode, specs, span):
         return figures(moved, found, nodes), delayed, rates, place.version()
 
 
-def simulated(bench, modes, specs, nodes):
-    """The same figures, of a simulated Slurm in each mode, and of `IDEAL`."""
-    made, found = predicted(bench, specs, nodes, modes, bench.options.bound), {}
-    for way in (*modes, IDEAL):
-        times_of = {}
-        for name, _, _, begin, _ in made[way].boxes:
-            began, left = made[way].commands[name]
-            # When it got nodes is Slurm's, in whole seconds.
-            times_of[name] = {"started": begin if way == IDEAL else math.floor(begin), "began": began, "left": left}
-        found[way] = figures(specs, times_of, nodes)
+def prediction_of_day(bench, modes, specs, nodes):
+    """The same figures, as a simulated Slurm has them in each mode, means over `PHASES`; and those of `IDEAL`."""
+    found = {}
+    for mode, made in predicted(bench, specs, nodes, modes, bench.options.bound).items():
+        each = [figures_of(specs, of, nodes, lambda at, phase=phase: math.floor(at + phase) - phase) for phase, of in zip(PHASES, made)]
+        found[mode] = {key: statistics.mean(of[key] for of in each) for key in each[0]}
+    found[IDEAL] = figures_of(specs, simulated(bench, specs, nodes)[IDEAL], nodes, float)
     return found
+
+
+def figures_of(specs, simulation, nodes, clock):
+    """The same figures of a simulation; `clock` is that by which jobs got their nodes: Slurm's has whole seconds."""
+    times_of = {}
+    for name, _, _, begin, _ in simulation.boxes:
+        began, left = simulation.commands[name]
+        times_of[name] = {"started": clock(begin), "began": began, "left": left}
+    return figures(specs, times_of, nodes)
 
 
 def measure_all(bench, modes, days, scale):
@@ -129,7 +135,7 @@ def measure_all(bench, modes, days, scale):
     for day in days:
         specs, span = day_of(day, bench.options, scale)
         spans.append(span)
-        prediction.append(simulated(bench, modes, specs, bench.options.nodes))
+        prediction.append(prediction_of_day(bench, modes, specs, bench.options.nodes))
         for mode in modes:
             if mode in reasons:
                 continue
@@ -242,7 +248,7 @@ def measure(bench):
             f"{options_of.jobs} jobs that follow each other in the log of KTH's SP2 (Parallel Workloads Archive; {ALL_NODES} nodes, here {options_of.nodes}, so each job has {NODES / ALL_NODES:g} of its nodes, one at least), run times cut at {LONGEST / 3600:g} h and limits at {LONGEST_LIMIT / 3600:g} h of the trace. They move no data. Each day is another one of the log.",
             f"{options_of.workflows} workflows are made up: the three of Table 4 of Weiland 2018 on 1, 2 or 4 nodes, {STRETCH[0]} to {STRETCH[1]} times as long, at random times; nearly half of their time on Slurm alone is reading and writing. Their users ask for twice the time.",
             f"Bounded slow-downs count run times as {SHORT} s at least, of the time here. Waits have Slurm's own latency, which is long beside scaled times. Slurm's limits are whole minutes.",
-            "The prediction is `tarn sim --site` with the same jobs at these seconds and Slurm's limits: tarn's own planner and site service in virtual time, around a simulated Slurm with the latencies of Slurm's and tarn's parts. In the simulator's `data` beside it, neither Slurm nor tarn takes any time.",
+            "The prediction is `tarn sim --site` with the same jobs at these seconds and Slurm's limits: tarn's own planner and site service in virtual time, around a simulated Slurm with the latencies of Slurm's and tarn's parts; means over days that begin at five parts of a second, as Slurm's loops turn once a second. In the simulator's `data` beside it, neither Slurm nor tarn takes any time.",
         ],
         "rounds": len(days),
         "tables": tables(runs, prediction, days),

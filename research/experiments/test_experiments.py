@@ -353,18 +353,24 @@ class OnSlurm(unittest.TestCase):
 
     def test_what_the_simulator_is_given(self):
         specs = [flowjobs.Spec("a", 2, 0, 20, 0, 30), flowjobs.Spec("b", 1, 0, 5, 2, 9, flow="w"), flowjobs.Spec("c", 1, 2, 5, 0, 9, before="b", at=3, flow="w")]
-        with tempfile.TemporaryDirectory() as folder, mock.patch.object(flowjobs, "simulate", lambda *words: [(words[2], policy) for policy in [*words[3], *words[4]]]):
+
+        def simulate(_, __, workload, policies, modes=()):
+            return [(policies, way, text(workload)) for way in [*policies, *modes]]
+
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(flowjobs, "simulate", simulate):
             bench = types.SimpleNamespace(folder=folder)
+            plain = flowjobs.simulated(bench, specs, 4)
             found = flowjobs.predicted(bench, specs, 4, ["backfill", "advise", "drive"], 59.5)
-            plain = flowjobs.predicted(bench, specs, 4)
-            texts = {way: text(os.path.join(folder, f"{way}.toml")) for way in flowjobs.POLICIES}
-        self.assertEqual({way: policy for way, (_, policy) in found.items()}, {"easy": "easy", "backfill": "alone", "data": "data", "of the site": "data:bound=60s", "advise": "advise", "drive": "drive"})
-        self.assertEqual(list(plain), ["easy", "data"])
-        # Where tarn is, only what one job hands to the next is data; times are not scaled again, and limits are Slurm's.
-        self.assertIn('limit = "60.000000s"', texts["planner"])
-        self.assertIn('arrives = "3.000000s"', texts["planner"])
-        self.assertEqual([texts[way].count("[data.") for way in ("backfill", "planner")], [1, 1])
-        self.assertNotIn("outside", texts["planner"])
+        self.assertEqual([way for _, way, _ in plain.values()], ["easy", "data"])
+        self.assertEqual({mode: [way for _, way, _ in of] for mode, of in found.items()}, {"backfill": ["alone"] * 5, "advise": ["advise"] * 5, "drive": ["drive"] * 5})
+        self.assertEqual({tuple(policies) for policies, _, _ in found["drive"]}, {("data:bound=60s",)})
+        # Times are those of the real jobs, limits Slurm's; jobs come at other parts of a second each time.
+        texts = [of for _, _, of in found["drive"]]
+        self.assertTrue(all('limit = "60.000000s"' in of and 'compute = "20.000000s"' in of for of in texts))
+        self.assertEqual([re.findall(r'arrives = "([0-9.]+)s"', of) for of in texts[:2]], [["0.100000", "0.100000", "3.100000"], ["0.300000", "0.300000", "3.300000"]])
+        # Where tarn is, only what one job hands to the next is data.
+        self.assertEqual([of[0][2].count("outside = true") for of in (found["backfill"], found["drive"])], [0, 0])
+        self.assertEqual([of[0][2].count("[data.") for of in (found["backfill"], found["drive"])], [1, 1])
 
     def test_predictions_of_a_day(self):
         mixed = module("slurm-mixed-day")
@@ -374,30 +380,35 @@ class OnSlurm(unittest.TestCase):
             boxes = [(spec.name, 0, 1, begin, begin + 7) for spec in specs]
             return table4.Simulation({}, boxes, {spec.name: (begin + 1, begin + 6) for spec in specs})
 
-        made = {"easy": of(1), "data": of(0), "backfill": of(2.75), "drive": of(1.25)}
         bench = types.SimpleNamespace(options=types.SimpleNamespace(bound=60))
-        with mock.patch.object(mixed, "predicted", lambda *_: made):
-            found = mixed.simulated(bench, ["backfill", "drive"], specs, 1)
-        self.assertEqual({way: figures["flows"] for way, figures in found.items()}, {"backfill": 8.75, "drive": 7.25, "data": 6})
-        # Slurm's own times are whole seconds, the planner's alone are not.
-        self.assertEqual([found[way]["gate"] for way in ("backfill", "drive", "data")], [1.75, 1.25, 1])
+        made = {"backfill": [of(2.75)] * 5, "drive": [of(begin) for begin in (1, 1, 1, 1, 2.25)]}
+        with mock.patch.object(mixed, "predicted", lambda *_: made), mock.patch.object(mixed, "simulated", lambda *_: {"data": of(0.5)}):
+            found = mixed.prediction_of_day(bench, ["backfill", "drive"], specs, 1)
+        self.assertEqual({way: figures["flows"] for way, figures in found.items()}, {"backfill": 8.75, "drive": 7.25, "data": 6.5})
+        # Slurm's own times are whole seconds of its clock; the planner's are not. Jobs got nodes at 2.85, 3.05, 3.25, 3.45 and 3.65 s by it.
+        self.assertAlmostEqual(found["backfill"]["gate"], 1 + (0.85 + 0.05 + 0.25 + 0.45 + 0.65) / 5)
+        self.assertEqual(found["data"]["gate"], 1)
         near = dict(found["drive"], flows=7.9)
         runs = {"backfill": [found["backfill"]] * 2, "drive": [near, dict(near, flows=8.5)]}
-        claims = {words["claim"].partition(": ")[0].rpartition(", ")[2] + words["claim"].partition(": ")[2]: (words["here"], words["verdict"]) for words in mixed.predictions(runs, [found] * 2, "22.05")}
+        claims = {words["claim"].removeprefix("a mixed day of a real Slurm 22.05, "): (words["here"], words["verdict"]) for words in mixed.predictions(runs, [found] * 2, "22.05")}
         self.assertEqual(len(claims), 4)
-        self.assertEqual(claims["Slurm aloneworkflows' mean time to solution is within 10 % of the prediction"], ("1.00 times", HOLDS))
-        self.assertEqual(claims["driveworkflows' mean time to solution is within 10 % of the prediction"], ("1.09 to 1.17 times", UNCLEAR))
+        self.assertEqual(claims["Slurm alone: workflows' mean time to solution is within 10 % of the prediction"], ("1.00 times", HOLDS))
+        self.assertEqual(claims["tarn, drive: workflows' mean time to solution is within 10 % of the prediction"], ("1.09 to 1.17 times", UNCLEAR))
         columns = mixed.tables(runs, [found] * 2, [0, 1])[0]["columns"]
         self.assertEqual(columns, ["", "Slurm alone", "tarn, drive", "simulated: Slurm alone", "simulated: tarn, drive", "simulated, data"])
 
     def test_predictions_of_table_4(self):
         weiland = module("weiland-slurm")
         specs = weiland.specs_of(0.5, weiland.FLOW)
-        of = table4.Simulation({}, [(name, 0, 4, 1, 9) for name in weiland.FLOW_NAMES], {name: (2, 8) for name in weiland.FLOW_NAMES})
-        made = {way: of for way in ("easy", "data", "backfill", "drive")}
-        with mock.patch.object(weiland, "predicted", lambda *_, **__: made):
-            found = weiland.simulated(None, ["backfill", "drive"], 0.5, specs, 4)
+
+        def of(left):
+            return table4.Simulation({}, [(name, 0, 4, 1, 9) for name in weiland.FLOW_NAMES], {name: (2, left) for name in weiland.FLOW_NAMES})
+
+        made = {mode: [of(left) for left in (8, 12, 7, 8, 11)] for mode in ("backfill", "drive")}
+        with mock.patch.object(weiland, "predicted", lambda *_: made), mock.patch.object(weiland, "simulated", lambda *_, **__: {"easy": of(9), "data": of(5)}):
+            found = weiland.predictions_of(None, list(made), 0.5, specs, 4) | weiland.simulations(None, 0.5, specs, 4)
         self.assertEqual(list(found)[:3], ["simulated: Slurm alone", "simulated: tarn, drive", "simulated, easy"])
+        # The run with the median.
         self.assertEqual([found["simulated: tarn, drive"][key] for key in ("flow", "last")], [16, 16])
         self.assertEqual(found["simulated, data"]["starts"]["job7"], 4)
         runs = {mode: weiland.Runs(0.5) for mode in ("backfill", "drive")}
