@@ -11,8 +11,8 @@ from table4 import simulate
 GRACE = 5
 # The simulator's schedulers that need no time for themselves: one like Slurm's alone, and the planner that knows data.
 POLICIES = {BACKFILL: "easy", "planner": "data"}
-# Slurm's loops turn once a second. At which part of a second jobs come decides who is first, so each is predicted with jobs at all of these.
-PHASES = (0.1, 0.3, 0.5, 0.7, 0.9)
+# Slurm's loops turn once a second, and it lets running jobs end in windows of 30 s of its clock. When jobs come by that decides who is first, so each is predicted for several such times.
+PHASES = (0.1, 6.3, 12.5, 18.7, 24.9)
 
 
 class Spec(NamedTuple):

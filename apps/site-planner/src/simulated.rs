@@ -88,10 +88,10 @@ impl Default for SlurmTimes {
         Self {
             turn: 1002 * MILLISECOND,
             backfill: SECOND,
-            launch: 100 * MILLISECOND,
+            launch: 120 * MILLISECOND,
             release: 50 * MILLISECOND,
-            call: 20 * MILLISECOND,
-            reading: 50 * MILLISECOND,
+            call: 50 * MILLISECOND,
+            reading: 100 * MILLISECOND,
         }
     }
 }

@@ -20,7 +20,7 @@ use tarn_types::units::{Nanos, SECOND, Time};
 /// Slurm's user and root are trusted.
 const ROOT: u32 = 0;
 /// An order that moves no bytes.
-const ORDER: Nanos = MILLISECOND;
+const ORDER: Nanos = 10 * MILLISECOND;
 /// Between two readings on request; while a job waits; where tarn drives; and while none does. As tarnd's reader.
 const ON_REQUEST: Nanos = 200 * MILLISECOND;
 const WAITED_FOR: Nanos = 5 * SECOND;
