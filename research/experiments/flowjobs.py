@@ -9,6 +9,8 @@ from table4 import simulate
 
 # What a job may take beyond its scaled limit, in seconds: starting takes time.
 GRACE = 5
+# What srun takes to run a program that does nothing: so many seconds, and so many for each node: 0.27 to 0.36 on 4 nodes, 0.56 to 0.78 on 15 (research/results.md).
+SRUN, SRUN_NODE = 0.19, 0.032
 # The simulator's schedulers that need no time for themselves: one like Slurm's alone, and the planner that knows data.
 POLICIES = {BACKFILL: "easy", "planner": "data"}
 # Slurm's loops turn once a second, and it lets running jobs end in windows of 30 s of its clock. When jobs come by that decides who is first, so each is predicted for several such times.
@@ -89,8 +91,10 @@ def fill(place, specs):
     place.fill([(f"of_{spec.name}", 0, 0) for spec in specs if spec.write])
 
 
-def workload(way, specs, limit_of, later=0.0):
-    """The same as a workload of the simulator, in TOML; `limit_of` gives a job's limit in seconds, and all come so many seconds later.
+def workload(way, specs, limit_of, later=None):
+    """The same as a workload of the simulator, in TOML; `limit_of` gives a job's limit in seconds.
+
+    With `later` it is that of a simulated Slurm: all jobs come so many seconds later, and srun takes time.
 
     With the planner the workflows' own data are items; all other reading and writing is part of a job's computing there.
     """
@@ -98,6 +102,8 @@ def workload(way, specs, limit_of, later=0.0):
     for spec in specs:
         reader = reader_of(spec, specs)
         read, compute, write = spec.read, spec.compute, spec.write
+        if later is not None and read + write > 0:
+            compute += SRUN + SRUN_NODE * spec.nodes
         if reader:
             # Nobody reads the rest: it is written outside on Slurm alone, and costs nothing on the nodes.
             compute += spec.write - reader.read if way == BACKFILL else 0
@@ -114,8 +120,9 @@ def workload(way, specs, limit_of, later=0.0):
         keys = [f'name = "{spec.name}"', f"nodes = {spec.nodes}", f'compute = "{compute:.6f}s"', f'limit = "{limit_of(spec):.6f}s"', f"in = {text_of(ins)}", f"out = {text_of(outs)}"]
         if spec.flow:
             keys.append(f'workflow = "{spec.flow}"')
-        if spec.at + later:
-            keys.append(f'arrives = "{spec.at + later:.6f}s"')
+        arrives = spec.at + (later or 0)
+        if arrives:
+            keys.append(f'arrives = "{arrives:.6f}s"')
         jobs.append("[[job]]\n" + "\n".join(keys) + "\n")
     return "".join(data) + "".join(jobs)
 

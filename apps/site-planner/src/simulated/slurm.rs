@@ -210,7 +210,13 @@ impl SimulatedSlurm {
         }
         job.dependency = open.join(",");
         if open.is_empty() {
-            job.eligible.get_or_insert(EPOCH + now / SECOND);
+            let eligible = *job.eligible.get_or_insert(EPOCH + now / SECOND);
+            if job.reason == PendingReason::Dependency {
+                job.reason = match eligible > EPOCH + now / SECOND {
+                    true => PendingReason::BeginTime,
+                    false => PendingReason::None,
+                };
+            }
             return Dependencies::Satisfied;
         }
         // A begin time stays.
