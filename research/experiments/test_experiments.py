@@ -367,7 +367,9 @@ class OnSlurm(unittest.TestCase):
         # Times are those of the real jobs, limits Slurm's; jobs come at other parts of a second each time.
         texts = [of for _, _, of in found["drive"]]
         self.assertTrue(all('limit = "60.000000s"' in of and 'compute = "20.000000s"' in of for of in texts))
-        self.assertEqual([re.findall(r'arrives = "([0-9.]+)s"', of) for of in texts[:2]], [["0.100000", "0.100000", "3.100000"], ["0.300000", "0.300000", "3.300000"]])
+        self.assertEqual([re.findall(r'arrives = "([0-9.]+)s"', of) for of in texts[:2]], [[f"{later + at:.6f}" for at in (0, 0, 3)] for later in flowjobs.PHASES[:2]])
+        # srun takes time where a program reads or writes.
+        self.assertIn(f'compute = "{5 + flowjobs.SRUN + flowjobs.SRUN_NODE:.6f}s"', texts[0])
         # Where tarn is, only what one job hands to the next is data.
         self.assertEqual([of[0][2].count("outside = true") for of in (found["backfill"], found["drive"])], [0, 0])
         self.assertEqual([of[0][2].count("[data.") for of in (found["backfill"], found["drive"])], [1, 1])
