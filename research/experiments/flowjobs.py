@@ -4,13 +4,17 @@ import math
 import os
 from typing import NamedTuple
 
-from onslurm import BACKFILL, RATE, Job, part
+from onslurm import BACKFILL, RATE, Job, name_of, part
 from table4 import simulate
 
 # What a job may take beyond its scaled limit, in seconds: starting takes time.
 GRACE = 5
-# What the simulator stands beside: Slurm alone, and the planner that knows data.
+# What srun takes to run a program that does nothing: so many seconds, and so many for each node: 0.27 to 0.36 on 4 nodes, 0.56 to 0.78 on 15 (research/results.md).
+SRUN, SRUN_NODE = 0.19, 0.032
+# The simulator's schedulers that need no time for themselves: one like Slurm's alone, and the planner that knows data.
 POLICIES = {BACKFILL: "easy", "planner": "data"}
+# Slurm's loops turn once a second, and it lets running jobs end in windows of 30 s of its clock. When jobs come by that decides who is first, so each is predicted for several such times.
+PHASES = (0.1, 6.3, 12.5, 18.7, 24.9)
 
 
 class Spec(NamedTuple):
@@ -87,8 +91,10 @@ def fill(place, specs):
     place.fill([(f"of_{spec.name}", 0, 0) for spec in specs if spec.write])
 
 
-def workload(way, specs, limit_of):
+def workload(way, specs, limit_of, later=None):
     """The same as a workload of the simulator, in TOML; `limit_of` gives a job's limit in seconds.
+
+    With `later` it is that of a simulated Slurm: all jobs come so many seconds later, and srun takes time.
 
     With the planner the workflows' own data are items; all other reading and writing is part of a job's computing there.
     """
@@ -96,6 +102,8 @@ def workload(way, specs, limit_of):
     for spec in specs:
         reader = reader_of(spec, specs)
         read, compute, write = spec.read, spec.compute, spec.write
+        if later is not None and read + write > 0:
+            compute += SRUN + SRUN_NODE * spec.nodes
         if reader:
             # Nobody reads the rest: it is written outside on Slurm alone, and costs nothing on the nodes.
             compute += spec.write - reader.read if way == BACKFILL else 0
@@ -112,8 +120,9 @@ def workload(way, specs, limit_of):
         keys = [f'name = "{spec.name}"', f"nodes = {spec.nodes}", f'compute = "{compute:.6f}s"', f'limit = "{limit_of(spec):.6f}s"', f"in = {text_of(ins)}", f"out = {text_of(outs)}"]
         if spec.flow:
             keys.append(f'workflow = "{spec.flow}"')
-        if spec.at:
-            keys.append(f'arrives = "{spec.at:.6f}s"')
+        arrives = spec.at + (later or 0)
+        if arrives:
+            keys.append(f'arrives = "{arrives:.6f}s"')
         jobs.append("[[job]]\n" + "\n".join(keys) + "\n")
     return "".join(data) + "".join(jobs)
 
@@ -128,15 +137,45 @@ def minutes(spec):
     return math.ceil((spec.limit + GRACE) / 60)
 
 
-def predicted(bench, specs, nodes, limit_of=lambda spec: 60 * minutes(spec)):
-    """Of each way, the simulator's figures and Gantt boxes (job, first node, one past the last, from, to); with Slurm's limits, or others."""
-    machine = os.path.join(bench.folder, "cluster.toml")
-    with open(machine, "w", encoding="ascii") as file:
+def cluster_file(bench, nodes):
+    """The machine of the simulator: nodes with such links to the store."""
+    path = os.path.join(bench.folder, "cluster.toml")
+    with open(path, "w", encoding="ascii") as file:
         file.write(f'[external]\nclient-read = "{RATE:.0f} B/s"\nclient-write = "{RATE:.0f} B/s"\n[[island]]\nnodes = {nodes}\ncores = 8\n[[island.tier]]\nname = "scm"\ncapacity = "1 GB"\n')
-    found = {}
+    return path
+
+
+def simulated(bench, specs, nodes, limit_of=lambda spec: 60 * minutes(spec)):
+    """Simulations of the same jobs by each policy of `POLICIES`, where nothing but the jobs takes time; with Slurm's limits, or others."""
+    machine, found = cluster_file(bench, nodes), {}
     for way, policy in POLICIES.items():
-        path = os.path.join(bench.folder, f"{way}.toml")
-        with open(path, "w", encoding="ascii") as file:
-            file.write(workload(way, specs, limit_of))
-        [found[way]] = simulate(bench, machine, path, [policy])
+        [found[policy]] = simulate(bench, machine, workload_file(bench, way, workload(way, specs, limit_of)), [policy])
     return found
+
+
+def predicted(bench, specs, nodes, modes, bound):
+    """Of each mode, Slurm alone included, what a simulated Slurm makes of the same jobs: a simulation for each of `PHASES`; `bound` seconds is the site's bound for ordinary jobs."""
+    machine, found = cluster_file(bench, nodes), {mode: [] for mode in modes}
+    for phase in PHASES:
+        for way in POLICIES:
+            on_slurm = [mode for mode in modes if (mode == BACKFILL) == (way == BACKFILL)]
+            if on_slurm:
+                path = workload_file(bench, way, workload(way, specs, lambda spec: 60 * minutes(spec), phase))
+                # The planner of the site has the policy `data` that is named.
+                made = simulate(bench, machine, path, [f"data:bound={math.ceil(bound)}s"], ["alone" if mode == BACKFILL else mode for mode in on_slurm])
+                for mode, of in zip(on_slurm, made[1:]):
+                    found[mode].append(of)
+    return found
+
+
+def workload_file(bench, way, text):
+    """The path of a file with this text."""
+    path = os.path.join(bench.folder, f"{way}.toml")
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+    return path
+
+
+def prediction_of(mode):
+    """The column of what a simulated Slurm makes of a mode."""
+    return f"simulated: {name_of(mode)}"

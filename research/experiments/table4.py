@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from typing import NamedTuple
 
 # Job, nodes, seconds of reading, computing and writing; which job's output it reads.
 JOBS = (
@@ -21,20 +22,43 @@ FLOW = (1, 7, 9)
 NODES = 20
 # Time to solution of the workflow, in the paper's seconds.
 PAPER = {"unaware": 490, "aware": 280}
+# In a chart, the class of a phase in which a job holds its nodes and its program does not run.
+IDLE = 2
 
 
-def simulate(bench, cluster, workload, policies):
-    """A simulation of one workload by several policies: of each its figures, and Gantt boxes (job, first node, one past the last, from, to)."""
+class Simulation(NamedTuple):
+    """What the simulator makes of a workload by a policy, or on a Slurm with a mode of tarn's site service."""
+
+    # Its figures.
+    summary: dict
+    # Job, first node, one past the last, from, to.
+    boxes: list
+    # Of each job, when its first command ran, and when its last one had ended.
+    commands: dict
+
+
+def simulate(bench, cluster, workload, policies, modes=()):
+    """Simulations of one workload by several policies, and then on a Slurm with several modes of tarn's site service."""
     page = os.path.join(bench.folder, "simulated.html")
-    summary = bench.json("sim", "--cluster", cluster, "--workload", workload, "--policy", ",".join(policies), "--report", page)
+    site = ["--site", ",".join(modes)] if modes else []
+    summary = bench.json("sim", "--cluster", cluster, "--workload", workload, "--policy", ",".join(policies), *site, "--report", page)
     with open(page, encoding="utf-8") as file:
         charts = json.loads(re.search(r'id="tarn-run">(.*?)</script>', file.read(), re.DOTALL).group(1))["charts"]
-    found = []
-    for run, chart in zip(summary["runs"], charts):
-        # Jobs of a workflow are named with it.
-        boxes = [(chart["names"][name].rpartition("/")[2], first, end, begin / 1e6, stop / 1e6) for name, _, first, end, begin, stop, *_ in chart["boxes"]]
-        found.append((run, boxes))
-    return found
+    return [simulation(run, chart) for run, chart in zip(summary["runs"], charts)]
+
+
+def simulation(summary, chart):
+    """One of them, from its figures and its chart, whose rows are those of workflow/report/src/site/charts.rs."""
+    # Jobs of a workflow are named with it.
+    names = [name.rpartition("/")[2] for name in chart["names"]]
+    boxes = [(names[name], first, end, begin / 1e6, stop / 1e6) for name, _, first, end, begin, stop, *_ in chart["boxes"]]
+    commands = {name: (begin, stop) for name, _, _, begin, stop in boxes}
+    for _, _, begin, stop, name, kind in chart["phases"]:
+        # A job that holds its nodes while its program does not run: before its first command, or after its last.
+        if kind == IDLE:
+            first, last = commands[names[name]]
+            commands[names[name]] = (stop / 1e6, last) if begin / 1e6 == first else (first, begin / 1e6)
+    return Simulation(summary, boxes, commands)
 
 
 def gantt(title, boxes, flow, how):

@@ -15,6 +15,7 @@ import experiment
 import flowjobs
 import ior
 import onslurm
+import table4
 from experiment import FAILS, HOLDS, MIB, TOP, UNCLEAR, check_bounds, claim, every, exact, factors, point, some, spread, times
 
 FOLDER = os.path.join(TOP, "research", "experiments")
@@ -340,6 +341,83 @@ class OnSlurm(unittest.TestCase):
         times_of = {name: dict(zip(("started", "began", "left"), of)) for name, of in {"a": (19, 20, 40), "w_1": (11, 12, 17), "w_2": (18, 21, 50)}.items()}
         found = mixed.figures(specs, times_of, 2)
         self.assertEqual(found, {"flows": 40, "ordinary": 2.0, "use": (40 + 5 + 29) / 100, "queue": 2, "gate": 4, "commands": 34})
+
+    def test_when_commands_of_a_simulated_slurm_run(self):
+        # Job w_1 gets its nodes, two parts of the machine, at 2 s, begins at 2.5 s, and ends 0.05 s before they are free; the other has no such times.
+        boxes = [[0, 0, node, node + 1, 2_000_000, 9_000_000, 0, 4] for node in (0, 3)] + [[1, -1, 1, 2, 0, 5_000_000, 0, 0]]
+        idle = [[node, node + 1, *times_of, 0, table4.IDLE] for times_of in ((2_000_000, 2_500_000), (8_950_000, 9_000_000)) for node in (0, 3)]
+        reads = [[1, 2, 0, 1_000_000, 1, 0]]
+        found = table4.simulation({"policy": "x"}, {"names": ["flow/w_1", "a"], "boxes": boxes, "phases": reads + idle})
+        self.assertEqual(found.commands, {"w_1": (2.5, 8.95), "a": (0, 5)})
+        self.assertEqual(found.boxes, [("w_1", 0, 1, 2, 9), ("w_1", 3, 4, 2, 9), ("a", 1, 2, 0, 5)])
+
+    def test_what_the_simulator_is_given(self):
+        specs = [flowjobs.Spec("a", 2, 0, 20, 0, 30), flowjobs.Spec("b", 1, 0, 5, 2, 9, flow="w"), flowjobs.Spec("c", 1, 2, 5, 0, 9, before="b", at=3, flow="w")]
+
+        def simulate(_, __, workload, policies, modes=()):
+            return [(policies, way, text(workload)) for way in [*policies, *modes]]
+
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(flowjobs, "simulate", simulate):
+            bench = types.SimpleNamespace(folder=folder)
+            plain = flowjobs.simulated(bench, specs, 4)
+            found = flowjobs.predicted(bench, specs, 4, ["backfill", "advise", "drive"], 59.5)
+        self.assertEqual([way for _, way, _ in plain.values()], ["easy", "data"])
+        self.assertEqual({mode: [way for _, way, _ in of] for mode, of in found.items()}, {"backfill": ["alone"] * 5, "advise": ["advise"] * 5, "drive": ["drive"] * 5})
+        self.assertEqual({tuple(policies) for policies, _, _ in found["drive"]}, {("data:bound=60s",)})
+        # Times are those of the real jobs, limits Slurm's; jobs come at other parts of a second each time.
+        texts = [of for _, _, of in found["drive"]]
+        self.assertTrue(all('limit = "60.000000s"' in of and 'compute = "20.000000s"' in of for of in texts))
+        self.assertEqual([re.findall(r'arrives = "([0-9.]+)s"', of) for of in texts[:2]], [[f"{later + at:.6f}" for at in (0, 0, 3)] for later in flowjobs.PHASES[:2]])
+        # srun takes time where a program reads or writes.
+        self.assertIn(f'compute = "{5 + flowjobs.SRUN + flowjobs.SRUN_NODE:.6f}s"', texts[0])
+        # Where tarn is, only what one job hands to the next is data.
+        self.assertEqual([of[0][2].count("outside = true") for of in (found["backfill"], found["drive"])], [0, 0])
+        self.assertEqual([of[0][2].count("[data.") for of in (found["backfill"], found["drive"])], [1, 1])
+
+    def test_predictions_of_a_day(self):
+        mixed = module("slurm-mixed-day")
+        specs = [flowjobs.Spec("a", 1, 0, 20, 0, 30), flowjobs.Spec("w_1", 1, 0, 5, 0, 9, flow="w")]
+
+        def of(begin):
+            boxes = [(spec.name, 0, 1, begin, begin + 7) for spec in specs]
+            return table4.Simulation({}, boxes, {spec.name: (begin + 1, begin + 6) for spec in specs})
+
+        bench = types.SimpleNamespace(options=types.SimpleNamespace(bound=60))
+        made = {"backfill": [of(2.75)] * 5, "drive": [of(begin) for begin in (1, 1, 1, 1, 2.25)]}
+        with mock.patch.object(mixed, "predicted", lambda *_: made), mock.patch.object(mixed, "simulated", lambda *_: {"data": of(0.5)}):
+            found = mixed.prediction_of_day(bench, ["backfill", "drive"], specs, 1)
+        self.assertEqual({way: figures["flows"] for way, figures in found.items()}, {"backfill": 8.75, "drive": 7.25, "data": 6.5})
+        # Slurm's own times are whole seconds of its clock; the planner's are not. Jobs got nodes at 2.85, 3.05, 3.25, 3.45 and 3.65 s by it.
+        self.assertAlmostEqual(found["backfill"]["gate"], 1 + (0.85 + 0.05 + 0.25 + 0.45 + 0.65) / 5)
+        self.assertEqual(found["data"]["gate"], 1)
+        near = dict(found["drive"], flows=7.9)
+        runs = {"backfill": [found["backfill"]] * 2, "drive": [near, dict(near, flows=8.5)]}
+        claims = {words["claim"].removeprefix("a mixed day of a real Slurm 22.05, "): (words["here"], words["verdict"]) for words in mixed.predictions(runs, [found] * 2, "22.05")}
+        self.assertEqual(len(claims), 4)
+        self.assertEqual(claims["Slurm alone: workflows' mean time to solution is within 10 % of the prediction"], ("1.00 times", HOLDS))
+        self.assertEqual(claims["tarn, drive: workflows' mean time to solution is within 10 % of the prediction"], ("1.09 to 1.17 times", UNCLEAR))
+        columns = mixed.tables(runs, [found] * 2, [0, 1])[0]["columns"]
+        self.assertEqual(columns, ["", "Slurm alone", "tarn, drive", "simulated: Slurm alone", "simulated: tarn, drive", "simulated, data"])
+
+    def test_predictions_of_table_4(self):
+        weiland = module("weiland-slurm")
+        specs = weiland.specs_of(0.5, weiland.FLOW)
+
+        def of(left):
+            return table4.Simulation({}, [(name, 0, 4, 1, 9) for name in weiland.FLOW_NAMES], {name: (2, left) for name in weiland.FLOW_NAMES})
+
+        made = {mode: [of(left) for left in (8, 12, 7, 8, 11)] for mode in ("backfill", "drive")}
+        with mock.patch.object(weiland, "predicted", lambda *_: made), mock.patch.object(weiland, "simulated", lambda *_, **__: {"easy": of(9), "data": of(5)}):
+            found = weiland.predictions_of(None, list(made), 0.5, specs, 4) | weiland.simulations(None, 0.5, specs, 4)
+        self.assertEqual(list(found)[:3], ["simulated: Slurm alone", "simulated: tarn, drive", "simulated, easy"])
+        # The run with the median.
+        self.assertEqual([found["simulated: tarn, drive"][key] for key in ("flow", "last")], [16, 16])
+        self.assertEqual(found["simulated, data"]["starts"]["job7"], 4)
+        runs = {mode: weiland.Runs(0.5) for mode in ("backfill", "drive")}
+        for mode, left in (("backfill", 8.4), ("backfill", 8.6), ("drive", 9), ("drive", 9.2)):
+            runs[mode].runs.append({name: {"left": left} for name in weiland.FLOW_NAMES})
+        verdicts = [(words["here"], words["verdict"]) for words in weiland.predictions(runs, found, "22.05")]
+        self.assertEqual(verdicts, [("1.05 to 1.07 times", HOLDS)] * 2 + [("1.12 to 1.15 times", FAILS)] * 2)
 
 
 class Pages(unittest.TestCase):

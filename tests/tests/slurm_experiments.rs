@@ -63,6 +63,17 @@ fn value(experiment: &Value, title: &str, row: &str, column: &str) -> f64 {
     value.unwrap_or_else(|| panic!("{title}, {row}, {column}: {cell}"))
 }
 
+/// The claims on how near the simulated Slurm is, each with a factor.
+fn claims_of_predictions(experiment: &Value) -> usize {
+    let claims = experiment["claims"].as_array().expect("claims");
+    let text = |claim: &Value, key: &str| claim[key].as_str().unwrap_or_default().to_owned();
+    let near = claims
+        .iter()
+        .filter(|claim| text(claim, "claim").ends_with("% of the prediction"));
+    near.filter(|claim| text(claim, "here").ends_with(" times"))
+        .count()
+}
+
 #[test]
 fn the_workflow_of_table_4_keeps_its_data_on_four_nodes_of_a_slurm() {
     let options = "--only-workflow --scale 0.05 --rounds 1 --modes backfill,advise";
@@ -78,6 +89,11 @@ fn the_workflow_of_table_4_keeps_its_data_on_four_nodes_of_a_slurm() {
     assert!(whole("Slurm alone") >= 450.0, "{found:#}");
     assert!((whole("simulated, easy") - 470.0).abs() < 5.0, "{found:#}");
     assert!((whole("simulated, data") - 280.0).abs() < 5.0, "{found:#}");
+    // The same with the latencies of Slurm and tarn: the 280 s, and what three jobs need besides.
+    let (predicted, planned) = (whole("simulated: tarn, advise"), whole("simulated, data"));
+    assert!(predicted > planned + 10.0, "{found:#}");
+    assert!(predicted < whole("simulated: Slurm alone"), "{found:#}");
+    assert_eq!(claims_of_predictions(&found), 4);
     let commands = |column| {
         let title = "Where the workflow's time goes";
         value(&found, title, "job7: its commands", column)
@@ -95,11 +111,17 @@ fn a_small_mixed_day_is_measured_beside_its_simulation() {
     let Some(found) = measured("slurm-mixed-day", &options) else {
         return;
     };
-    for column in ["Slurm alone", "tarn, advise", "simulated, easy"] {
+    let predicted = ["simulated: Slurm alone", "simulated: tarn, advise"];
+    for column in [["Slurm alone", "tarn, advise"], predicted].concat() {
         let figure = |row| value(&found, "A day", row, column);
         assert!(figure("workflows: mean time") > 0.0, "{found:#}");
         assert!(figure("ordinary jobs: mean bounded") >= 1.0, "{found:#}");
         let used = figure("share of the nodes in use");
         assert!(used > 0.0 && used <= 1.0, "{found:#}");
     }
+    // Starting a job takes time on a simulated Slurm, and none for the planner alone.
+    let gate = |column| value(&found, "Where", "workflows, mean: from then", column);
+    assert!(predicted.iter().all(|of| gate(of) > 0.1), "{found:#}");
+    assert_eq!(gate("simulated, data"), 0.0);
+    assert_eq!(claims_of_predictions(&found), 4);
 }

@@ -13,6 +13,7 @@ mod life;
 mod live;
 mod occupancy;
 mod record;
+mod scheduler;
 mod scripts;
 mod service;
 mod slurm;
@@ -66,18 +67,15 @@ impl ServiceMode {
 /// The times that Slurm and tarn take by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlurmTimes {
-    /// From an event until the main scheduler has looked at it.
-    pub pass: Nanos,
+    /// Between two turns of slurmctld's own loop, in each of which its main scheduler looks at the queue. At the end of a job it looks
+    /// at once.
+    pub turn: Nanos,
     /// Between two rounds of backfill.
     pub backfill: Nanos,
     /// From a begin until the first instruction.
     pub launch: Nanos,
     /// From the last instruction until the nodes are free.
     pub release: Nanos,
-    /// From the submission, or the end of its dependencies, until Slurm calls a job's `setup`.
-    pub setup: Nanos,
-    /// From the end of a job's staging until the pass that may start it.
-    pub staged: Nanos,
     /// A call of one of tarn's scripts, beside what it waits for.
     pub call: Nanos,
     /// A reading of Slurm's state.
@@ -85,17 +83,15 @@ pub struct SlurmTimes {
 }
 
 impl Default for SlurmTimes {
-    /// As measured on the test cluster with its parameters for short jobs: trial R3 and step A5 of docs/internals/driving-slurm.md.
+    /// As measured on the test cluster with its parameters for short jobs: docs/internals/digital-twin.md, "A Slurm with tarn".
     fn default() -> Self {
         Self {
-            pass: 350 * MILLISECOND,
+            turn: 1002 * MILLISECOND,
             backfill: SECOND,
-            launch: 300 * MILLISECOND,
-            release: 100 * MILLISECOND,
-            setup: 500 * MILLISECOND,
-            staged: 700 * MILLISECOND,
-            call: 20 * MILLISECOND,
-            reading: 50 * MILLISECOND,
+            launch: 120 * MILLISECOND,
+            release: 50 * MILLISECOND,
+            call: 50 * MILLISECOND,
+            reading: 100 * MILLISECOND,
         }
     }
 }
@@ -170,8 +166,10 @@ pub enum ClusterError {
 enum Due {
     /// A job of the workload is submitted.
     Submit(u32),
-    /// The scheduler looks at the queue.
+    /// The main scheduler looks at the queue.
     Pass,
+    /// Something may begin that could not before this time.
+    Look,
     /// A round of backfill.
     Backfill,
     /// Slurm calls a job's `setup`; the number of its attempt.
@@ -188,6 +186,10 @@ enum Due {
     Computed(u32, u32),
     /// Its nodes are free.
     Released(u32, u32),
+    /// Slurm calls `post_run`, `data_out`, `teardown`.
+    PostRun(u32, u32),
+    DataOut(u32, u32),
+    TearDown(u32, u32),
     /// A node's order without streams takes effect; its number.
     OrderDone(String, u64),
     /// A reading of Slurm begins.
@@ -209,6 +211,7 @@ impl Due {
         matches!(
             self,
             Self::Pass
+                | Self::Look
                 | Self::Backfill
                 | Self::Reading
                 | Self::Read

@@ -9,6 +9,7 @@ const top = 20;
 const flowColours = 9;
 const narrowSide = 62;
 const colourOf = (b) => (b.flow < 0 ? 'var(--ordinary)' : `var(--step${b.flow % flowColours})`);
+const phaseClass = ['reading', 'writing', 'idle'];
 const moveClass = ['ext-in', 'ext-out', 'peer'];
 const moveName = ['from the external store', 'to the external store', 'between nodes'];
 const offName = ['reboots into another memory mode', 'sleeps', 'is lost'];
@@ -81,7 +82,7 @@ function drawJobs(c, chart) {
     if (p.lane !== undefined) places.set(p.name, [...(places.get(p.name) ?? []), p]);
   }
   for (const phase of chart.phases.filter(seen)) {
-    const kind = phase.kind ? 'writing' : 'reading';
+    const kind = phaseClass[phase.kind];
     const lanes = (places.get(phase.name) ?? []).filter((p) => p.first >= phase.first && p.last <= phase.last && p.from <= phase.from && p.to >= phase.to);
     const parts = lanes.length ? lanes.map((p) => ({ ...phase, first: p.first, last: p.last, lane: p.lane })) : [phase];
     for (const part of parts) rect(c, place(c, chart, part), { class: kind }, 0.5);
@@ -192,7 +193,8 @@ if (run.flows.length > named.length) named.push([`and ${run.flows.length - named
 if (some((c) => c.jobs.some((j) => j.flow < 0))) named.push(['ordinary jobs', { style: '--c:var(--ordinary)' }]);
 if (boxed) {
   legend('Jobs of', named);
-  legend('A job itself', [['reads from outside', { class: 'reading' }, 0], ['writes outside', { class: 'writing' }, 1]]
+  legend('A job itself', [['reads from outside', { class: 'reading' }, 0], ['writes outside', { class: 'writing' }, 1],
+    ['is started, waits for its data, or is ended', { class: 'idle' }, 2]]
     .filter(([, , kind]) => some((c) => c.phases.some((p) => p.kind === kind))));
 }
 legend('Transfers', moveName.map((name, n) => [name, { class: moveClass[n] }]).filter((_, n) => some((c) => c.moves.some((m) => m.kind === n))));

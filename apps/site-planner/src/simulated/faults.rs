@@ -56,7 +56,7 @@ impl SimulatedCluster {
             let back = self.faults.random.within(20..200) * SECOND;
             self.after(back, Due::NodeBack(at as u32));
             self.request_reading();
-            self.request_pass(self.settings.times.pass);
+            self.request_turn();
         }
         self.next_loss();
     }
@@ -116,7 +116,7 @@ impl SimulatedCluster {
             self.open_node(&node);
         }
         self.request_reading();
-        self.request_pass(self.settings.times.pass);
+        self.request_turn();
     }
 
     /// The controller is started again: the log gives the state that it had; nodes and scripts connect again.

@@ -2,7 +2,7 @@
 
 use super::live::{LiveJob, LivePhase};
 use super::scripts::{dataset_name, user_of, workflow_name};
-use super::slurm::Dependencies;
+use super::slurm::{Dependencies, JobStage};
 use super::world::{SimulatedCluster, StreamPurpose};
 use super::{ClusterError, Due, ServiceMode};
 use std::collections::BTreeSet;
@@ -60,13 +60,15 @@ impl SimulatedCluster {
             has_lines,
             attempt: 0,
             phase: LivePhase::Waits,
-            was_set_up: false,
             streams: BTreeSet::new(),
             since: self.now,
         };
         self.live.insert(number, live);
         self.become_eligible(number);
-        self.request_reading();
+        if has_lines {
+            // Slurm notifies the controller of a job with lines.
+            self.request_reading();
+        }
     }
 
     fn can_run(&self, job: &Job) -> bool {
@@ -84,20 +86,21 @@ impl SimulatedCluster {
             Dependencies::Open => {}
             Dependencies::Never => self.give_up(number, "a job that it waits for failed"),
             Dependencies::Satisfied => {
-                let is_staged = self.slurm.queued.get(&number).is_some_and(|q| q.is_staged);
-                let Some(live) = self.live.get_mut(&number) else {
-                    return;
-                };
-                self.record.ready(live.work, self.now);
-                if is_staged {
-                    self.request_pass(self.settings.times.pass);
-                } else if !live.was_set_up {
-                    live.was_set_up = true;
-                    let attempt = live.attempt;
-                    self.after(self.settings.times.setup, Due::SetUp(number, attempt));
+                if let Some(live) = self.live.get(&number) {
+                    self.record.ready(live.work, self.now);
+                    self.request_turn();
                 }
             }
         }
+    }
+
+    /// Slurm calls a job's `setup`.
+    pub(super) fn call_setup(&mut self, number: u32) {
+        if let Some(queued) = self.slurm.queued.get_mut(&number) {
+            queued.stage = JobStage::Staging;
+        }
+        let attempt = self.attempt_of(number);
+        self.after(self.settings.times.call, Due::SetUp(number, attempt));
     }
 
     /// Jobs that wait for others are looked at again.
@@ -112,11 +115,10 @@ impl SimulatedCluster {
 
     pub(super) fn staged(&mut self, number: u32) {
         if let Some(queued) = self.slurm.queued.get_mut(&number) {
-            queued.is_staged = true;
+            queued.stage = JobStage::Staged;
         }
         self.slurm.settle_dependencies(number, self.now);
-        self.request_pass(0);
-        self.request_reading();
+        self.request_turn();
     }
 
     /// Slurm has given a job nodes.
@@ -131,7 +133,6 @@ impl SimulatedCluster {
         let nodes = nodes.map_or(&[][..], |queued| &queued.nodes);
         self.record.begun(work, nodes, self.now);
         self.after(self.settings.times.launch, Due::Launched(number, attempt));
-        self.request_reading();
     }
 
     pub(super) fn launched(&mut self, number: u32) {
@@ -183,6 +184,7 @@ impl SimulatedCluster {
         };
         let work = live.work;
         self.check_data(number, work)?;
+        self.record.started(work, self.now);
         let job = self.spec(work);
         let nodes = self.nodes_of(number);
         let mut streams = Vec::new();
@@ -294,6 +296,7 @@ impl SimulatedCluster {
             LivePhase::Writes => {
                 self.note_delivered(work);
                 let release = self.settings.times.release;
+                self.record.ended(work, self.now, self.now + release);
                 self.after(release, Due::Released(number, attempt));
             }
             LivePhase::Waits | LivePhase::Gate | LivePhase::Computes | LivePhase::Out => {}
@@ -354,15 +357,15 @@ impl SimulatedCluster {
         self.slurm.note_end(number, true);
         if has_lines {
             self.slurm.free(number, SlurmJobState::StageOut);
-            self.call(number, Stage::PostRun { ok: true });
+            let attempt = self.attempt_of(number);
+            self.after(self.settings.times.call, Due::PostRun(number, attempt));
         } else {
             self.slurm.note_out(number);
             self.over(number);
         }
         self.submit_behind(work);
         self.release_dependents();
-        self.request_pass(self.settings.times.pass);
-        self.request_reading();
+        self.request_pass();
     }
 
     /// Jobs that a job's last line submits.
@@ -407,8 +410,7 @@ impl SimulatedCluster {
         }
         self.take_out_behind(work);
         self.release_dependents();
-        self.request_pass(self.settings.times.pass);
-        self.request_reading();
+        self.request_turn();
     }
 
     fn take_out_unsubmitted(&mut self, work: JobId, why: &str) {

@@ -13,8 +13,6 @@ pub(super) struct LiveJob {
     /// Which of its attempts this is: what was due for an earlier one does not happen.
     pub(super) attempt: u32,
     pub(super) phase: LivePhase,
-    /// Slurm has called its `setup`, or is about to.
-    pub(super) was_set_up: bool,
     /// Of its program's present reading or writing.
     pub(super) streams: BTreeSet<MachineStream>,
     pub(super) since: Time,

@@ -84,20 +84,37 @@ impl ClusterRecord {
         let held = now.saturating_sub(of.begun);
         of.held += held;
         let nodes = &self.nodes[job.at()];
-        if self.result.spans.len() < MAX_SPANS {
-            self.result.spans.push(Span {
-                what: SpanOf::Held(job),
-                nodes: ranges(nodes),
-                begin: of.begun,
-                end: now,
-            });
-        } else {
-            self.result.spans_left_out += 1;
-        }
         of.node_time += held.saturating_mul(nodes.len() as u64);
         let more: f64 = nodes.iter().map(|node| self.busy[node.at()]).sum();
         self.result.energy += more * held as f64 / SECOND as f64;
         self.result.end = self.result.end.max(now);
+        let begun = of.begun;
+        self.span(job, SpanOf::Held, (begun, now));
+    }
+
+    /// Its program begins now.
+    pub(super) fn started(&mut self, job: JobId, now: Time) {
+        let begun = self.result.jobs[job.at()].begun;
+        self.span(job, SpanOf::Idle, (begun, now));
+    }
+
+    /// Its program has ended, and its nodes will be free at this time.
+    pub(super) fn ended(&mut self, job: JobId, now: Time, free: Time) {
+        self.span(job, SpanOf::Idle, (now, free));
+    }
+
+    fn span(&mut self, job: JobId, what: fn(JobId) -> SpanOf, (begin, end): (Time, Time)) {
+        if self.result.spans.len() < MAX_SPANS {
+            let nodes = ranges(&self.nodes[job.at()]);
+            self.result.spans.push(Span {
+                what: what(job),
+                nodes,
+                begin,
+                end,
+            });
+        } else {
+            self.result.spans_left_out += 1;
+        }
     }
 
     pub(super) fn done(&mut self, job: JobId) {

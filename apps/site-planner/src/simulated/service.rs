@@ -20,7 +20,7 @@ use tarn_types::units::{Nanos, SECOND, Time};
 /// Slurm's user and root are trusted.
 const ROOT: u32 = 0;
 /// An order that moves no bytes.
-const ORDER: Nanos = MILLISECOND;
+const ORDER: Nanos = 10 * MILLISECOND;
 /// Between two readings on request; while a job waits; where tarn drives; and while none does. As tarnd's reader.
 const ON_REQUEST: Nanos = 200 * MILLISECOND;
 const WAITED_FOR: Nanos = 5 * SECOND;
@@ -156,6 +156,7 @@ impl SimulatedCluster {
         };
         controller.next_token += 1;
         let token = controller.next_token;
+        let is_awaited = matches!(stage, Stage::Setup(_) | Stage::Reported | Stage::PreRun(_));
         let ask = ControllerRequest::Stage(Staging {
             job,
             stage: stage.clone(),
@@ -168,12 +169,8 @@ impl SimulatedCluster {
             trusted: true,
             ask,
         }));
-        // A job that arrived waits for a reading that begins from now on.
-        if self
-            .controller
-            .as_ref()
-            .is_some_and(|c| c.site.is_arriving())
-        {
+        // A job that arrives waits for a reading, and where tarn drives it follows each stage.
+        if is_awaited || self.settings.mode == ServiceMode::Drive {
             self.request_reading();
         }
     }
@@ -220,7 +217,7 @@ impl SimulatedCluster {
                 self.slurm.update(&update);
             }
         }
-        self.request_pass(self.settings.times.pass);
+        self.request_turn();
     }
 
     /// The nodes on which a job is expected: its inputs may be brought there.
@@ -233,7 +230,8 @@ impl SimulatedCluster {
     pub(super) fn request_reading(&mut self) {
         if let Some(controller) = &mut self.controller {
             controller.is_requested = true;
-            let at = controller.last_reading.saturating_add(ON_REQUEST);
+            let last = controller.last_reading;
+            let at = last.map_or(0, |last| last.saturating_add(ON_REQUEST));
             self.reading_at(at);
         }
     }
@@ -258,7 +256,7 @@ impl SimulatedCluster {
             return;
         }
         controller.next_reading = None;
-        controller.last_reading = now;
+        controller.last_reading = Some(now);
         controller.is_requested = false;
         controller.under_way = Some((now, snapshot));
         self.after(self.settings.times.reading, Due::Read);
@@ -325,12 +323,13 @@ impl SimulatedCluster {
         };
         let waits = controller.site.is_waited_for() || controller.site.is_queued();
         let pause = match (waits, self.settings.mode) {
+            _ if controller.marks.has_any() => DRIVEN,
             (true, ServiceMode::Drive) => DRIVEN,
             (true, _) => WAITED_FOR,
             (false, _) => UNUSED,
         };
-        let at = controller.last_reading.saturating_add(pause);
-        self.reading_at(at);
+        let last = controller.last_reading.unwrap_or(self.now);
+        self.reading_at(last.saturating_add(pause));
     }
 
     fn plan_next_turn(&mut self) {
@@ -385,13 +384,12 @@ impl SimulatedCluster {
         for order in &step.orders {
             if let SlurmAction::DelayUntil { seconds, .. } = &order.action {
                 self.record.begin_times += 1;
-                // A begin time that passes by itself is no event to Slurm: backfill finds the job.
-                let passed = Nanos::from(*seconds) * SECOND + self.settings.times.backfill;
-                self.after(passed, Due::Backfill);
+                // A begin time that passes by itself is no event to Slurm: its loops find the job.
+                self.after(Nanos::from(*seconds) * SECOND, Due::Look);
             }
         }
         if !step.orders.is_empty() {
-            self.request_pass(self.settings.times.pass);
+            self.request_turn();
             self.request_reading();
         }
     }

@@ -1,7 +1,6 @@
 //! A simulated Slurm: its queue, nodes and reservations, as snapshots show them, and the calls that change them. The rules are those
 //! of the trials R1 to R6 of docs/internals/driving-slurm.md.
 
-use super::occupancy::{NodeOccupancy, OccupiedTime};
 use crate::CallError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,17 +20,25 @@ pub(crate) const EPOCH: u64 = 1_700_000_040;
 const FIRST_PRIORITY: u32 = u32::MAX / 2;
 /// Seconds after its last renewal for which Slurm keeps a reservation that no job is in: 35 to 95 (trial R14).
 const UNUSED: u32 = RENEWED_SECONDS + 30;
-/// Jobs for which backfill plans in one pass (`bf_max_job_test`).
-const MAX_PLANNED: usize = 100;
+
+/// How far Slurm's burst buffer has a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JobStage {
+    /// Its `setup` is called once a pass has looked at it.
+    Uncalled,
+    /// Its `setup` was called, and its `data_in` has not ended.
+    Staging,
+    /// It has, or the job has no lines.
+    Staged,
+}
 
 /// A job beside what a snapshot shows of it.
 #[derive(Debug, Clone)]
 pub(crate) struct SimulatedSlurmJob {
-    /// Slurm has staged it in, or it has no lines.
-    pub(crate) is_staged: bool,
+    pub(crate) stage: JobStage,
     pub(crate) limit: Nanos,
     /// On each node; `None`: all of it.
-    share: Option<NodeResources>,
+    pub(super) share: Option<NodeResources>,
     pub(crate) nodes: Vec<usize>,
     pub(crate) started: Time,
     /// How often it got nodes.
@@ -61,13 +68,13 @@ pub(crate) struct SimulatedSlurm {
     pub(crate) snapshot: SlurmSnapshot,
     pub(crate) names: Vec<String>,
     numbers: BTreeMap<String, usize>,
-    resources: Vec<NodeResources>,
+    pub(super) resources: Vec<NodeResources>,
     islands: Vec<u16>,
     pub(crate) queued: BTreeMap<u32, SimulatedSlurmJob>,
     ends: BTreeMap<u32, JobEnd>,
-    down: BTreeSet<usize>,
+    pub(super) down: BTreeSet<usize>,
     /// The ends of reservations: `None` in Slurm's record would have no end.
-    reserved_until: BTreeMap<String, Time>,
+    pub(super) reserved_until: BTreeMap<String, Time>,
     /// When one that no job is in ends, as nobody has renewed it (`PURGE_COMP`).
     unused_until: BTreeMap<String, Time>,
     next_number: u32,
@@ -164,7 +171,10 @@ impl SimulatedSlurm {
         };
         self.snapshot.jobs.insert(number, row);
         let queued = SimulatedSlurmJob {
-            is_staged: !has_lines,
+            stage: match has_lines {
+                true => JobStage::Uncalled,
+                false => JobStage::Staged,
+            },
             limit: job.limit,
             share: (!is_whole).then(|| [job.cores.into(), job.memory, job.gpus.into()]),
             nodes: Vec::new(),
@@ -200,7 +210,13 @@ impl SimulatedSlurm {
         }
         job.dependency = open.join(",");
         if open.is_empty() {
-            job.eligible.get_or_insert(EPOCH + now / SECOND);
+            let eligible = *job.eligible.get_or_insert(EPOCH + now / SECOND);
+            if job.reason == PendingReason::Dependency {
+                job.reason = match eligible > EPOCH + now / SECOND {
+                    true => PendingReason::BeginTime,
+                    false => PendingReason::None,
+                };
+            }
             return Dependencies::Satisfied;
         }
         // A begin time stays.
@@ -379,152 +395,7 @@ impl SimulatedSlurm {
         ends.filter(|end| **end > now).min().copied()
     }
 
-    /// The jobs that a pass of the scheduler begins, with their nodes. The main scheduler goes down the queue until a job finds no nodes;
-    /// backfill gives each job behind it a reservation, and begins those for which that is now.
-    pub(crate) fn schedule(&mut self, now: Time, is_backfill: bool) -> Vec<u32> {
-        let mut occupancy = self.occupancy(now);
-        let seconds = EPOCH + now / SECOND;
-        for job in self.snapshot.jobs.values_mut() {
-            let is_later = job.eligible.is_some_and(|at| at > seconds);
-            let waits = job.state == SlurmJobState::Pending && job.dependency.is_empty();
-            if waits && is_later {
-                job.reason = PendingReason::BeginTime;
-            }
-        }
-        let mut order: Vec<(bool, u32)> = self
-            .snapshot
-            .jobs
-            .values()
-            .filter(|job| job.state == SlurmJobState::Pending && job.dependency.is_empty())
-            .filter(|job| job.eligible.is_none_or(|at| at <= seconds))
-            .filter(|job| self.queued.get(&job.number).is_some_and(|q| q.is_staged))
-            .filter(|job| job.eligible.is_none_or(|at| at <= EPOCH + now / SECOND))
-            .map(|job| (job.reservation.is_empty(), job.number))
-            .collect();
-        order.sort_unstable();
-        let mut begun = Vec::new();
-        let mut is_first = true;
-        for (_, number) in order.into_iter().take(MAX_PLANNED) {
-            let Some((begin, nodes)) = self.place(number, now, &occupancy, !is_backfill) else {
-                self.note_waiting(number, is_first, None);
-                if is_backfill {
-                    continue;
-                }
-                return begun;
-            };
-            if begin > now {
-                self.note_waiting(number, is_first, Some(begin));
-            }
-            is_first = false;
-            if begin > now && !is_backfill {
-                return begun;
-            }
-            let queued = &self.queued[&number];
-            occupancy.take(&nodes, (begin, begin + queued.limit), queued.share);
-            if begin == now {
-                self.begin(number, nodes, now);
-                begun.push(number);
-            }
-        }
-        begun
-    }
-
-    fn note_waiting(&mut self, number: u32, is_first: bool, begin: Option<Time>) {
-        if let Some(job) = self.snapshot.jobs.get_mut(&number) {
-            job.reason = match is_first {
-                true => PendingReason::Resources,
-                false => PendingReason::Priority,
-            };
-            job.start = begin.map(|begin| EPOCH + begin / SECOND);
-        }
-    }
-
-    fn occupancy(&self, now: Time) -> NodeOccupancy {
-        let mut occupancy = NodeOccupancy::new(&self.resources);
-        for queued in self.queued.values().filter(|q| !q.nodes.is_empty()) {
-            // One beyond its limit is about to end.
-            let until = queued.started.saturating_add(queued.limit).max(now + 1);
-            occupancy.take(&queued.nodes, (queued.started, until), queued.share);
-        }
-        occupancy
-    }
-
-    /// The earliest begin of a job, and its nodes then. `None`: never, or with `at_once` not now.
-    fn place(
-        &self,
-        number: u32,
-        now: Time,
-        occupancy: &NodeOccupancy,
-        at_once: bool,
-    ) -> Option<(Time, Vec<usize>)> {
-        let (job, queued) = (self.snapshot.jobs.get(&number)?, self.queued.get(&number)?);
-        let mut times = vec![now];
-        if !at_once {
-            times.extend(occupancy.ends().filter(|end| *end > now));
-            times.extend(self.reserved_until.values().filter(|end| **end > now));
-            times.sort_unstable();
-            times.dedup();
-        }
-        let preferred: BTreeSet<&str> = job.preferred.split('|').collect();
-        let is_preferred = |at: &usize| preferred.contains(&self.names[*at][..]);
-        let reserved = self.snapshot.reservations.get(&job.reservation);
-        let is_own = |at: &usize| reserved.is_some_and(|r| r.nodes.contains(&self.names[*at]));
-        for begin in times {
-            let window = OccupiedTime {
-                begin,
-                end: begin.saturating_add(queued.limit),
-                share: queued.share,
-            };
-            for partition in &job.partitions {
-                let mut free = self.free_nodes(job, partition, &window, occupancy);
-                let wants = job.min_nodes as usize;
-                if begin == now {
-                    // A preference counts for a begin now, and for all nodes or none.
-                    let best: Vec<usize> = free.iter().copied().filter(is_preferred).collect();
-                    if best.len() >= wants {
-                        free = best;
-                    }
-                }
-                if free.len() >= wants {
-                    // Of its reservation's nodes as many as there are, others only beside them (R4).
-                    let (own, others): (Vec<usize>, Vec<usize>) =
-                        free.into_iter().partition(is_own);
-                    let mut nodes = best_fit(&own, wants);
-                    nodes.extend(best_fit(&others, wants - nodes.len()));
-                    return Some((begin, nodes));
-                }
-            }
-        }
-        None
-    }
-
-    fn free_nodes(
-        &self,
-        job: &SlurmJob,
-        partition: &str,
-        window: &OccupiedTime,
-        occupancy: &NodeOccupancy,
-    ) -> Vec<usize> {
-        let blocked: BTreeSet<&String> = self
-            .snapshot
-            .reservations
-            .values()
-            .filter(|r| r.name != job.reservation && self.reserved_until[&r.name] > window.begin)
-            .flat_map(|r| r.nodes.iter())
-            .collect();
-        let in_partition = self.snapshot.partitions.get(partition).into_iter();
-        let nodes = in_partition.flat_map(|p| p.nodes.iter()).filter(|name| {
-            !blocked.contains(name)
-                && !job.excluded.contains(name)
-                && (job.required.is_empty() || job.required.contains(name))
-        });
-        nodes
-            .filter_map(|name| self.number_of(name))
-            .filter(|at| !self.down.contains(at) && occupancy.fits(*at, window))
-            .collect()
-    }
-
-    fn begin(&mut self, number: u32, nodes: Vec<usize>, now: Time) {
+    pub(super) fn begin(&mut self, number: u32, nodes: Vec<usize>, now: Time) {
         let names: NodeNames = nodes.iter().map(|at| self.names[*at].clone()).collect();
         let (Some(job), Some(queued)) = (
             self.snapshot.jobs.get_mut(&number),
@@ -560,7 +431,10 @@ impl SimulatedSlurm {
                 job.nodes = Arc::from([]);
                 (job.start, job.end) = (None, None);
                 job.reservation.clear();
-                queued.is_staged = !job.has_burst_buffer;
+                // It is set up again once tarn has put it back.
+                if job.has_burst_buffer {
+                    queued.stage = JobStage::Staging;
+                }
             }
             job.state = state;
         }
@@ -701,28 +575,6 @@ fn waiting_row(number: u32, user: u32) -> SlurmJob {
         is_incomplete: false,
         lacks_exclusions: false,
     }
-}
-
-/// Of these nodes, in ascending order, so many as Slurm would take (`_eval_nodes` of select/cons_tres): of the shortest row of neighbours
-/// that is long enough, else all of the longest one, and so on.
-fn best_fit(free: &[usize], wants: usize) -> Vec<usize> {
-    let mut rows: Vec<&[usize]> = free.chunk_by(|a, b| a + 1 == *b).collect();
-    let mut nodes = Vec::new();
-    while nodes.len() < wants && !rows.is_empty() {
-        let missing = wants - nodes.len();
-        let enough = rows.iter().enumerate();
-        let enough = enough.filter(|(_, row)| row.len() >= missing);
-        let shortest = enough.min_by_key(|(at, row)| (row.len(), *at));
-        let all = rows.iter().enumerate();
-        let longest = || all.max_by_key(|(at, row)| (row.len(), std::cmp::Reverse(*at)));
-        let Some(at) = shortest.or_else(longest).map(|(at, _)| at) else {
-            break;
-        };
-        let row = rows.remove(at);
-        nodes.extend(&row[..missing.min(row.len())]);
-    }
-    nodes.truncate(wants);
-    nodes
 }
 
 fn node_named(name: &str, partition: &str, [cores, memory, gpus]: NodeResources) -> SlurmNode {

@@ -2,6 +2,7 @@
 
 use super::controller::StageCall;
 use super::live::LivePhase;
+use super::slurm::JobStage;
 use super::world::SimulatedCluster;
 use super::{Due, ServiceMode};
 use tarn_proto::site::{ControllerReply, JobSubmission, Stage};
@@ -55,8 +56,7 @@ impl SimulatedCluster {
                 self.after(wait, Due::DataIn(job, attempt));
             }
             (Stage::Ahead(_), _) => {
-                let staged = self.settings.times.staged;
-                self.after(wait + staged, Due::Staged(job, attempt));
+                self.after(wait, Due::Staged(job, attempt));
             }
             (Stage::PreRun(_), ControllerReply::Refused(why)) => {
                 self.give_up(job, &why.text);
@@ -66,14 +66,12 @@ impl SimulatedCluster {
                 if let ControllerReply::Advices(advices) = reply {
                     self.follow_advice(advices);
                 }
-                if self.live.contains_key(&job) {
-                    self.call(job, Stage::DataOut);
-                }
+                self.after(wait, Due::DataOut(job, attempt));
             }
             (Stage::DataOut, _) => {
                 self.slurm.note_out(job);
                 self.note_sent(job);
-                self.call(job, Stage::Teardown { hurry: false });
+                self.after(wait, Due::TearDown(job, attempt));
                 self.release_dependents();
             }
             (Stage::PutBack, _) => self.set_up_again(job),
@@ -99,11 +97,14 @@ impl SimulatedCluster {
 
     /// A job that Slurm has put back is set up again.
     fn set_up_again(&mut self, number: u32) {
-        let Some(live) = self.live.get_mut(&number) else {
-            return;
-        };
-        if live.phase == LivePhase::Waits {
-            live.was_set_up = false;
+        if self
+            .live
+            .get(&number)
+            .is_some_and(|live| live.phase == LivePhase::Waits)
+        {
+            if let Some(queued) = self.slurm.queued.get_mut(&number) {
+                queued.stage = JobStage::Uncalled;
+            }
             self.become_eligible(number);
         }
     }

@@ -11,7 +11,7 @@ use super::{ClusterError, ClusterResult, ClusterSettings, Due, ServiceMode};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
-use tarn_proto::site::ControllerReply;
+use tarn_proto::site::{ControllerReply, Stage};
 use tarn_simulator::site::{MachineNetwork, MachineStream};
 use tarn_types::site::{JobId, Machine, Submit, Workload};
 use tarn_types::units::{Nanos, SECOND, Time};
@@ -160,6 +160,7 @@ impl SimulatedCluster {
         match due {
             Due::Submit(number) => self.submit(JobId(number)),
             Due::Pass => self.pass(),
+            Due::Look => self.request_turn(),
             Due::Backfill => self.backfill(),
             Due::SetUp(job, attempt) if self.is_at(job, attempt) => self.set_up(job),
             Due::DataIn(job, attempt) if self.is_at(job, attempt) => self.data_in(job),
@@ -168,6 +169,15 @@ impl SimulatedCluster {
             Due::Start(job, attempt) if self.is_at(job, attempt) => return self.start(job),
             Due::Computed(job, attempt) if self.is_at(job, attempt) => self.computed(job),
             Due::Released(job, attempt) if self.is_at(job, attempt) => self.released(job),
+            Due::PostRun(job, attempt) if self.is_at(job, attempt) => {
+                self.call(job, Stage::PostRun { ok: true });
+            }
+            Due::DataOut(job, attempt) if self.is_at(job, attempt) => {
+                self.call(job, Stage::DataOut);
+            }
+            Due::TearDown(job, attempt) if self.is_at(job, attempt) => {
+                self.call(job, Stage::Teardown { hurry: false });
+            }
             Due::OrderDone(node, number) => self.order_done(&node, number),
             Due::Reading => self.begin_reading(),
             Due::Read => self.end_reading(),
@@ -182,7 +192,10 @@ impl SimulatedCluster {
             | Due::Launched(..)
             | Due::Start(..)
             | Due::Computed(..)
-            | Due::Released(..) => {}
+            | Due::Released(..)
+            | Due::PostRun(..)
+            | Due::DataOut(..)
+            | Due::TearDown(..) => {}
         }
         Ok(())
     }
@@ -198,9 +211,30 @@ impl SimulatedCluster {
         self.at(self.now.saturating_add(wait), due);
     }
 
-    /// The scheduler looks at the queue in so long, or sooner.
-    pub(super) fn request_pass(&mut self, wait: Nanos) {
-        let at = self.now.saturating_add(wait);
+    /// Slurm's loops look at the queue in their next turns. Backfill's rounds lie half a period behind those of the main loop at first; as
+    /// the periods differ, every distance between them comes up.
+    pub(super) fn request_turn(&mut self) {
+        let turn = self.settings.times.turn.max(1);
+        self.pass_at((self.now / turn + 1) * turn);
+        self.request_backfill();
+    }
+
+    fn request_backfill(&mut self) {
+        let interval = self.settings.times.backfill.max(1);
+        if self.next_backfill.is_none() {
+            let half = interval / 2;
+            let next = ((self.now + half) / interval + 1) * interval - half;
+            self.next_backfill = Some(next);
+            self.at(next, Due::Backfill);
+        }
+    }
+
+    /// A job has ended: the main scheduler looks at the queue at once.
+    pub(super) fn request_pass(&mut self) {
+        self.pass_at(self.now);
+    }
+
+    fn pass_at(&mut self, at: Time) {
         if self.next_pass.is_none_or(|next| at < next) {
             self.next_pass = Some(at);
             self.at(at, Due::Pass);
@@ -213,26 +247,26 @@ impl SimulatedCluster {
             return;
         }
         self.next_pass = None;
-        let now = self.now;
-        if let Some(at) = self.slurm.lapse(now) {
-            self.request_pass(at.saturating_sub(now));
+        if let Some(at) = self.slurm.lapse(self.now) {
+            self.at(at, Due::Look);
         }
-        for job in self.slurm.schedule(now, false) {
-            self.begun(job);
-        }
-        // Backfill has rounds of its own.
-        let interval = self.settings.times.backfill.max(1);
-        let next = (now / interval + 1) * interval;
-        if self.next_backfill.is_none() {
-            self.next_backfill = Some(next);
-            self.at(next, Due::Backfill);
-        }
+        // What it leaves, backfill looks at.
+        self.request_backfill();
+        self.schedule(false);
     }
 
     fn backfill(&mut self) {
         self.next_backfill = None;
-        for job in self.slurm.schedule(self.now, true) {
+        self.schedule(true);
+    }
+
+    fn schedule(&mut self, is_backfill: bool) {
+        let pass = self.slurm.schedule(self.now, is_backfill);
+        for job in pass.begun {
             self.begun(job);
+        }
+        for job in pass.called {
+            self.call_setup(job);
         }
     }
 

@@ -124,6 +124,8 @@ pub enum SpanOf {
     StageIn(JobId),
     /// Its program runs.
     Run(JobId),
+    /// It holds its nodes while its program does not run: it is started, waits for its data there, or is ended by its host.
+    Idle(JobId),
     /// Direct moves away from its nodes, after it ran.
     StageOut(JobId),
     /// A move that is not direct: on the nodes it goes to, or leaves from if it goes outside.

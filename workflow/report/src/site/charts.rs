@@ -27,7 +27,7 @@ pub struct Chart {
     names: Vec<String>,
     /// `[name, workflow or -1, first node, one past the last, begin, end, whether it shares its nodes, its number]`
     boxes: Vec<[i64; 8]>,
-    /// Reading and writing by the job itself: `[first node, one past the last, begin, end, name, 1 for writing]`
+    /// Of a job itself: `[first node, one past the last, begin, end, name, class]`: 0 reads, 1 writes, 2 its program does not run.
     phases: Vec<[i64; 6]>,
     /// Moves beside the jobs, as `phases`, the name that of the data, with the class: 0 from outside, 1 to outside, 2 between nodes.
     moves: Vec<[i64; 6]>,
@@ -116,6 +116,7 @@ impl Chart {
                 }
                 SpanOf::StageIn(id) => self.phases.push(row(name(ChartSubject::Job(id)), 0)),
                 SpanOf::StageOut(id) => self.phases.push(row(name(ChartSubject::Job(id)), 1)),
+                SpanOf::Idle(id) => self.phases.push(row(name(ChartSubject::Job(id)), 2)),
                 SpanOf::Run(_) => {}
                 SpanOf::Moving { item, way, .. } => {
                     self.moves
@@ -190,8 +191,11 @@ fn users(workload: &Workload) -> BTreeMap<ItemId, [Vec<JobId>; 2]> {
 
 /// Whether a span is a job on its nodes, or one of its phases there.
 fn is_of_job(span: &Span) -> bool {
-    use SpanOf::{Held, Run, StageIn, StageOut};
-    matches!(span.what, Held(_) | StageIn(_) | Run(_) | StageOut(_))
+    use SpanOf::{Held, Idle, Run, StageIn, StageOut};
+    matches!(
+        span.what,
+        Held(_) | StageIn(_) | Run(_) | Idle(_) | StageOut(_)
+    )
 }
 
 /// Nodes in use over time, by slices of equal length: each has the mean.

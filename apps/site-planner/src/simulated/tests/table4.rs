@@ -21,6 +21,9 @@ const JOBS: [(u32, u64, u64, u64, Option<usize>); 10] = [
 const FLOW: [usize; 3] = [0, 6, 8];
 /// Bytes that a node moves in a second of the paper.
 const BYTES: u64 = MIB / 5;
+/// What srun takes to start a job's program: research/experiments/flowjobs.py.
+const SRUN: Nanos = SECOND * 19 / 100;
+const SRUN_NODE: Nanos = SECOND * 32 / 1000;
 /// Time that a job may take beyond its scaled limit (research/experiments/flowjobs.py).
 const GRACE: Nanos = 10 * SECOND;
 const MINUTE: Nanos = 60 * SECOND;
@@ -69,7 +72,8 @@ fn workload(mode: ServiceMode) -> Workload {
         // Submitted by sbatch, one after the other.
         let comes = at as u64 * SECOND / 20;
         let limit = limit.div_ceil(MINUTE) * MINUTE;
-        let job = job(flow, nodes, compute * SCALE, limit, comes);
+        let compute = compute * SCALE + SRUN + SRUN_NODE * Nanos::from(nodes);
+        let job = job(flow, nodes, compute, limit, comes);
         work.jobs.push(with_data(job, &reads, &writes));
     }
     work
