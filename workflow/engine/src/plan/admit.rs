@@ -1,10 +1,10 @@
 //! Events that cannot be: what they name is checked before anything changes.
 
-use super::nodes::NodePowerState;
 use super::state::PlannerState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_types::id::NodeId;
+use tarn_types::ledger::NodeAvailability;
 use tarn_types::site::{Item, ItemId, Job, JobId, SiteEventError};
 
 /// Numbers of jobs and of items that there may be: their tables are as long as the highest number (8 bytes each).
@@ -15,7 +15,7 @@ const MOST_BYTES: u64 = 1 << 56;
 impl PlannerState {
     /// Whether the machine has a node.
     pub(crate) fn known_node(&self, node: NodeId) -> Result<(), SiteEventError> {
-        match node.at() < self.nodes.all.len() {
+        match node.at() < self.nodes.all.count() {
             true => Ok(()),
             false => Err(SiteEventError::UnknownNode(node)),
         }
@@ -25,7 +25,7 @@ impl PlannerState {
     pub(crate) fn may_be_on(&self, nodes: &[NodeId]) -> Result<(), SiteEventError> {
         for node in nodes {
             self.known_node(*node)?;
-            if self.nodes.node(*node).power == NodePowerState::Lost {
+            if self.nodes.node(*node).availability() == NodeAvailability::Lost {
                 return Err(SiteEventError::NodeIsLost(*node));
             }
         }
