@@ -4,7 +4,6 @@ use super::state::PlannerState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_types::id::NodeId;
-use tarn_types::ledger::NodeAvailability;
 use tarn_types::site::{Item, ItemId, Job, JobId, SiteEventError};
 
 /// Numbers of jobs and of items that there may be: their tables are as long as the highest number (8 bytes each).
@@ -25,7 +24,7 @@ impl PlannerState {
     pub(crate) fn may_be_on(&self, nodes: &[NodeId]) -> Result<(), SiteEventError> {
         for node in nodes {
             self.known_node(*node)?;
-            if self.nodes.node(*node).availability() == NodeAvailability::Lost {
+            if self.nodes.node(*node).ledger.is_lost() {
                 return Err(SiteEventError::NodeIsLost(*node));
             }
         }

@@ -63,6 +63,12 @@ impl Planner {
         self.state.nodes.all.get(node).map(PlannerNode::free)
     }
 
+    /// Whether a node takes no new jobs, by its host.
+    pub fn is_closed(&self, node: NodeId) -> bool {
+        let node = self.state.nodes.all.get(node);
+        node.is_some_and(|node| node.closed().is_some())
+    }
+
     /// Whether an item is known still: the planner forgets those that nobody can need.
     pub fn has_item(&self, item: ItemId) -> bool {
         self.state.item(item).is_some()

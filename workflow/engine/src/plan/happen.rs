@@ -89,7 +89,7 @@ impl PlannerState {
     }
 
     fn node_back(&mut self, node: NodeId) {
-        if self.nodes.node(node).availability() == NodeAvailability::Lost {
+        if self.nodes.node(node).ledger.is_lost() {
             self.nodes.regain(node);
         }
     }
@@ -291,7 +291,7 @@ impl PlannerState {
 
     /// The host found a node in a mode. One that is lost has none.
     fn in_this_mode(&mut self, node: NodeId, mode: Mode) {
-        if self.nodes.node(node).availability() == NodeAvailability::Lost {
+        if self.nodes.node(node).ledger.is_lost() {
             return;
         }
         if matches!(
