@@ -42,7 +42,7 @@ const USES: &[(&str, &str)] = &[
     ("workflow/engine/src/plan/nodes.rs", "TierSpace"),
     ("workflow/engine/src/plan/nodes.rs", "self.all.lose("),
     ("workflow/engine/src/plan/fits.rs", "ledger.is_usable()"),
-    ("workflow/engine/src/plan/recount.rs", "ledger.check("),
+    ("workflow/engine/src/plan/recount.rs", ".check(id, shares,"),
     ("workflow/engine/src/plan/view.rs", "NodeRank"),
     ("workflow/engine/src/plan/site.rs", "best_nodes("),
     ("workflow/engine/src/plan/life.rs", "RetryRule"),
@@ -51,7 +51,7 @@ const USES: &[(&str, &str)] = &[
     ("workflow/engine/src/ledger.rs", "ledger.can_run("),
     ("workflow/engine/src/lost.rs", "ledger.nodes.lose("),
     ("workflow/engine/src/decide/free.rs", "nodes.usable()"),
-    ("workflow/engine/src/state/recount.rs", "ledger().check("),
+    ("workflow/engine/src/state/recount.rs", ".check(id, shares,"),
     ("workflow/engine/src/decide/view.rs", "NodeRank"),
     ("workflow/engine/src/failed.rs", "RetryRule"),
     ("services/site/src/model/node.rs", "NodeLedger::new("),
@@ -190,10 +190,9 @@ fn second_implementations(file: &Text) -> Vec<String> {
     // When a lease is over says `lease_end`.
     let is_home = file.path == "services/site/src/keep.rs";
     for lease in ["used.saturating_add(", ".used) >=", "(self.config.lease)"] {
-        let mut before = code.split(lease);
-        let last = before.next_back();
-        let shown = before.all(|text| text.ends_with("Elapsed"));
-        if last.is_some() && !shown && !is_home {
+        let mut uses = code.match_indices(lease);
+        let is_shown = |at: usize| code[..at].ends_with("Elapsed");
+        if !is_home && uses.any(|(at, _)| !is_shown(at)) {
             add(format!("`{lease}`: use `lease_end`"));
         }
     }
@@ -218,18 +217,15 @@ fn second_implementations(file: &Text) -> Vec<String> {
 
 #[test]
 fn each_rule_exists_once() {
-    let sources = sources();
+    let sources = sources().into_iter();
+    let sources: Vec<(String, String)> = sources.map(|f| (f.path, code(&f.text))).collect();
     for (what, home) in ONCE {
-        let is_here = |file: &&Text| {
-            let code = code(&file.text);
+        let is_here = |(_, code): &&(String, String)| {
             let mut after = code.split(what).skip(1);
             after.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
         };
-        let homes: Vec<&str> = sources
-            .iter()
-            .filter(is_here)
-            .map(|f| &f.path[..])
-            .collect();
+        let here = sources.iter().filter(is_here);
+        let homes: Vec<&str> = here.map(|(path, _)| &path[..]).collect();
         assert_eq!(homes, [*home], "{what}");
     }
 }
