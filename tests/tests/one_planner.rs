@@ -1,5 +1,6 @@
-//! The three hosts of a planner (simulated cluster, run, site service) share one order of nodes, one account of space,
-//! one rule for retries and one set of policies. docs/internals/driving-slurm.md.
+//! The three hosts of a planner (simulated cluster, run, site service) share one table of nodes, one order of them, one
+//! account of cores and space, one rule for retries and one set of policies; one of them has leases.
+//! docs/internals/driving-slurm.md.
 
 use tarn_tests::tree::{self, Text};
 
@@ -17,7 +18,13 @@ const ONCE: &[(&str, &str)] = &[
     ("struct NodeRank", "foundation/types/src/placement.rs"),
     ("fn best_nodes", "foundation/types/src/placement.rs"),
     ("struct RetryRule", "foundation/types/src/retry.rs"),
-    ("struct Compute", "workflow/engine/src/capacity.rs"),
+    ("struct Compute", "foundation/types/src/compute.rs"),
+    ("struct Demand", "foundation/types/src/compute.rs"),
+    ("enum NodeAvailability", "foundation/types/src/ledger.rs"),
+    ("struct NodeLedger", "foundation/types/src/ledger.rs"),
+    ("struct NodeLedgers", "foundation/types/src/ledger.rs"),
+    ("trait HasLedger", "foundation/types/src/ledger.rs"),
+    ("fn lease_end", "services/site/src/keep.rs"),
     ("trait SchedulerView", "workflow/engine/src/plan/view.rs"),
     (
         "trait SchedulingPolicy",
@@ -28,14 +35,33 @@ const ONCE: &[(&str, &str)] = &[
 
 /// The files in which each host uses what is shared.
 const USES: &[(&str, &str)] = &[
+    (
+        "workflow/engine/src/plan/nodes.rs",
+        "NodeLedgers<PlannerNode>",
+    ),
     ("workflow/engine/src/plan/nodes.rs", "TierSpace"),
+    ("workflow/engine/src/plan/nodes.rs", "self.all.lose("),
+    ("workflow/engine/src/plan/fits.rs", "ledger.is_usable()"),
+    ("workflow/engine/src/plan/recount.rs", ".check(id, shares,"),
     ("workflow/engine/src/plan/view.rs", "NodeRank"),
     ("workflow/engine/src/plan/site.rs", "best_nodes("),
     ("workflow/engine/src/plan/life.rs", "RetryRule"),
+    ("workflow/engine/src/ledger.rs", "NodeLedgers<RunNode>"),
     ("workflow/engine/src/ledger.rs", "TierSpace"),
+    ("workflow/engine/src/ledger.rs", "ledger.can_run("),
+    ("workflow/engine/src/lost.rs", "ledger.nodes.lose("),
+    ("workflow/engine/src/decide/free.rs", "nodes.usable()"),
+    ("workflow/engine/src/state/recount.rs", ".check(id, shares,"),
     ("workflow/engine/src/decide/view.rs", "NodeRank"),
     ("workflow/engine/src/failed.rs", "RetryRule"),
+    ("services/site/src/model/node.rs", "NodeLedger::new("),
     ("services/site/src/model/node.rs", "TierSpace"),
+    ("services/site/src/stock.rs", "NodeLedgers<StockedNode"),
+    ("services/site/src/placement.rs", "ledgers.usable()"),
+    ("services/site/src/figures.rs", "ledgers.space()"),
+    ("services/site/src/planning.rs", "ledger().space()"),
+    ("services/site/src/keep.rs", "self.lease_end("),
+    ("services/site/src/checkpoints.rs", "self.lease_end("),
     ("services/site/src/stock.rs", "TierSpace"),
     ("services/site/src/stock.rs", "RetryRule"),
     ("services/site/src/model/job.rs", "RetryRule"),
@@ -50,6 +76,17 @@ const NAMES: &[(&str, &[&str])] = &[
     ("NodeSpace", &[]),
     ("SpaceLedger", &[]),
     ("SpaceAccount", &[]),
+    // That of a run has the hosts of its nodes beside them.
+    ("Ledger", &["Ledger"]),
+    ("NodeTable", &[]),
+    ("NodeAccount", &[]),
+    ("NodeState", &[]),
+    ("PowerState", &[]),
+    ("NodeAvailability", &[]),
+    ("Compute", &[]),
+    ("NodeDemand", &[]),
+    ("NodeCapacity", &[]),
+    ("Lease", &[]),
     ("NodeRank", &["NodeRank"]),
     ("NodeScore", &[]),
     ("Retry", &["RetryRule"]),
@@ -122,6 +159,43 @@ fn second_implementations(file: &Text) -> Vec<String> {
             }
         }
     }
+    // Accounts of cores, memory and GPUs are `Compute`, within a `NodeLedger`.
+    for amount in ["cores", "memory", "gpus"] {
+        let has = |text: &str| code.contains(&text.replace("AMOUNT", amount));
+        let is_account = [
+            ".AMOUNT -=",
+            ".AMOUNT +=",
+            "free_AMOUNT -=",
+            "free_AMOUNT +=",
+        ];
+        let mut calls = ["sub(&mut ", "add(&mut "]
+            .iter()
+            .flat_map(|call| code.split(call).skip(1));
+        let is_called = calls.any(|rest| {
+            let account = rest.split(',').next().unwrap_or_default();
+            account.ends_with(&format!(".{amount}")) || account.ends_with(&format!("_{amount}"))
+        });
+        if is_account.into_iter().any(has) || is_called {
+            add(format!("`{amount}` are counted by hand: use `Compute`"));
+        }
+    }
+    // Nodes that cannot be used are known by their ledgers.
+    for set in ["lost", "up", "down", "away", "asleep", "usable"] {
+        for of in ["BTreeSet<NodeId>", "HashSet<NodeId>", "Vec<bool>"] {
+            if code.contains(&format!(" {set}: {of}")) {
+                add(format!("`{set}: {of}`: use `NodeLedgers`"));
+            }
+        }
+    }
+    // When a lease is over says `lease_end`.
+    let is_home = file.path == "services/site/src/keep.rs";
+    for lease in ["used.saturating_add(", ".used) >=", "(self.config.lease)"] {
+        let mut uses = code.match_indices(lease);
+        let is_shown = |at: usize| code[..at].ends_with("Elapsed");
+        if !is_home && uses.any(|(at, _)| !is_shown(at)) {
+            add(format!("`{lease}`: use `lease_end`"));
+        }
+    }
     // Numbers of trials are `RetryRule`.
     for word in code.split(' ').filter(|word| word.ends_with(':')) {
         let is_trials = ["TRIES:", "RETRIES:", "ATTEMPTS:"].iter().any(|end| {
@@ -143,18 +217,15 @@ fn second_implementations(file: &Text) -> Vec<String> {
 
 #[test]
 fn each_rule_exists_once() {
-    let sources = sources();
+    let sources = sources().into_iter();
+    let sources: Vec<(String, String)> = sources.map(|f| (f.path, code(&f.text))).collect();
     for (what, home) in ONCE {
-        let is_here = |file: &&Text| {
-            let code = code(&file.text);
+        let is_here = |(_, code): &&(String, String)| {
             let mut after = code.split(what).skip(1);
             after.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
         };
-        let homes: Vec<&str> = sources
-            .iter()
-            .filter(is_here)
-            .map(|f| &f.path[..])
-            .collect();
+        let here = sources.iter().filter(is_here);
+        let homes: Vec<&str> = here.map(|(path, _)| &path[..]).collect();
         assert_eq!(homes, [*home], "{what}");
     }
 }
@@ -222,6 +293,17 @@ fn second_implementations_are_found() {
         "let free = node.capacity.saturating_sub(taken);",
         "let free = level\n    .bytes.saturating_sub(*taken);",
         "self.promised -= bytes;",
+        "struct StoreLedger<T>(T);",
+        "struct NodeTable { nodes: Vec<u32> }",
+        "pub(super) enum NodePowerState { Up, Down }",
+        "struct LeaseTable;",
+        "node.free.cores -= demand.cores;",
+        "sub(&mut node.free.memory, share, \"free memory\");",
+        "free_gpus += 1;",
+        "struct Site { lost: BTreeSet<NodeId> }",
+        "let over = now.saturating_sub(version.used) >= lease;",
+        "let end = version.used.saturating_add(lease);",
+        "let end = at.saturating_add(self.config.lease);",
         "const MAX_TRIES: u32 = 3;",
         "const ATTEMPTS: u32 = 3;",
         "best.sort_by_key(|(node, bytes)| (Reverse(*bytes), *node));",
@@ -236,7 +318,8 @@ fn second_implementations_are_found() {
         });
         assert_eq!(found.len(), 1, "{text}: {found:?}");
     }
-    let right = "// const MAX_TRIES: u32 = 3;\nlet free = space.free();\nconst ENTRIES: u32 = 3;";
+    let right = "// const MAX_TRIES: u32 = 3;\nlet free = space.free();\nconst ENTRIES: u32 = 3;\n\
+                 let left = Elapsed(self.config.lease); let cores = node.free().cores;";
     let path = "services/site/src/a.rs".to_owned();
     let text = right.to_owned();
     assert_eq!(second_implementations(&Text { path, text }), [""; 0]);

@@ -32,7 +32,6 @@ pub(crate) struct SnapshotDifference<'a> {
     pub(crate) topology: &'a ClusterTopology,
     pub(crate) jobs: &'a mut JobTable,
     pub(crate) data: &'a mut DataTable,
-    pub(crate) closed: &'a mut BTreeSet<NodeId>,
     pub(crate) wishes: &'a mut BTreeMap<u32, NodeWish>,
     pub(crate) view: &'a PlanningView,
     /// Seconds since 1970.
@@ -144,11 +143,10 @@ impl SnapshotDifference<'_> {
 
     fn nodes(&mut self, snapshot: &SlurmSnapshot) {
         for (node, state) in self.topology.states(snapshot) {
-            let is_usable = state.state.is_usable();
-            if is_usable && self.closed.remove(&node) {
-                self.events.push(SiteEvent::Opened { node });
-            } else if !is_usable && self.closed.insert(node) {
-                self.events.push(SiteEvent::Closed { node, until: None });
+            match (state.state.is_usable(), self.planner.is_closed(node)) {
+                (true, true) => self.events.push(SiteEvent::Opened { node }),
+                (false, false) => self.events.push(SiteEvent::Closed { node, until: None }),
+                _ => {}
             }
         }
     }

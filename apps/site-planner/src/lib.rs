@@ -115,7 +115,6 @@ pub struct SitePlanner {
     planner: Planner,
     jobs: JobTable,
     data: DataTable,
-    closed: BTreeSet<NodeId>,
     moves: HostedMoves,
     power: PowerTable,
     modes: ModeTable,
@@ -146,7 +145,6 @@ impl SitePlanner {
             topology: Arc::new(topology),
             jobs: JobTable::default(),
             data: DataTable::default(),
-            closed: BTreeSet::new(),
             moves: HostedMoves::default(),
             power: PowerTable::default(),
             modes: ModeTable::default(),
@@ -234,7 +232,6 @@ impl SitePlanner {
         self.topology = topology;
         self.jobs = JobTable::default();
         self.data = DataTable::default();
-        self.closed.clear();
         self.moves = HostedMoves::default();
         self.power.begin_again();
         self.modes.begin_again();
@@ -291,7 +288,6 @@ impl SitePlanner {
             topology: &self.topology,
             jobs: &mut self.jobs,
             data: &mut self.data,
-            closed: &mut self.closed,
             wishes: &mut self.wishes,
             view,
             read_at: snapshot.read_at,

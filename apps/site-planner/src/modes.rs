@@ -90,7 +90,7 @@ impl SitePlanner {
                 let has_modes = self.topology.shape_of(*node).is_some_and(|s| s.has_modes);
                 has_modes
                     && self.planner.mode_of(*node) != Some(mode)
-                    && !self.closed.contains(node)
+                    && !self.planner.is_closed(*node)
             };
             nodes.filter(has_another).collect::<Vec<NodeId>>()
         };

@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`workflow`] (the request), [`cluster`] (the resources), [`part`] (how data is
 //! named and divided), [`event`] and [`action`] (inputs and outputs of the engine), [`reason`] (why), [`policy`] (by
-//! which rule); [`site`] (the same for a whole machine with many users); [`placement`],
-//! [`space`] and [`retry`] (what a simulated cluster, a run and a site decide alike).
+//! which rule); [`site`] (the same for a whole machine with many users); [`ledger`],
+//! [`placement`] and [`retry`] (the accounts and rules of a simulated cluster, a run and a site alike).
 
 pub mod account;
 pub mod action;
@@ -12,6 +12,7 @@ pub mod bounds;
 pub mod checkpoint;
 pub mod cluster;
 pub mod codes;
+pub mod compute;
 pub mod crc;
 pub mod energy;
 pub mod event;
@@ -21,6 +22,7 @@ pub mod history;
 pub mod id;
 pub mod key;
 pub mod layout;
+pub mod ledger;
 pub mod line;
 pub mod manifest;
 pub mod merge;

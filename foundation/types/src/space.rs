@@ -110,13 +110,14 @@ impl TierSpace {
         sub(&mut self.used, bytes, "bytes used");
     }
 
-    /// This tier and another one together.
+    /// This tier and another one together. The sums saturate: users declare sizes.
     #[must_use]
-    pub fn with(mut self, other: Self) -> Self {
-        self.capacity = self.capacity.saturating_add(other.capacity);
-        self.occupy(other.used);
-        self.reserve(other.reserved);
-        self
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            capacity: self.capacity.saturating_add(other.capacity),
+            used: self.used.saturating_add(other.used),
+            reserved: self.reserved.saturating_add(other.reserved),
+        }
     }
 
     /// The used bytes are lost; each reservation is given back by its requester.

@@ -255,11 +255,10 @@ impl Site {
 
     /// Leases of checkpoints that no job wants are over.
     pub(crate) fn expire_checkpoints(&mut self) {
-        let (now, lease) = (self.now, self.config.lease);
         let old = self
             .checkpoints
             .iter()
-            .filter(|(_, with)| now.saturating_sub(with.used) >= lease);
+            .filter(|(_, with)| self.lease_end(with.used) <= self.now);
         let old: Vec<CheckpointKey> = old.map(|(key, _)| key.clone()).collect();
         for key in old {
             if self.has_checkpoint_user(&key).is_some() {

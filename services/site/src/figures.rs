@@ -60,16 +60,11 @@ impl Site {
                 SiteJobPhase::Ended => {}
             }
         }
-        for node in self.nodes.values() {
-            if !node.is_up {
-                figures.nodes_away += 1;
-                continue;
-            }
-            figures.nodes_up += 1;
-            let space = node.space();
-            figures.store_bytes = figures.store_bytes.saturating_add(space.capacity());
-            figures.taken_bytes = figures.taken_bytes.saturating_add(space.taken());
-        }
+        let ledgers = self.stock().ledgers();
+        let (all, up) = (ledgers.count() as u64, ledgers.usable().count() as u64);
+        (figures.nodes_up, figures.nodes_away) = (up, all - up);
+        let space = ledgers.space();
+        (figures.store_bytes, figures.taken_bytes) = (space.capacity(), space.taken());
         let used = self.usage_of_users();
         figures.moved_bytes = [used.read_outside, used.written_outside, used.between_nodes];
         let seconds = used.node_nanos / u128::from(SECOND);

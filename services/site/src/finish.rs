@@ -125,8 +125,8 @@ impl Site {
                 parts.push((part, None, proof.clone()));
                 continue;
             }
-            let mut up = self.nodes.iter().filter(|(_, n)| n.is_up);
-            let Some((peer, there)) = up.find(|(_, n)| n.has(&part)) else {
+            let found = self.stock().up().find(|(_, n)| n.has(&part));
+            let Some((peer, there)) = found else {
                 let text = format!(
                     "{part} is on no node that answers: {}",
                     self.last_seen(&part)
@@ -166,8 +166,7 @@ impl Site {
             let parts = parts.filter(|(part, _)| node.has(&version.part(**part)));
             parts.map(|(_, proof)| proof.bytes.max(1)).sum()
         };
-        let up = self.nodes.iter().filter(|(_, n)| n.is_up);
-        let most = up.max_by_key(|(_, n)| bytes(n));
+        let most = self.stock().up().max_by_key(|(_, n)| bytes(n));
         most.map(|(name, _)| name.clone())
     }
 
@@ -241,8 +240,8 @@ impl Site {
                 job.tries
                     .contains_key(&(name.to_owned(), NodeJobTask::Fetch(part.clone())))
             };
-            let others = self.nodes.iter().filter(|(name, n)| {
-                n.is_up && !n.has(&part) && free(name, n) >= stored_size(&proof) && !failed(name)
+            let others = self.stock().up().filter(|(name, n)| {
+                !n.has(&part) && free(name, n) >= stored_size(&proof) && !failed(name)
             });
             let Some(node) = others
                 .max_by_key(|(name, n)| free(name, n))

@@ -39,6 +39,11 @@ impl Site {
         self.advance_waiting();
     }
 
+    /// When the lease of data is over that was used last at this time.
+    pub(crate) fn lease_end(&self, used: Time) -> Time {
+        used.saturating_add(self.config.lease)
+    }
+
     /// When a version may go that no job uses. `None` for never; 0 for at once.
     pub(crate) fn until(&self, id: &VersionKey) -> Option<Time> {
         let workflow = self
@@ -52,7 +57,7 @@ impl Site {
             // Its readers are to learn why; its parts, if there are any, go with it.
             return Some(version.used.saturating_add(MEMORY));
         }
-        let lease = version.used.saturating_add(self.config.lease);
+        let lease = self.lease_end(version.used);
         let until = match (version.keep, workflow.has_ended) {
             (Keep::Forever, _) => return None,
             (Keep::For(time), true) => version.used.saturating_add(time),

@@ -3,11 +3,12 @@
 use crate::model::catalog::{VersionState, stored_size};
 use crate::model::job::{Makes, SiteJob, SiteJobPhase};
 use crate::model::node::SiteNode;
-use crate::stock::Stock;
+use crate::stock::{Stock, StockedNode};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Excluded, MAX_EXCLUDED, Part, PlacementAdvice};
 use tarn_types::energy::{Draw, EnergyRank, ranks_of};
+use tarn_types::ledger::HasLedger;
 use tarn_types::placement::{NodeRank, best_nodes};
 use tarn_types::space::TierSpace;
 
@@ -23,8 +24,9 @@ pub(crate) struct Placement<'a> {
 impl Placement<'_> {
     /// A job that wants more on a node than any has would wait for ever.
     pub(crate) fn check_size(&self, job: &SiteJob) -> Result<(), RequestError> {
-        let known = self.stock.nodes.values().filter(|n| n.capacity.is_some());
-        let largest = known.map(|n| n.space().capacity()).max();
+        let ledgers = self.stock.ledgers();
+        let known = ledgers.iter().filter(|(_, n)| n.node.capacity.is_some());
+        let largest = known.map(|(_, n)| n.ledger().space().capacity()).max();
         let sizes = job.makes.iter().map(|makes| makes.size);
         let wants = sizes.fold(job.own_bytes(), u64::saturating_add);
         match largest {
@@ -127,26 +129,26 @@ impl Placement<'_> {
         if most == 0 {
             return Vec::new();
         }
-        let up = || self.stock.nodes.iter().filter(|(_, node)| node.is_up);
+        let ledgers = self.stock.ledgers();
         let mut coming: BTreeMap<&str, u64> = BTreeMap::new();
         for order in self.stock.orders.values() {
             *coming.entry(&order.node).or_default() += self.stock.brings(order);
         }
-        let measured = up().filter_map(|(name, node)| {
-            node.capacity.as_ref()?;
-            let mut space = node.space();
-            space.occupy(coming.get(&name[..]).copied().unwrap_or(0));
-            Some((name, node, space))
+        let measured = ledgers.usable().filter_map(|(_, stocked)| {
+            stocked.node.capacity.as_ref()?;
+            let mut space = stocked.ledger().space();
+            space.occupy(coming.get(stocked.name).copied().unwrap_or(0));
+            Some((stocked, space))
         });
         let close = measured
-            .filter(|(_, _, space)| !space.holds(most))
-            .collect::<Vec<(&String, &SiteNode, TierSpace)>>();
+            .filter(|(_, space)| !space.holds(most))
+            .collect::<Vec<(&StockedNode, TierSpace)>>();
         if close.is_empty() {
             return Vec::new();
         }
         let used = self.stock.used();
         let mut copies: BTreeMap<&Part, u32> = BTreeMap::new();
-        for part in up().flat_map(|(_, node)| node.parts.keys()) {
+        for part in self.stock.up().flat_map(|(_, node)| node.parts.keys()) {
             *copies.entry(part).or_default() += 1;
         }
         let again = |node: &SiteNode| -> u64 {
@@ -159,9 +161,9 @@ impl Placement<'_> {
                 .map(|(part, bytes)| node.present_bytes(part, *bytes))
                 .sum()
         };
-        let spares = close.into_iter().map(|(name, node, mut space)| {
-            space.vacate(again(node));
-            (space.free(), name.clone())
+        let spares = close.into_iter().map(|(stocked, mut space)| {
+            space.vacate(again(stocked.node));
+            (space.free(), stocked.name.to_owned())
         });
         let mut short: Vec<(u64, String)> = spares.filter(|(spare, _)| *spare < most).collect();
         short.sort_unstable();
@@ -191,7 +193,7 @@ impl Placement<'_> {
             }
             for (part, proof) in &version.parts {
                 let part = reads.version.part(*part);
-                for (name, node) in self.stock.nodes.iter().filter(|(_, n)| n.is_up) {
+                for (name, node) in self.stock.up() {
                     if node.has(&part) {
                         *bytes.entry(name).or_default() += proof.bytes.max(1);
                     }
@@ -215,8 +217,7 @@ impl Placement<'_> {
             true if !after.is_empty() => Vec::new(),
             // It will be brought from outside: all nodes are equal, but for their power, and for their jobs.
             true => {
-                let up = self.stock.nodes.iter().filter(|(_, node)| node.is_up);
-                let up = up.map(|(name, _)| &name[..]);
+                let up = self.stock.up().map(|(name, _)| &name[..]);
                 self.equals(up.filter(|name| is_possible(name)).collect(), wants)
             }
             false => {

@@ -3,8 +3,10 @@
 use crate::model::catalog::{VersionKey, VersionRecord, VersionState, stored_size};
 use crate::model::job::{SiteJob, SiteJobPhase};
 use crate::state::Site;
+use crate::stock::StockedNode;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::{Owner, Part, SlurmJobId};
+use tarn_types::ledger::HasLedger;
 use tarn_types::units::Time;
 
 /// The jobs that have not ended, their data, and the nodes.
@@ -98,10 +100,9 @@ impl Site {
                 view.versions.insert(named(version), planned);
             }
         }
-        let nodes = self.nodes.iter();
-        view.capacities = nodes
-            .map(|(name, n)| (name.clone(), n.space().capacity()))
-            .collect();
+        let ledgers = self.stock().ledgers();
+        let capacity = |n: &StockedNode| (n.name.to_owned(), n.ledger().space().capacity());
+        view.capacities = ledgers.iter().map(|(_, n)| capacity(n)).collect();
         view.spare = self.spare().into_iter().collect();
         view.drawn = self.drawn();
         view
@@ -127,7 +128,7 @@ impl Site {
     /// The nodes that have parts of these versions, by part.
     fn part_holders(&self, used: &BTreeMap<&VersionKey, u64>) -> BTreeMap<Part, Vec<String>> {
         let mut holders: BTreeMap<Part, Vec<String>> = BTreeMap::new();
-        for (name, node) in self.nodes.iter().filter(|(_, node)| node.is_up) {
+        for (name, node) in self.stock().up() {
             for part in node.parts.keys() {
                 if used.contains_key(&VersionKey::of(part)) && node.has(part) {
                     holders.entry(part.clone()).or_default().push(name.clone());

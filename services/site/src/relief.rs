@@ -167,11 +167,7 @@ impl<'a> ReliefPlanner<'a> {
         if here.any(|other| level.is_replaced_by(other.persistent)) {
             return true;
         }
-        let mut others = self
-            .stock
-            .nodes
-            .iter()
-            .filter(|(n, node)| *n != self.name && node.is_up);
+        let mut others = self.stock.up().filter(|(n, _)| *n != self.name);
         !self.used.contains_key(&VersionKey::of(part))
             && others.any(|(_, node)| {
                 let mut places = node.places_of(part);

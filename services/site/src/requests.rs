@@ -5,15 +5,16 @@ use crate::MAX_READERS;
 use crate::event::SiteRequest;
 use crate::model::catalog::{VersionKey, VersionState};
 use crate::model::job::{NodeJobTask, SiteJob, SiteJobPhase};
-use crate::model::node::SiteNode;
 use crate::model::orders::OrderPurpose;
 use crate::model::requester::Requester;
 use crate::state::Site;
+use crate::stock::StockedNode;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
     ControllerReply, ControllerRequest, DatasetFilter, JobInfo, NodeInfo, NodeOrder, Owner,
     SlurmJobId, Stage, Staging, Uid,
 };
+use tarn_types::ledger::HasLedger;
 
 impl Site {
     /// Handles a request that changes something.
@@ -515,16 +516,20 @@ impl Site {
 
     /// The state of each node.
     pub fn node_infos(&self) -> Vec<NodeInfo> {
-        let info = |(name, node): (&String, &SiteNode)| NodeInfo {
-            name: name.clone(),
-            up: node.is_up,
-            capacity: node.space().capacity(),
-            taken: node.space().taken(),
-            persistent: node.capacity.as_ref().is_some_and(|c| c.persistent),
-            orphans: node.orphans.len() as u64,
-            draw: self.draws.get(name).copied().unwrap_or_default().0,
-            stores: node.store_infos(),
+        let info = |of: &StockedNode| {
+            let (node, space) = (of.node, of.ledger().space());
+            NodeInfo {
+                name: of.name.to_owned(),
+                up: of.ledger().is_usable(),
+                capacity: space.capacity(),
+                taken: space.taken(),
+                persistent: node.capacity.as_ref().is_some_and(|c| c.persistent),
+                orphans: node.orphans.len() as u64,
+                draw: self.draws.get(of.name).copied().unwrap_or_default().0,
+                stores: node.store_infos(),
+            }
         };
-        self.nodes.iter().map(info).collect()
+        let ledgers = self.stock().ledgers();
+        ledgers.iter().map(|(_, node)| info(node)).collect()
     }
 }

@@ -505,8 +505,8 @@ impl Site {
             return true;
         };
         let part = reads.version.part(number);
-        let mut have = self.nodes.iter().filter(|(_, n)| n.is_up && n.has(&part));
-        let Some(node) = have.next().map(|(name, _)| name.clone()) else {
+        let has = self.stock().up().find(|(_, n)| n.has(&part));
+        let Some(node) = has.map(|(name, _)| name.clone()) else {
             // Nobody has it any more: it is read again, and compared with the published proof.
             return true;
         };

@@ -7,6 +7,7 @@ use crate::model::orders::{OrderPurpose, OrderTable, Ordered};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{Part, SlurmJobId, StoreContent};
+use tarn_types::ledger::{HasLedger, NodeLedger, NodeLedgers};
 use tarn_types::retry::RetryRule;
 use tarn_types::space::TierSpace;
 use tarn_types::units::{SECOND, Time};
@@ -24,7 +25,42 @@ pub(crate) struct Stock<'a> {
     pub(crate) now: Time,
 }
 
+/// A node, with its ledger as it is now.
+pub(crate) struct StockedNode<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) node: &'a SiteNode,
+    ledger: NodeLedger,
+}
+
+impl HasLedger for StockedNode<'_> {
+    type Tiers = Vec<TierSpace>;
+
+    fn ledger(&self) -> &NodeLedger {
+        &self.ledger
+    }
+
+    fn ledger_mut(&mut self) -> &mut NodeLedger {
+        &mut self.ledger
+    }
+}
+
 impl<'a> Stock<'a> {
+    /// All nodes with their ledgers, in the order of their names.
+    pub(crate) fn ledgers(&self) -> NodeLedgers<StockedNode<'a>> {
+        let nodes = self.nodes.iter();
+        let nodes = nodes.map(|(name, node)| StockedNode {
+            name,
+            node,
+            ledger: node.ledger(),
+        });
+        nodes.collect()
+    }
+
+    /// The nodes that answer.
+    pub(crate) fn up(&self) -> impl Iterator<Item = (&'a String, &'a SiteNode)> + use<'a> {
+        self.nodes.iter().filter(|(_, node)| node.is_up)
+    }
+
     /// The account of a node's store with the parts that are coming to it.
     pub(crate) fn space_in(&self, name: &str, node: &SiteNode, level: &SiteNodeStore) -> TierSpace {
         let mut space = node.space_in(level);

@@ -3,7 +3,6 @@
 mod transfers;
 
 use crate::cache::DataCache;
-use crate::capacity::Demand;
 use crate::data::{PartReplica, PartReplicaState, TrackedData, TrackedPart};
 use crate::dataflow::{producers, read_by_element, readers};
 use crate::given_up::GivenUp;
@@ -16,6 +15,7 @@ use crate::steps::{InstanceProgress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::{add, sub};
 use tarn_types::action::{Action, AttemptSpec, Do, Subject};
+use tarn_types::compute::Demand;
 use tarn_types::event::{AttemptOutcome, Event, Imaged, PriorData, RunErrorKind, Start, Usage};
 use tarn_types::id::{DataId, InstanceId};
 use tarn_types::part::{PartInfo, PartRef, Place};
@@ -113,7 +113,9 @@ impl EngineState {
                 ..
             } => self.ended(*instance, ended, usage),
             Event::Evicted { part, at } => self.evicted(*part, at),
-            Event::Capacity { tier_ref, bytes } => self.ledger.set_capacity(*tier_ref, *bytes),
+            Event::Capacity { tier_ref, bytes } => {
+                self.ledger.nodes.set_capacity(*tier_ref, *bytes)
+            }
             Event::Interrupted { signal } => {
                 // After a second signal nothing is drained.
                 self.drains = *signal == TERMINATE
@@ -383,7 +385,7 @@ impl EngineState {
             sub(&mut self.leaving, 1, "replicas that leave");
         }
         if let Place::Node(tier_ref) = at {
-            self.ledger.vacate(*tier_ref, replica.stored);
+            self.ledger.nodes.vacate(*tier_ref, replica.stored);
         }
         // It may have to come there again.
         self.data.to_check.insert(part);

@@ -14,7 +14,6 @@ pub mod advice;
 mod apply;
 pub mod bound;
 mod cache;
-mod capacity;
 mod data;
 mod dataflow;
 mod decide;

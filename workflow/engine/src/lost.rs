@@ -20,7 +20,7 @@ use tarn_types::workflow::Keep;
 
 impl EngineState {
     pub(crate) fn node_lost(&mut self, node: NodeId) {
-        if !self.ledger.lose(node) {
+        if !self.ledger.nodes.lose(node) {
             return;
         }
         let there = |p: &Place| matches!(p, Place::Node(s) if s.node == node);
@@ -99,13 +99,13 @@ impl EngineState {
     }
 
     pub(crate) fn node_back(&mut self, node: NodeId, capacities: &[u64], whole: &[IntactReplica]) {
-        if !self.ledger.regain(node, capacities) {
+        if !self.ledger.nodes.regain(node, capacities) {
             return;
         }
         let tiers = self.start.cluster.node(node).tiers.len();
         for w in whole.iter().filter(|w| w.tier.at() < tiers) {
             let tier_ref = TierRef { node, tier: w.tier };
-            self.ledger.occupy(tier_ref, w.stored);
+            self.ledger.nodes.occupy(tier_ref, w.stored);
             let returned_replica = ReturnedReplica {
                 key: w.key.clone(),
                 stored: w.stored,
@@ -136,7 +136,7 @@ impl EngineState {
             stored: part.info.stored,
             leaving: false,
         };
-        self.ledger.occupy(tier_ref, returned_replica.stored);
+        self.ledger.nodes.occupy(tier_ref, returned_replica.stored);
         self.returned.insert(name, tier_ref, returned_replica);
     }
 
@@ -234,7 +234,7 @@ impl EngineState {
         let Some(stored) = self.returned.end_eviction(part, *tier_ref) else {
             return false;
         };
-        self.ledger.vacate(*tier_ref, stored);
+        self.ledger.nodes.vacate(*tier_ref, stored);
         sub(&mut self.leaving, 1, "replicas that leave");
         true
     }

@@ -213,7 +213,7 @@ impl Partitions {
             placement
                 .tier_refs
                 .iter()
-                .for_each(|s| ledger.reserve(*s, bytes));
+                .for_each(|s| ledger.nodes.reserve(*s, bytes));
         }
     }
 
@@ -232,7 +232,9 @@ impl Partitions {
             let is_kept = about.keep == KeepPartition::Workflow;
             if !is_kept || !kept.contains_key(partition) {
                 let bytes = about.takes(homes.len());
-                tier_refs.iter().for_each(|s| ledger.reserve(*s, bytes));
+                tier_refs
+                    .iter()
+                    .for_each(|s| ledger.nodes.reserve(*s, bytes));
             }
             if is_kept {
                 let placement = kept.entry(*partition).or_insert_with(|| KeptPartition {
@@ -259,12 +261,14 @@ impl Partitions {
             let bytes = about.takes(homes.len());
             if about.keep == KeepPartition::Step {
                 let tier_refs = tier_refs_of(cluster, about, homes);
-                tier_refs.iter().for_each(|s| ledger.unreserve(*s, bytes));
+                tier_refs
+                    .iter()
+                    .for_each(|s| ledger.nodes.unreserve(*s, bytes));
             } else if let Some(placement) = kept.get_mut(partition) {
                 placement.users.remove(&id);
                 if placement.key.is_none() && placement.users.is_empty() {
                     let tier_refs = placement.tier_refs.iter();
-                    tier_refs.for_each(|s| ledger.unreserve(*s, bytes));
+                    tier_refs.for_each(|s| ledger.nodes.unreserve(*s, bytes));
                     kept.remove(partition);
                 }
             }
@@ -276,7 +280,7 @@ impl Partitions {
         if let Some(placement) = self.kept.remove(&partition) {
             let bytes = w.partition(partition).takes(placement.tier_refs.len());
             let tier_refs = placement.tier_refs.iter();
-            tier_refs.for_each(|s| ledger.unreserve(*s, bytes));
+            tier_refs.for_each(|s| ledger.nodes.unreserve(*s, bytes));
         }
     }
 }

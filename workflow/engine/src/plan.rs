@@ -51,11 +51,11 @@ pub(crate) mod view;
 mod withdrawn;
 
 pub use facts::DataWait;
-use nodes::NodePowerState;
 use policy::SchedulingPolicy;
 use state::PlannerState;
 use tarn_ports::{SiteWorld, WorldError};
 use tarn_types::id::NodeId;
+use tarn_types::ledger::NodeAvailability;
 use tarn_types::policy::Policy;
 use tarn_types::site::{Machine, Mode, NodePowerModel, SiteAction, SiteEvent, SiteEventError};
 use tarn_types::units::Time;
@@ -146,18 +146,18 @@ impl Planner {
 
     /// Whether a node is awake, as the planner has it; `None` of one that is lost or that the machine does not have.
     pub fn wakefulness(&self, node: NodeId) -> Option<Wakefulness> {
-        match self.state.nodes.all.get(node.at())?.power {
-            NodePowerState::Up | NodePowerState::Booting(_) => Some(Wakefulness::Awake),
-            NodePowerState::Asleep => Some(Wakefulness::Asleep),
-            NodePowerState::Waking => Some(Wakefulness::Waking),
-            NodePowerState::Lost => None,
+        match self.state.nodes.all.get(node)?.availability() {
+            NodeAvailability::Up | NodeAvailability::Booting(_) => Some(Wakefulness::Awake),
+            NodeAvailability::Asleep => Some(Wakefulness::Asleep),
+            NodeAvailability::Waking => Some(Wakefulness::Waking),
+            NodeAvailability::Away | NodeAvailability::Lost => None,
         }
     }
 
     /// The memory mode of a node, as the planner has it; `None` of one that the machine does not have. One that changes has
     /// its old one.
     pub fn mode_of(&self, node: NodeId) -> Option<Mode> {
-        self.state.nodes.all.get(node.at()).map(|node| node.mode)
+        self.state.nodes.all.get(node).map(|node| node.mode)
     }
 
     /// The power that the nodes of an island draw from now on, by new measurements. Nothing where there is no such island.

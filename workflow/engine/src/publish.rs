@@ -3,6 +3,7 @@
 use crate::data::{PartReplica, PartReplicaState, TrackedPart, makes, reads};
 use crate::given_up::GivenUp;
 use crate::kept::InstanceCheckpoints;
+use crate::ledger::Ledger;
 use crate::state::EngineState;
 use crate::steps::{EntryInput, InstanceProgress, StepInstance};
 use crate::unbound::BindError;
@@ -341,7 +342,7 @@ impl EngineState {
                     }));
                 }
                 for s in tier_refs {
-                    if self.ledger.is_lost(s.node) {
+                    if self.ledger.nodes.is_lost(s.node) {
                         continue;
                     }
                     let name = PartRef {
@@ -359,7 +360,7 @@ impl EngineState {
                         is_others: false,
                     };
                     part.replicas.insert(at.1, replica);
-                    self.ledger.occupy(*s, info.stored);
+                    self.ledger.nodes.occupy(*s, info.stored);
                 }
                 version.insert((id.index, info.seq), part);
                 // An earlier rescue lacks this part.
@@ -582,7 +583,7 @@ impl EngineState {
 
     /// A replica that is there, whole.
     fn found(&mut self, name: PartRef, place: &Place) {
-        if self.ledger.holds_lost(place) {
+        if self.ledger.nodes.holds_lost(place) {
             return;
         }
         let Some(part) = self.data.part_mut(name) else {
@@ -597,7 +598,7 @@ impl EngineState {
         };
         if let Place::Node(tier_ref) = place {
             replica.stored = part.info.stored;
-            self.ledger.occupy(*tier_ref, replica.stored);
+            self.ledger.nodes.occupy(*tier_ref, replica.stored);
         }
         if let Some(part) = self.data.part_mut(name) {
             part.replicas.insert(place.clone(), replica);
@@ -699,7 +700,8 @@ impl EngineState {
         self.listing.clear();
         self.leaving = 0;
         self.cache.clear();
-        self.ledger.clear_bytes(&self.start.cluster);
+        // Nothing runs: what is reserved and stored is counted again below.
+        self.ledger = Ledger::new(&self.start.cluster);
         self.partitions
             .resumed(&self.start.workflow, &mut self.ledger);
         self.steps.reserve_image_space(&mut self.ledger);

@@ -80,7 +80,7 @@ impl EngineState {
                     Some((part.is_refused(Some(node), p), r.pins, false, *s))
                 }
                 (Place::Node(s), PartReplicaState::Incoming(id))
-                    if follow && !self.ledger.is_lost(s.node) && !self.is_abandoned(id) =>
+                    if follow && !self.ledger.nodes.is_lost(s.node) && !self.is_abandoned(id) =>
                 {
                     Some((part.is_refused(Some(node), p), r.pins, true, *s))
                 }

@@ -126,7 +126,7 @@ impl EngineState {
     ) {
         self.steps.dequeue(id);
         for s in tier_refs {
-            self.ledger.reserve(*s, reserve);
+            self.ledger.nodes.reserve(*s, reserve);
             self.steps.on_node[s.node.at()].insert(id);
         }
         self.steps.placed.insert(id);
@@ -154,7 +154,7 @@ impl EngineState {
     pub(crate) fn displaced(&mut self, id: InstanceId) -> Option<InstancePlacement> {
         let placed = self.steps.instance(id)?.placed()?.clone();
         for s in &placed.tier_refs {
-            self.ledger.unreserve(*s, placed.reserve);
+            self.ledger.nodes.unreserve(*s, placed.reserve);
             self.steps.on_node[s.node.at()].remove(&id);
         }
         let about = (&self.start.workflow, &self.start.cluster);
@@ -162,7 +162,11 @@ impl EngineState {
             .displace(about, &mut self.ledger, id, &placed.tier_refs);
         self.steps.placed.remove(&id);
         self.steps.running.remove(&id);
-        if placed.tier_refs.iter().any(|s| self.ledger.is_lost(s.node)) {
+        if placed
+            .tier_refs
+            .iter()
+            .any(|s| self.ledger.nodes.is_lost(s.node))
+        {
             // It is to be placed there itself; the space of older copies elsewhere stays counted.
             let next = self.steps.instance(id)?.kept.images.best(None);
             let next = next.map(|(at, _)| at.node);

@@ -9,6 +9,8 @@ use tarn_proto::site::{
     NodeStoreReport, Owner, Part, SlurmJobId, StoreCapacity, StoreContent, StoreInfo, Uid,
 };
 use tarn_types::account::sub;
+use tarn_types::compute::Demand;
+use tarn_types::ledger::{NodeAvailability, NodeLedger};
 use tarn_types::space::TierSpace;
 use tarn_types::units::Time;
 
@@ -139,8 +141,7 @@ impl SiteNode {
         self.present().find(has_all)
     }
 
-    /// The account of a store: other people's files and parts take bytes; jobs and checkpoints have others reserved. It is
-    /// derived from the tables above each time, so it cannot differ from them.
+    /// The account of a store: other people's files and parts take bytes; jobs and checkpoints have others reserved.
     pub(crate) fn space_in(&self, level: &SiteNodeStore) -> TierSpace {
         let mut space = TierSpace::new(level.bytes);
         space.occupy(level.foreign);
@@ -174,13 +175,22 @@ impl SiteNode {
         bytes * self.present().filter(has).count() as u64
     }
 
-    /// The account of all stores that are there.
-    pub(crate) fn space(&self) -> TierSpace {
-        if self.levels.len() > 1 {
-            let each = self.present().map(|level| self.space_in(level));
-            return each.fold(TierSpace::default(), TierSpace::with);
+    /// Its ledger: the stores that are there, and no cores, which are Slurm's. It is derived from the tables above each
+    /// time, so it cannot differ from them.
+    pub(crate) fn ledger(&self) -> NodeLedger {
+        let tiers = match self.levels.len() {
+            0 | 1 => vec![self.only_space()],
+            _ => self.present().map(|level| self.space_in(level)).collect(),
+        };
+        let mut ledger = NodeLedger::new(Demand::default(), tiers);
+        if !self.is_up {
+            ledger.set_availability(NodeAvailability::Away);
         }
-        // Wherever a version wrote that did not note stores.
+        ledger
+    }
+
+    /// The account of the one store of a node, wherever a version wrote that did not note stores.
+    fn only_space(&self) -> TierSpace {
         let bytes = match (&self.levels[..], &self.capacity) {
             ([], Some(capacity)) => capacity.bytes,
             _ => self.present().map(|level| level.bytes).sum(),

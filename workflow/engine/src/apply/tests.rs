@@ -102,6 +102,8 @@ fn a_resumed_run_does_not_count_what_was_delivered_as_undelivered() {
         index: 0,
     };
     state.assigned(instance, &[TIER_REF], 0, 0);
+    let demand = Demand::of(state.start.workflow.step(instance.step));
+    state.ledger.take(&[TIER_REF], demand);
     let committed = AttemptOutcome::Committed {
         outputs: vec![made],
         undeclared: Undeclared::default(),

@@ -58,7 +58,7 @@ impl EngineState {
             };
             part.replicas.insert(t.to.clone(), replica);
             if let Place::Node(tier_ref) = t.to {
-                self.ledger.reserve(tier_ref, stored);
+                self.ledger.nodes.reserve(tier_ref, stored);
             }
         }
         *self.under_way.entry(t.kind).or_default() += bytes;
@@ -101,7 +101,7 @@ impl EngineState {
                 self.data.replica_mut(m.part, &active.transfer.to),
             ) {
                 let stored = r.stored;
-                self.ledger.unreserve(*tier_ref, stored);
+                self.ledger.nodes.unreserve(*tier_ref, stored);
             }
         }
         Some(active)
@@ -126,7 +126,7 @@ impl EngineState {
             if let (Place::Node(_), Some(stored)) = (&t.to, stored.get(i)) {
                 part.info.stored = part.info.stored.max(*stored);
             }
-            if self.ledger.holds_lost(&t.to) {
+            if self.ledger.nodes.holds_lost(&t.to) {
                 part.replicas.remove(&t.to);
                 self.data.to_check.insert(m.part);
                 self.note_unkept(m.part);
@@ -136,7 +136,7 @@ impl EngineState {
                 r.state = PartReplicaState::Present;
                 if let Place::Node(tier_ref) = t.to {
                     r.stored = stored.get(i).copied().unwrap_or(r.stored);
-                    self.ledger.occupy(tier_ref, r.stored);
+                    self.ledger.nodes.occupy(tier_ref, r.stored);
                 }
             }
             if active.releases {

@@ -23,7 +23,7 @@ impl Decide<'_> {
     /// Cached data on a tier may take so many bytes in all.
     fn cache_share(&self, tier_ref: TierRef) -> u64 {
         let percent = u128::from(self.state.start.options.cache.min(100));
-        let share = u128::from(self.state.ledger.capacity(tier_ref)) * percent / 100;
+        let share = u128::from(self.state.ledger.nodes.tier(tier_ref).capacity()) * percent / 100;
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
@@ -120,7 +120,7 @@ impl Decide<'_> {
 
     /// Whether so many bytes are free on a tier; if only cached data is in the way, it goes.
     pub(super) fn is_free(&mut self, tier_ref: TierRef, want: u64) -> bool {
-        let free = self.state.ledger.free(tier_ref);
+        let free = self.state.ledger.nodes.free_in(tier_ref);
         if free >= want {
             return true;
         }
@@ -139,7 +139,7 @@ impl Decide<'_> {
 
     /// Bytes that are free on a tier, or are as soon as cached data has gone.
     pub(super) fn free_but_for_cache(&self, tier_ref: TierRef) -> u64 {
-        let free = self.state.ledger.free(tier_ref);
+        let free = self.state.ledger.nodes.free_in(tier_ref);
         free.saturating_add(self.state.cache.bytes(tier_ref))
     }
 
@@ -153,7 +153,7 @@ impl Decide<'_> {
                 &Reason::EvictForSpace {
                     tier_ref,
                     want: bytes,
-                    free: self.state.ledger.free(tier_ref),
+                    free: self.state.ledger.nodes.free_in(tier_ref),
                 },
             );
         }

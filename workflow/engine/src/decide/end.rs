@@ -226,9 +226,9 @@ impl Decide<'_> {
         });
         let shared = tier_refs
             .into_iter()
-            .filter(|(s, _)| !self.state.ledger.is_lost(s.node))
-            .any(|(s, capacity)| self.state.ledger.capacity(s) < capacity);
-        let lost = self.state.ledger.lost() > 0;
+            .filter(|(s, _)| !self.state.ledger.nodes.is_lost(s.node))
+            .any(|(s, capacity)| self.state.ledger.nodes.tier(s).capacity() < capacity);
+        let lost = self.state.ledger.nodes.lost() > 0;
         if let Some((id, message)) = (lost || !shared).then(|| self.stuck()).flatten() {
             let about = Subject::Instance(id);
             return self.emit(Do::Note { about }, Reason::Failed { message });

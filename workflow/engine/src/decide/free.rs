@@ -1,10 +1,10 @@
 //! The part of the machine that is free for a placement, and when: cores, memory and GPUs of nodes and of their hosts.
 
 use super::Decide;
-use crate::capacity::Demand;
 use crate::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_types::id::{InstanceId, NodeId, StepId, TierId, TierRef};
+use tarn_types::compute::Demand;
+use tarn_types::id::{InstanceId, NodeId, StepId};
 use tarn_types::units::Nanos;
 use tarn_types::workflow::Distribution;
 
@@ -35,8 +35,7 @@ impl Amount {
 impl Decide<'_> {
     /// The nodes that are not lost.
     pub(super) fn all_nodes(&self) -> impl Iterator<Item = NodeId> {
-        let all = (0..self.state.start.cluster.nodes.len() as u32).map(NodeId);
-        all.filter(|n| !self.state.ledger.is_lost(*n))
+        self.state.ledger.nodes.usable().map(|(id, _)| id)
     }
 
     pub(super) fn demand(&self, step: StepId) -> Demand {
@@ -68,8 +67,6 @@ impl Decide<'_> {
             .any(|u| u.distribution == Distribution::Shared);
         let suits = |id: &NodeId| {
             let node = self.state.start.cluster.node(*id);
-            let host = &self.state.start.cluster.hosts[node.host as usize];
-            let (cores, memory) = (node.cores.min(host.cores), node.memory.min(host.memory));
             let mut tiers = node.tiers.iter();
             let has_tier = tiers.any(|t| tier.is_none_or(|want| want == t.name));
             // A step sees its files at the same path on all of its nodes.
@@ -77,7 +74,7 @@ impl Decide<'_> {
             // The file system of a namespace cannot be on one of its own kind.
             let alike =
                 alike && (nodes == 1 || !shares || node.tiers.iter().all(|t| t.lender.is_none()));
-            cores >= d.cores && memory >= d.memory && node.gpus >= d.gpus && has_tier && alike
+            self.state.ledger.suits(*id, d) && has_tier && alike
         };
         self.all_nodes().filter(suits).collect()
     }
@@ -100,12 +97,7 @@ impl Decide<'_> {
 
     /// Whether a step could begin on these nodes now, beside all that has a place.
     pub(super) fn free_for(&self, nodes: &[NodeId], demand: Demand) -> bool {
-        let tier_ref = |node: &NodeId| TierRef {
-            node: *node,
-            tier: TierId(0),
-        };
-        let tier_refs: Vec<_> = nodes.iter().map(tier_ref).collect();
-        self.turn.free.can_run(&tier_refs, demand)
+        self.turn.free.can_run(nodes, demand)
     }
 
     /// When each of these nodes has so much to give, by the instances that run and wait there and on its host.

@@ -13,7 +13,7 @@ use tarn_types::reason::Reason;
 impl Decide<'_> {
     /// Takes back the places that are on lost nodes.
     pub(super) fn leave_lost_nodes(&mut self) {
-        if self.state.ledger.lost() == 0 {
+        if self.state.ledger.nodes.lost() == 0 {
             return;
         }
         let steps = &self.state.steps;
@@ -22,7 +22,7 @@ impl Decide<'_> {
             let tier_refs = &steps.instance(*id)?.placed()?.tier_refs;
             let lost = tier_refs
                 .iter()
-                .find(|s| self.state.ledger.is_lost(s.node))?;
+                .find(|s| self.state.ledger.nodes.is_lost(s.node))?;
             Some((*id, lost.node))
         });
         for (instance, node) in gone.collect::<Vec<_>>() {

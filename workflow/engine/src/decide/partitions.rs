@@ -37,7 +37,7 @@ impl Decide<'_> {
 
     fn lost_of(&self, placement: &KeptPartition) -> Option<NodeId> {
         let mut nodes = placement.tier_refs.iter().map(|s| s.node);
-        nodes.find(|n| self.state.ledger.is_lost(*n))
+        nodes.find(|n| self.state.ledger.nodes.is_lost(*n))
     }
 
     /// Whether an instance that has used it has committed.

@@ -251,7 +251,7 @@ impl Decide<'_> {
             let about = Subject::Instance(id);
             let mut known = self.state.notes.get(&about).is_some_and(waits_its_turn);
             // It may have waited for nodes that are lost since.
-            known &= self.state.ledger.lost() == 0;
+            known &= self.state.ledger.nodes.lost() == 0;
             if !known
                 && !self.turn.roomless.contains(&id)
                 && let Some(why) = self.why_it_waits(&w, instance_of(&first))
@@ -266,7 +266,7 @@ impl Decide<'_> {
         let id = instance_of(w);
         if let Some(message) = self.never(id) {
             // Until nothing else can be done, a lost node may come back.
-            return Some(match self.state.ledger.lost() {
+            return Some(match self.state.ledger.nodes.lost() {
                 0 => self.state.failure(message),
                 nodes => Reason::WaitForLost { nodes },
             });
@@ -361,9 +361,11 @@ impl Decide<'_> {
     /// Which nodes are left, if some are lost.
     fn of_the_nodes(&self) -> Option<String> {
         let all = &self.state.start.cluster.nodes;
-        let lost = (0..).map(NodeId).zip(all);
-        let lost: Vec<&str> = lost
-            .filter(|(id, _)| self.state.ledger.is_lost(*id))
+        let nodes = &self.state.ledger.nodes;
+        let lost: Vec<&str> = (0..)
+            .map(NodeId)
+            .zip(all)
+            .filter(|(id, _)| nodes.is_lost(*id))
             .map(|(_, node)| node.name.as_str())
             .collect();
         let named = tarn_types::text::first_of(&lost, NAMED);

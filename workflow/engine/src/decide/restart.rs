@@ -64,7 +64,7 @@ impl Decide<'_> {
         if let Some((at, _)) = instance.kept.images.best(instance.ran_on.first().copied()) {
             return Some(vec![at.node]);
         }
-        let lost = |n: &NodeId| self.state.ledger.is_lost(*n);
+        let lost = |n: &NodeId| self.state.ledger.nodes.is_lost(*n);
         (!instance.ran_on.iter().any(lost)).then(|| instance.ran_on.clone())
     }
 
@@ -125,7 +125,7 @@ impl Decide<'_> {
         };
         let suits = |n: &NodeId| {
             *n != home.node
-                && !self.state.ledger.is_lost(*n)
+                && !self.state.ledger.nodes.is_lost(*n)
                 && root(cluster.node(*n)) == root(here)
                 && holds(*n)
         };

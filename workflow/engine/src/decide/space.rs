@@ -41,7 +41,7 @@ impl Decide<'_> {
         want: u64,
         id: InstanceId,
     ) -> TierSpaceOutlook {
-        let free = self.state.ledger.free(tier_ref);
+        let free = self.state.ledger.nodes.free_in(tier_ref);
         if free >= want {
             return TierSpaceOutlook::Free;
         }
@@ -109,7 +109,7 @@ impl Decide<'_> {
         id: InstanceId,
     ) -> TierSpaceOutlook {
         let configured = self.state.start.cluster.tier(tier_ref).capacity;
-        let held = configured.saturating_sub(self.state.ledger.capacity(tier_ref));
+        let held = configured.saturating_sub(self.state.ledger.nodes.tier(tier_ref).capacity());
         let idle = self.idle();
         let why = match (held, idle) {
             (1.., _) => Reason::WaitForOthers {

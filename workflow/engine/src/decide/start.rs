@@ -3,10 +3,10 @@
 //! starved by small ones.
 
 use super::Decide;
-use crate::capacity::Demand;
 use crate::identity::identity;
 use std::collections::BTreeSet;
 use tarn_types::action::{AttemptSpec, Do, NodeReplica};
+use tarn_types::compute::Demand;
 use tarn_types::hash::Hash;
 use tarn_types::id::{InstanceId, NodeId, TierRef};
 use tarn_types::reason::Reason;
@@ -37,8 +37,9 @@ impl Decide<'_> {
             };
             let demand = Demand::of(self.state.start.workflow.step(id.step));
             let kept = tier_refs.iter().any(|s| waiting.contains(&s.node));
-            if kept || !self.state.ledger.can_run(&tier_refs, demand) {
-                waiting.extend(tier_refs.iter().map(|s| s.node));
+            let nodes: Vec<_> = tier_refs.iter().map(|s| s.node).collect();
+            if kept || !self.state.ledger.can_run(&nodes, demand) {
+                waiting.extend(nodes);
                 continue;
             }
             if self.ensure_reserved_space(id, &tier_refs, &assigned) {
@@ -84,7 +85,7 @@ impl Decide<'_> {
     /// Tiers on which an instance has yet to take space and which have less than it reserved.
     fn overdrawn(&self, id: InstanceId, tier_refs: &[TierRef]) -> BTreeSet<TierRef> {
         let mut claims = self.claims(id, tier_refs);
-        claims.retain(|s| self.state.ledger.is_overdrawn(*s));
+        claims.retain(|s| self.state.ledger.nodes.tier(*s).is_overdrawn());
         claims
     }
 

@@ -1,6 +1,5 @@
 //! Events that cannot be: what they name is checked before anything changes.
 
-use super::nodes::NodePowerState;
 use super::state::PlannerState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ const MOST_BYTES: u64 = 1 << 56;
 impl PlannerState {
     /// Whether the machine has a node.
     pub(crate) fn known_node(&self, node: NodeId) -> Result<(), SiteEventError> {
-        match node.at() < self.nodes.all.len() {
+        match node.at() < self.nodes.all.count() {
             true => Ok(()),
             false => Err(SiteEventError::UnknownNode(node)),
         }
@@ -25,7 +24,7 @@ impl PlannerState {
     pub(crate) fn may_be_on(&self, nodes: &[NodeId]) -> Result<(), SiteEventError> {
         for node in nodes {
             self.known_node(*node)?;
-            if self.nodes.node(*node).power == NodePowerState::Lost {
+            if self.nodes.node(*node).ledger.is_lost() {
                 return Err(SiteEventError::NodeIsLost(*node));
             }
         }

@@ -1,12 +1,12 @@
 //! When a job could begin beside reservations of others: node by node, by limits.
 
 use super::forecast::class_index;
-use super::nodes::NodePowerState;
 use super::queue::QueuedJob;
 use super::state::PlannerState;
 use super::view::{HeldNodes, NodeHold};
-use crate::capacity::Demand;
+use tarn_types::compute::Demand;
 use tarn_types::id::NodeId;
+use tarn_types::ledger::NodeAvailability;
 use tarn_types::site::{Job, Mode};
 use tarn_types::units::{Nanos, SECOND, Time};
 
@@ -68,11 +68,11 @@ impl PlannerState {
     /// The nodes of a class that a job may have.
     fn suitable(&self, job: &Job, island: usize, mode: Mode) -> Vec<NodeId> {
         let class = class_index(island, mode);
-        let all = (0..self.nodes.all.len() as u32).map(NodeId);
+        let all = self.nodes.all.ids();
         let may = |n: &NodeId| {
             self.class_of(*n) == class
-                && self.nodes.node(*n).power == NodePowerState::Up
-                && self.nodes.node(*n).closed != Some(Time::MAX)
+                && self.nodes.node(*n).availability() == NodeAvailability::Up
+                && self.nodes.node(*n).closed() != Some(Time::MAX)
                 && job.on.as_ref().is_none_or(|on| on.contains(*n))
         };
         all.filter(may).collect()
@@ -102,7 +102,7 @@ impl PlannerState {
                 let rank = |n: &NodeId| {
                     let place = prefer.iter().position(|p| p == n).unwrap_or(prefer.len());
                     let node = self.nodes.node(*n);
-                    (place, node.guests.is_empty(), node.free.cores, *n)
+                    (place, node.guests.is_empty(), node.free().cores, *n)
                 };
                 free.sort_by_key(rank);
                 free.truncate(want);
@@ -115,7 +115,7 @@ impl PlannerState {
     /// The earliest time from `from` on at which a node has what a job asks for until its limit.
     fn free_from(&self, id: NodeId, job: &Job, from: Time, held: &HeldNodes) -> Option<Time> {
         let node = self.nodes.node(id);
-        let from = from.max(node.closed.unwrap_or(0));
+        let from = from.max(node.closed().unwrap_or(0));
         let holds = held.of(id);
         let want = balance(self.nodes.share(job, id));
         let late = |until: Time| until.max(self.now.saturating_add(1));
@@ -123,14 +123,9 @@ impl PlannerState {
         let ends = ends.chain(holds.iter().map(|h| h.until));
         let mut times: Vec<Time> = ends.filter(|end| *end > from).chain([from]).collect();
         times.sort_unstable();
-        let all = Demand {
-            cores: node.free.cores,
-            memory: node.free.memory,
-            gpus: node.free.gpus,
-        };
         times.into_iter().find(|at| {
             let until = at.saturating_add(job.limit);
-            let mut free = balance(all);
+            let mut free = balance(node.free());
             for guest in node.guests.iter().filter(|g| late(g.until) <= *at) {
                 let gives = balance(guest.share);
                 (0..3).for_each(|i| free[i] += gives[i]);

@@ -16,7 +16,7 @@ impl PlannerState {
     ) -> Result<(), SiteEventError> {
         self.known_node(node)?;
         let until = until.unwrap_or(Time::MAX);
-        if self.nodes.node(node).closed == Some(until) {
+        if self.nodes.node(node).closed() == Some(until) {
             return Err(SiteEventError::ClosedAlready(node));
         }
         self.nodes.set_closed(node, Some(until));
@@ -31,7 +31,7 @@ impl PlannerState {
     /// A node takes jobs again.
     pub(crate) fn open(&mut self, node: NodeId) -> Result<(), SiteEventError> {
         self.known_node(node)?;
-        if self.nodes.node(node).closed.is_none() {
+        if self.nodes.node(node).closed().is_none() {
             return Err(SiteEventError::OpenAlready(node));
         }
         let now = self.now;

@@ -1,12 +1,13 @@
 //! Idle nodes sleep: with `energy` as far as that pays and the stated slow-down allows it, else after a stated time.
 
 use super::leeway::{cost, earned};
-use super::nodes::{MODES, NodePowerState, PlannerNode};
+use super::nodes::{MODES, PlannerNode};
 use super::queue::{Fit, QueuedJob};
 use super::state::PlannerState;
 use std::collections::BTreeMap;
 use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
+use tarn_types::ledger::NodeAvailability;
 use tarn_types::policy::{Order, Policy};
 use tarn_types::site::{Job, JobId, Mode, NodeKind, SiteAction};
 use tarn_types::units::{Nanos, SECOND, Time};
@@ -70,8 +71,9 @@ impl PlannerState {
     pub(crate) fn sleep_and_wake(&mut self) {
         let waits = self.queue.len() > 0;
         let is_free = self.policy.order != Order::Energy;
-        let wakes = |n: &PlannerNode| n.power == NodePowerState::Waking;
-        let held = waits && self.wake_for_first() || self.nodes.all.iter().any(wakes);
+        let wakes = |n: &PlannerNode| n.availability() == NodeAvailability::Waking;
+        let any_wakes = |s: &Self| s.nodes.all.iter().any(|(_, n)| wakes(n));
+        let held = waits && self.wake_for_first() || any_wakes(self);
         self.leeway.note_held(held, self.now);
         if is_free || self.leeway.allows_sleep() {
             self.sleep();
@@ -80,9 +82,9 @@ impl PlannerState {
 
     /// A node sleeps by a decision of the host's, or one that was to wake up does not.
     pub(crate) fn found_asleep(&mut self, node: NodeId) {
-        match self.nodes.node(node).power {
-            NodePowerState::Up if self.nodes.node(node).guests.is_empty() => {}
-            NodePowerState::Waking => sub(&mut self.under_way, 1, "things under way"),
+        match self.nodes.node(node).availability() {
+            NodeAvailability::Up if self.nodes.node(node).guests.is_empty() => {}
+            NodeAvailability::Waking => sub(&mut self.under_way, 1, "things under way"),
             _ => return,
         }
         let planned: Vec<JobId> = self.nodes.node(node).planned.iter().copied().collect();
@@ -90,7 +92,7 @@ impl PlannerState {
             self.unplan(id);
             self.enqueue(id);
         }
-        self.nodes.set_power(node, NodePowerState::Asleep);
+        self.nodes.set_availability(node, NodeAvailability::Asleep);
     }
 
     /// The host has something on a node, or has not any more: it is idle from then on.
@@ -152,7 +154,7 @@ impl PlannerState {
             };
             let at = idle_since.saturating_add(after);
             if at <= self.now {
-                self.nodes.set_power(id, NodePowerState::Asleep);
+                self.nodes.set_availability(id, NodeAvailability::Asleep);
                 self.emit(SiteAction::Sleep { node: id });
             } else {
                 next = Some(next.map_or(at, |n| n.min(at)));
@@ -190,13 +192,15 @@ impl PlannerState {
         // One look at each node, however many islands there are.
         let mut coming_to: BTreeMap<(usize, Mode), u32> = BTreeMap::new();
         let mut asleep_in: BTreeMap<(usize, Mode), u32> = BTreeMap::new();
-        for (id, n) in (0u32..).map(NodeId).zip(&self.nodes.all) {
-            let counted = match n.power {
-                NodePowerState::Up | NodePowerState::Waking => &mut coming_to,
-                NodePowerState::Asleep => &mut asleep_in,
-                NodePowerState::Booting(_) | NodePowerState::Lost => continue,
+        for (id, n) in self.nodes.all.iter() {
+            let counted = match n.availability() {
+                NodeAvailability::Up | NodeAvailability::Waking => &mut coming_to,
+                NodeAvailability::Asleep => &mut asleep_in,
+                NodeAvailability::Booting(_) | NodeAvailability::Away | NodeAvailability::Lost => {
+                    continue;
+                }
             };
-            if n.guests.is_empty() && n.closed.is_none() && job.may_have(id) {
+            if n.guests.is_empty() && n.closed().is_none() && job.may_have(id) {
                 *counted.entry((usize::from(n.island), n.mode)).or_default() += 1;
             }
         }
@@ -229,10 +233,10 @@ impl PlannerState {
                 job.nodes,
             ),
         };
-        let nodes = (0u32..).map(NodeId).zip(&self.nodes.all);
+        let nodes = self.nodes.all.iter();
         let asleep = nodes.filter(|(id, n)| {
-            let helps = n.closed.is_none() && job.may_have(*id);
-            let asleep = n.power == NodePowerState::Asleep && helps;
+            let helps = n.closed().is_none() && job.may_have(*id);
+            let asleep = n.availability() == NodeAvailability::Asleep && helps;
             asleep && wanted.contains(&(usize::from(n.island), n.mode))
         });
         let asleep: Vec<NodeId> = asleep.map(|(id, _)| id).take(lack as usize).collect();
@@ -240,7 +244,7 @@ impl PlannerState {
             return !asleep.is_empty();
         }
         for node in asleep {
-            self.nodes.set_power(node, NodePowerState::Waking);
+            self.nodes.set_availability(node, NodeAvailability::Waking);
             add(&mut self.under_way, 1, "things under way");
             self.emit(SiteAction::Wake { node });
         }

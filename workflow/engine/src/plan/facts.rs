@@ -2,13 +2,15 @@
 //! plans ahead with a copy of the planner.
 
 use super::Planner;
+use super::nodes::PlannerNode;
 use super::policy;
 use super::queue::Fit;
 use super::state::PlannerJobStage;
 use super::view::SchedulerView;
 use std::collections::BTreeSet;
+use tarn_types::compute::Demand;
 use tarn_types::id::NodeId;
-use tarn_types::site::{ItemId, JobId, JobNodes, NodeShare, Spread};
+use tarn_types::site::{ItemId, JobId, JobNodes, Spread};
 use tarn_types::units::{Nanos, Time};
 
 /// A job that had better wait for busy nodes with its data.
@@ -57,13 +59,14 @@ impl Planner {
     }
 
     /// The resources of a node that no job has.
-    pub fn free(&self, node: NodeId) -> Option<NodeShare> {
-        let free = self.state.nodes.all.get(node.at())?.free;
-        Some(NodeShare {
-            cores: free.cores,
-            memory: free.memory,
-            gpus: free.gpus,
-        })
+    pub fn free(&self, node: NodeId) -> Option<Demand> {
+        self.state.nodes.all.get(node).map(PlannerNode::free)
+    }
+
+    /// Whether a node takes no new jobs, by its host.
+    pub fn is_closed(&self, node: NodeId) -> bool {
+        let node = self.state.nodes.all.get(node);
+        node.is_some_and(|node| node.closed().is_some())
     }
 
     /// Whether an item is known still: the planner forgets those that nobody can need.
@@ -101,7 +104,7 @@ impl Planner {
         let holders: BTreeSet<NodeId> = holders
             .flat_map(|(nodes, ..)| nodes.iter().copied())
             .collect();
-        let others = (0..self.state.nodes.all.len() as u32).map(NodeId);
+        let others = self.state.nodes.all.ids();
         let others = others.filter(|node| !holders.contains(node));
         let others: Vec<NodeId> = others.take(nodes.len()).collect();
         let elsewhere = self.state.bringing_time(job, &others);

@@ -91,13 +91,15 @@ impl PlannerNodes {
 
     /// Whether a job could have this node now.
     pub(crate) fn free_for(&self, job: &Job, id: NodeId) -> bool {
-        self.could_have(job, id) && self.node(id).free.holds(self.share(job, id), 1)
+        self.could_have(job, id) && self.node(id).free().holds(self.share(job, id), 1)
     }
 
     /// Whether a job could have this node, now or later.
     pub(crate) fn could_have(&self, job: &Job, id: NodeId) -> bool {
         let node = self.node(id);
-        node.is_usable() && job.may_have(id) && self.suits(job, usize::from(node.island), node.mode)
+        node.ledger.is_usable()
+            && job.may_have(id)
+            && self.suits(job, usize::from(node.island), node.mode)
     }
 
     /// The classes that a job could run in.

@@ -4,8 +4,8 @@ use super::nodes::{MODES, last_end};
 use super::queue::QueuedJob;
 use super::state::PlannerState;
 use super::view::Shadow;
-use crate::capacity::Demand;
 use std::sync::Arc;
+use tarn_types::compute::Demand;
 use tarn_types::id::NodeId;
 use tarn_types::policy::Order;
 use tarn_types::site::{Job, JobId, Mode};
@@ -220,7 +220,7 @@ impl PlannerState {
             [u64::from(share.cores), share.memory, u64::from(share.gpus)].map(i128::from)
         };
         let want = wide(self.nodes.share(job, id));
-        let mut free = wide(node.free.as_demand());
+        let mut free = wide(node.free());
         let guests = node.guests.iter();
         let mut ends: Vec<(Time, [i128; 3])> = guests.map(|g| (g.until, wide(g.share))).collect();
         if let Some((until, job)) = guest {

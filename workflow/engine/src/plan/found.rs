@@ -19,7 +19,7 @@ impl PlannerState {
             return Err(SiteEventError::UnknownItem(id));
         }
         let more = each(bytes, nodes.len(), one_way(nodes, spread));
-        let used = |n| self.nodes.node(n).space.used();
+        let used = |n| self.nodes.node(n).space().used();
         if nodes.iter().any(|n| used(*n).checked_add(more).is_none()) {
             return Err(SiteEventError::TooManyBytes(id));
         }

@@ -1,11 +1,12 @@
 //! Events beside the life of jobs: moves end or fail, nodes change, fail and come back, items are lost.
 
 use super::items::{ItemLayout, one_way};
-use super::nodes::{NodePowerState, memory_in};
+use super::nodes::memory_in;
 use super::outbox::{MovePurpose, MoveRecord, MoveRequest};
 use super::state::{PlannerJob, PlannerJobStage, PlannerState};
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
+use tarn_types::ledger::NodeAvailability;
 use tarn_types::site::{ItemId, JobId, Mode, MoveId, SiteAction, SiteEvent, SiteEventError, Where};
 
 impl PlannerState {
@@ -76,22 +77,20 @@ impl PlannerState {
     }
 
     fn awake(&mut self, node: NodeId) {
-        match self.nodes.node(node).power {
-            NodePowerState::Waking => sub(&mut self.under_way, 1, "things under way"),
-            NodePowerState::Asleep => {}
+        match self.nodes.node(node).availability() {
+            NodeAvailability::Waking => sub(&mut self.under_way, 1, "things under way"),
+            NodeAvailability::Asleep | NodeAvailability::Away => {}
             // It is up, or has been lost since.
-            NodePowerState::Up | NodePowerState::Booting(_) | NodePowerState::Lost => return,
+            NodeAvailability::Up | NodeAvailability::Booting(_) | NodeAvailability::Lost => return,
         }
         let now = self.now;
-        self.nodes.set_power(node, NodePowerState::Up);
+        self.nodes.set_availability(node, NodeAvailability::Up);
         self.nodes.node_mut(node).idle_since = now;
     }
 
     fn node_back(&mut self, node: NodeId) {
-        if self.nodes.node(node).power == NodePowerState::Lost {
-            let mode = self.nodes.kind(node).mode;
-            self.nodes.set_mode(node, mode);
-            self.nodes.set_power(node, NodePowerState::Up);
+        if self.nodes.node(node).ledger.is_lost() {
+            self.nodes.regain(node);
         }
     }
 
@@ -280,24 +279,27 @@ impl PlannerState {
 
     fn mode_set(&mut self, node: NodeId, ok: bool) {
         let now = self.now;
-        if let NodePowerState::Booting(mode) = self.nodes.node(node).power {
+        if let NodeAvailability::Booting(mode) = self.nodes.node(node).availability() {
             sub(&mut self.under_way, 1, "things under way");
             if ok {
                 self.nodes.set_mode(node, mode);
             }
-            self.nodes.set_power(node, NodePowerState::Up);
+            self.nodes.set_availability(node, NodeAvailability::Up);
             self.nodes.node_mut(node).idle_since = now;
         }
     }
 
     /// The host found a node in a mode. One that is lost has none.
     fn in_this_mode(&mut self, node: NodeId, mode: Mode) {
-        if self.nodes.node(node).power == NodePowerState::Lost {
+        if self.nodes.node(node).ledger.is_lost() {
             return;
         }
-        if matches!(self.nodes.node(node).power, NodePowerState::Booting(_)) {
+        if matches!(
+            self.nodes.node(node).availability(),
+            NodeAvailability::Booting(_)
+        ) {
             sub(&mut self.under_way, 1, "things under way");
-            self.nodes.set_power(node, NodePowerState::Up);
+            self.nodes.set_availability(node, NodeAvailability::Up);
         }
         let can_be = memory_in(self.nodes.kind(node), mode).is_some();
         if can_be && self.nodes.node(node).mode != mode {
@@ -308,11 +310,11 @@ impl PlannerState {
     }
 
     fn node_lost(&mut self, node: NodeId) {
-        let was = self.nodes.node(node).power;
-        if matches!(was, NodePowerState::Waking | NodePowerState::Booting(_)) {
+        let was = self.nodes.node(node).availability();
+        if matches!(was, NodeAvailability::Waking | NodeAvailability::Booting(_)) {
             sub(&mut self.under_way, 1, "things under way");
         }
-        self.nodes.set_power(node, NodePowerState::Lost);
+        self.nodes.lose(node);
         let failed: Vec<MoveRecord> = self
             .outbox
             .moves_touching(node)

@@ -1,11 +1,12 @@
 //! Jobs that the host runs: it gave them their nodes, as the planner had planned or otherwise.
 
-use super::nodes::{NodePowerState, NodeTaking};
+use super::nodes::NodeTaking;
 use super::state::{PlannerJobStage, PlannerState};
-use crate::capacity::Demand;
 use std::sync::Arc;
 use tarn_types::account::sub;
+use tarn_types::compute::Demand;
 use tarn_types::id::NodeId;
+use tarn_types::ledger::NodeAvailability;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{ItemId, JobId, JobNodes, NodeShare, SiteEventError, Spread};
 use tarn_types::units::Time;
@@ -62,14 +63,14 @@ impl PlannerState {
 
     /// A node on which the host runs a job is up.
     fn runs(&mut self, node: NodeId) {
-        match self.nodes.node(node).power {
-            NodePowerState::Up | NodePowerState::Lost => return,
-            NodePowerState::Asleep => {}
-            NodePowerState::Waking | NodePowerState::Booting(_) => {
+        match self.nodes.node(node).availability() {
+            NodeAvailability::Up | NodeAvailability::Lost => return,
+            NodeAvailability::Asleep | NodeAvailability::Away => {}
+            NodeAvailability::Waking | NodeAvailability::Booting(_) => {
                 sub(&mut self.under_way, 1, "things under way");
             }
         }
-        self.nodes.set_power(node, NodePowerState::Up);
+        self.nodes.set_availability(node, NodeAvailability::Up);
     }
 
     /// A job neither queues any more, nor has it the nodes that the planner wished for it.
@@ -106,17 +107,12 @@ impl PlannerState {
     }
 
     fn take_given(&mut self, id: JobId, nodes: &JobNodes, share: NodeShare, since: Time) {
-        let whole = share.cores == 0;
-        let ends = self.ends(id, since, nodes.len() as u32, whole);
-        let demand = Demand {
-            cores: share.cores,
-            memory: share.memory,
-            gpus: share.gpus,
-        };
+        let share = Demand::of_share(share);
+        let ends = self.ends(id, since, nodes.len() as u32, share.is_none());
         self.nodes.take(NodeTaking {
             job: id,
             nodes,
-            share: (!whole).then_some(demand),
+            share,
             ends,
             given: true,
         });

@@ -1,6 +1,6 @@
 //! The items of a site and where they are stored: the one account of the space and the pins of their layouts.
 
-use super::nodes::PlannerNodes;
+use super::nodes::{PlannerNodes, TIERS};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_types::account::{add, sub};
@@ -236,7 +236,7 @@ impl SiteItems {
         self.layouts += 1;
         for n in new.nodes.iter() {
             let node = nodes.node_mut(*n);
-            node.space.occupy(bytes);
+            node.ledger.occupy(TIERS, bytes);
             node.held.insert(id);
         }
     }
@@ -261,7 +261,7 @@ impl SiteItems {
         let left: Vec<_> = left.collect();
         for n in on {
             let node = nodes.node_mut(*n);
-            node.space.vacate(bytes);
+            node.ledger.vacate(TIERS, bytes);
             if !left.contains(n) {
                 node.held.remove(&id);
             }
@@ -338,9 +338,9 @@ impl SiteItems {
         };
         let before = std::mem::replace(&mut layout.each, bytes);
         for n in on {
-            let space = &mut nodes.node_mut(*n).space;
-            space.vacate(before);
-            space.occupy(bytes);
+            let ledger = &mut nodes.node_mut(*n).ledger;
+            ledger.vacate(TIERS, before);
+            ledger.occupy(TIERS, bytes);
         }
     }
 

@@ -1,15 +1,15 @@
 //! The life of a job: planned, allocated, staged, run, drained, released; or taken back to the queue.
 
 use super::items::{ItemLayout, Pin, each};
-use super::nodes::{NodeReleaseTimes, NodeTaking};
+use super::nodes::{NodeReleaseTimes, NodeTaking, TIERS};
 use super::outbox::{MovePurpose, MoveRequest};
 use super::rates::duration;
 use super::routes::InputRoute;
 use super::state::{PlannerJobStage, PlannerState};
-use crate::capacity::Demand;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_types::account::{add, sub};
+use tarn_types::compute::Demand;
 use tarn_types::id::NodeId;
 use tarn_types::policy::{DataMode, Order};
 use tarn_types::retry::RetryRule;
@@ -172,8 +172,8 @@ impl PlannerState {
         for n in nodes {
             let node = self.nodes.node_mut(*n);
             match take {
-                true => node.space.reserve(bytes),
-                false => node.space.unreserve(bytes),
+                true => node.ledger.reserve(TIERS, bytes),
+                false => node.ledger.unreserve(TIERS, bytes),
             }
         }
     }
@@ -404,15 +404,10 @@ impl PlannerState {
         let ends = self.ends(id, self.now, job.nodes, job.cores == 0);
         self.hold(id, nodes, self.now);
         if why != AllocationReason::Continues {
-            let share = Demand {
-                cores: job.cores,
-                memory: job.memory,
-                gpus: job.gpus,
-            };
             self.nodes.take(NodeTaking {
                 job: id,
                 nodes,
-                share: (job.cores > 0).then_some(share),
+                share: Demand::of_job(&job),
                 ends,
                 given: false,
             });
@@ -494,7 +489,7 @@ impl PlannerState {
             return;
         };
         let (nodes, promised) = (state.nodes.clone(), state.promised);
-        let full = |s: &Self, n: &NodeId| s.nodes.node(*n).space.is_overdrawn();
+        let full = |s: &Self, n: &NodeId| s.nodes.node(*n).space().is_overdrawn();
         for n in nodes
             .iter()
             .filter(|n| full(self, n))

@@ -112,7 +112,7 @@ impl PlannerState {
             .map(|n| {
                 let guest = taken.filter(|_| takes(&n));
                 let at = self.limit_free_at(n, job, guest.map(|(_, until, job)| (until, job)));
-                let at = at.max(self.nodes.node(n).closed.unwrap_or(0));
+                let at = at.max(self.nodes.node(n).closed().unwrap_or(0));
                 (at, n)
             })
             .min();

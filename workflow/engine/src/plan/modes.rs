@@ -1,11 +1,12 @@
 //! Memory modes: nodes are rebooted for jobs that need another mode, few at a time.
 
 use super::items::ItemLayout;
-use super::nodes::{MODES, NodePowerState, PlannerIsland, memory_in};
+use super::nodes::{MODES, PlannerIsland, memory_in};
 use super::queue::{Fit, QueuedJob};
 use super::state::PlannerState;
 use tarn_types::account::add;
 use tarn_types::id::NodeId;
+use tarn_types::ledger::NodeAvailability;
 use tarn_types::policy::Order;
 use tarn_types::site::{Job, Mode, SiteAction};
 
@@ -84,14 +85,14 @@ impl PlannerState {
 
     /// Nodes of an island that a job may have and that are in a mode, or on their way into it.
     fn in_mode(&self, job: &Job, island: usize, mode: Mode) -> u32 {
-        let nodes = (0u32..).map(NodeId).zip(&self.nodes.all);
+        let nodes = self.nodes.all.iter();
         let there = nodes.filter(|(id, n)| {
-            let is = match n.power {
-                NodePowerState::Booting(to) => to == mode,
-                NodePowerState::Lost => false,
+            let is = match n.availability() {
+                NodeAvailability::Booting(to) => to == mode,
+                NodeAvailability::Lost => false,
                 _ => n.mode == mode,
             };
-            usize::from(n.island) == island && is && n.closed.is_none() && job.may_have(*id)
+            usize::from(n.island) == island && is && n.closed().is_none() && job.may_have(*id)
         });
         there.count() as u32
     }
@@ -136,7 +137,8 @@ impl PlannerState {
                 continue;
             }
             self.clear_tiers(node);
-            self.nodes.set_power(node, NodePowerState::Booting(mode));
+            self.nodes
+                .set_availability(node, NodeAvailability::Booting(mode));
             add(&mut self.under_way, 1, "things under way");
             self.emit(SiteAction::SetMode { node, mode });
         }

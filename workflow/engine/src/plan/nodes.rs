@@ -1,33 +1,21 @@
-//! The nodes of a site: their jobs, when they come free, how full their tiers are. The one account of capacity.
+//! The nodes of a site: their ledgers, their jobs, and when they come free.
 
 mod check;
 
 use super::nodeset::NodeSet;
 use super::timeline::Timeline;
-use crate::capacity::{Compute, Demand};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use tarn_types::account::sub;
-use tarn_types::id::NodeId;
+use tarn_types::compute::Demand;
+use tarn_types::id::{NodeId, TierId};
+use tarn_types::ledger::{HasLedger, NodeAvailability, NodeLedger, NodeLedgers};
 use tarn_types::site::{ItemId, Job, JobId, JobNodes, Machine, Mode, NodeKind};
 use tarn_types::space::TierSpace;
 use tarn_types::units::Time;
 
-/// The power state of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NodePowerState {
-    /// Jobs can run.
-    Up,
-    /// It sleeps, with its data.
-    Asleep,
-    /// It wakes up.
-    Waking,
-    /// It reboots into this memory mode.
-    Booting(Mode),
-    /// It is gone.
-    Lost,
-}
+/// The tiers of a node, which a planner counts as one.
+pub(crate) const TIERS: TierId = TierId(0);
 
 /// A job that has a node or a part of it.
 #[derive(Debug, Clone)]
@@ -82,18 +70,13 @@ enum NodeListing {
 /// One node.
 #[derive(Debug, Clone)]
 pub(crate) struct PlannerNode {
+    pub(crate) ledger: NodeLedger<[TierSpace; 1]>,
     pub(crate) island: u16,
     pub(crate) mode: Mode,
-    pub(crate) power: NodePowerState,
-    /// It takes no new jobs until then, as far as is known; `Time::MAX` where it is not.
-    pub(crate) closed: Option<Time>,
-    pub(crate) free: Compute,
     /// Jobs that have it or a part of it.
     pub(crate) guests: Vec<NodeOccupant>,
     /// Jobs that are to run here and bring their data already.
     pub(crate) planned: BTreeSet<JobId>,
-    /// Bytes of its tiers together.
-    pub(crate) space: TierSpace,
     /// Items of which something is here.
     pub(crate) held: BTreeSet<ItemId>,
     /// Since when nobody uses it.
@@ -117,16 +100,41 @@ pub(crate) struct KnownEnds {
     pub(crate) taken: u32,
 }
 
+impl HasLedger for PlannerNode {
+    type Tiers = [TierSpace; 1];
+
+    fn ledger(&self) -> &NodeLedger<Self::Tiers> {
+        &self.ledger
+    }
+
+    fn ledger_mut(&mut self) -> &mut NodeLedger<Self::Tiers> {
+        &mut self.ledger
+    }
+}
+
 impl PlannerNode {
-    /// Whether jobs may begin here.
-    pub(crate) fn is_usable(&self) -> bool {
-        self.power == NodePowerState::Up && self.closed.is_none()
+    pub(crate) fn availability(&self) -> NodeAvailability {
+        self.ledger.availability()
+    }
+
+    pub(crate) fn closed(&self) -> Option<Time> {
+        self.ledger.closed()
+    }
+
+    /// The resources that no job has.
+    pub(crate) fn free(&self) -> Demand {
+        self.ledger.free()
+    }
+
+    /// The bytes of its tiers together.
+    pub(crate) fn space(&self) -> &TierSpace {
+        self.ledger.tier(TIERS)
     }
 
     /// Whether one job has all of it, and counts it among its nodes that come free.
     fn is_counted_by_job(&self) -> bool {
         let whole = matches!(self.guests.as_slice(), [only] if only.whole);
-        whole && self.closed.is_none()
+        whole && self.closed().is_none()
     }
 
     /// When it is expected to be idle, if jobs have it now and others may have it then: by the `last` end of the job that
@@ -135,7 +143,7 @@ impl PlannerNode {
         match (self.listing(), self.guests.as_slice()) {
             (NodeListing::Ends { until, .. }, _) => Some(until),
             (NodeListing::Nowhere, [only])
-                if self.power == NodePowerState::Up && self.is_counted_by_job() =>
+                if self.availability() == NodeAvailability::Up && self.is_counted_by_job() =>
             {
                 Some(if last { only.until } else { only.first })
             }
@@ -144,10 +152,10 @@ impl PlannerNode {
     }
 
     fn listing(&self) -> NodeListing {
-        if self.power != NodePowerState::Up {
+        if self.availability() != NodeAvailability::Up {
             return NodeListing::Nowhere;
         }
-        match self.closed {
+        match self.closed() {
             Some(Time::MAX) => NodeListing::Nowhere,
             Some(until) => NodeListing::Ends {
                 until: until.max(last_end(self)),
@@ -157,7 +165,7 @@ impl PlannerNode {
             None if self.is_counted_by_job() => NodeListing::Nowhere,
             None => NodeListing::Ends {
                 until: last_end(self),
-                partly: self.free.cores > 0,
+                partly: self.free().cores > 0,
             },
         }
     }
@@ -213,7 +221,7 @@ pub(crate) type NodeReleaseTimes = Vec<(Time, u32)>;
 /// All nodes.
 #[derive(Debug, Clone)]
 pub(crate) struct PlannerNodes {
-    pub(crate) all: Vec<PlannerNode>,
+    pub(crate) all: NodeLedgers<PlannerNode>,
     pub(crate) islands: Vec<PlannerIsland>,
     /// The jobs that have nodes as a whole.
     whole: BTreeMap<JobId, WholeNodeJob>,
@@ -236,6 +244,15 @@ pub(crate) fn memory_in(kind: &NodeKind, mode: Mode) -> Option<u64> {
         (Mode::TwoLevel, Some(change)) => Some(change.memory),
         (mode, None) if mode != kind.mode => None,
         _ => Some(kind.memory),
+    }
+}
+
+/// The cores, memory and GPUs of a node in a mode.
+fn all_in(kind: &NodeKind, mode: Mode) -> Demand {
+    Demand {
+        cores: kind.cores,
+        memory: memory_in(kind, mode).unwrap_or(0),
+        gpus: kind.gpus,
     }
 }
 
@@ -270,37 +287,29 @@ impl PlannerNodes {
             }
         };
         let islands: Vec<_> = machine.islands.iter().map(island).collect();
-        let mut this = Self {
-            all: Vec::with_capacity(machine.nodes() as usize),
-            islands,
-            whole: BTreeMap::new(),
-            changes: 0,
-        };
-        for island in machine.island_of() {
-            let kind = &this.islands[usize::from(island)].kind;
-            let node = PlannerNode {
+        let node = |island: u16| {
+            let kind = &islands[usize::from(island)].kind;
+            let space = TierSpace::new(capacity_in(kind, kind.mode));
+            PlannerNode {
+                ledger: NodeLedger::new(all_in(kind, kind.mode), [space]),
                 island,
                 mode: kind.mode,
-                power: NodePowerState::Up,
-                closed: None,
-                free: Compute {
-                    cores: kind.cores,
-                    memory: memory_in(kind, kind.mode).unwrap_or(kind.memory),
-                    gpus: kind.gpus,
-                },
                 guests: Vec::new(),
                 planned: BTreeSet::new(),
-                space: TierSpace::new(capacity_in(kind, kind.mode)),
                 held: BTreeSet::new(),
                 idle_since: 0,
                 needed: false,
                 changes: 0,
                 known: RefCell::default(),
-            };
-            let id = NodeId(this.all.len() as u32);
-            this.all.push(node);
-            this.list(id);
-        }
+            }
+        };
+        let mut this = Self {
+            all: machine.island_of().into_iter().map(node).collect(),
+            islands,
+            whole: BTreeMap::new(),
+            changes: 0,
+        };
+        this.all.ids().for_each(|id| this.list(id));
         this
     }
 
@@ -310,11 +319,11 @@ impl PlannerNodes {
     }
 
     pub(crate) fn node(&self, id: NodeId) -> &PlannerNode {
-        &self.all[id.at()]
+        self.all.node(id)
     }
 
     pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut PlannerNode {
-        let node = &mut self.all[id.at()];
+        let node = self.all.node_mut(id);
         node.changes += 1;
         node
     }
@@ -324,46 +333,23 @@ impl PlannerNodes {
     }
 
     fn class_mut(&mut self, id: NodeId) -> &mut Class {
-        let node = &self.all[id.at()];
+        let node = self.all.node(id);
         let (island, mode) = (usize::from(node.island), slot(node.mode));
         &mut self.islands[island].classes[mode]
     }
 
-    /// The resources of a node without jobs.
-    pub(crate) fn all_of(&self, id: NodeId) -> Compute {
-        let kind = self.kind(id);
-        Compute {
-            cores: kind.cores,
-            memory: memory_in(kind, self.node(id).mode).unwrap_or(0),
-            gpus: kind.gpus,
-        }
-    }
-
     /// Space of a node's tiers.
     pub(crate) fn capacity(&self, id: NodeId) -> u64 {
-        self.node(id).space.capacity()
+        self.node(id).space().capacity()
     }
 
     pub(crate) fn free_space(&self, id: NodeId) -> u64 {
-        self.node(id).space.free()
+        self.node(id).space().free()
     }
 
     /// The share of a node that a job takes.
     pub(crate) fn share(&self, job: &Job, id: NodeId) -> Demand {
-        let kind = self.kind(id);
-        let node = self.node(id);
-        match job.cores {
-            0 => Demand {
-                cores: kind.cores,
-                memory: memory_in(kind, node.mode).unwrap_or(0),
-                gpus: kind.gpus,
-            },
-            cores => Demand {
-                cores,
-                memory: job.memory,
-                gpus: job.gpus,
-            },
-        }
+        Demand::of_job(job).unwrap_or_else(|| self.node(id).ledger.all())
     }
 
     /// A job gets nodes.
@@ -371,14 +357,16 @@ impl PlannerNodes {
         let until = taking.ends.iter().map(|e| e.0).max().unwrap_or(0);
         let first = taking.ends.iter().map(|e| e.0).min().unwrap_or(0);
         for n in taking.nodes.iter() {
-            let wants = taking.share.unwrap_or_else(|| self.all_of(*n).as_demand());
             self.unlist(*n);
             let node = self.node_mut(*n);
+            let wants = taking.share.unwrap_or_else(|| node.ledger.all());
             let share = match taking.given {
-                true => node.free.most_of(wants),
-                false => wants,
+                true => node.ledger.expect(wants),
+                false => {
+                    node.ledger.take(wants);
+                    wants
+                }
             };
-            node.free.take(share);
             node.guests.push(NodeOccupant {
                 job: taking.job,
                 until,
@@ -412,7 +400,7 @@ impl PlannerNodes {
             debug_assert!(guest.is_some(), "job {id} gives {n} back, which it has not");
             if let Some(guest) = guest {
                 let share = node.guests.remove(guest).share;
-                node.free.give(share);
+                node.ledger.give(share);
             }
             node.serve_lacking();
             node.idle_since = now;
@@ -442,7 +430,7 @@ impl PlannerNodes {
     /// A node takes no new jobs until then, or takes some again.
     pub(crate) fn set_closed(&mut self, id: NodeId, closed: Option<Time>) {
         self.unlist(id);
-        self.node_mut(id).closed = closed;
+        self.node_mut(id).ledger.set_closed(closed);
         self.list(id);
         self.enter_guests_again(id, None);
     }
@@ -538,7 +526,7 @@ impl PlannerNodes {
     fn unlist(&mut self, id: NodeId) {
         self.changes += 1;
         let node = self.node(id);
-        let (cores, listing) = (node.free.cores, node.listing());
+        let (cores, listing) = (node.free().cores, node.listing());
         let class = self.class_mut(id);
         match listing {
             NodeListing::Nowhere => {}
@@ -560,7 +548,7 @@ impl PlannerNodes {
     fn list(&mut self, id: NodeId) {
         self.changes += 1;
         let node = self.node(id);
-        let (cores, listing) = (node.free.cores, node.listing());
+        let (cores, listing) = (node.free().cores, node.listing());
         let class = self.class_mut(id);
         match listing {
             NodeListing::Nowhere => return,
@@ -578,7 +566,7 @@ impl PlannerNodes {
     /// Puts a node that is in a list into the one of those on which nothing is planned, or takes it out of that.
     fn open_or_not(&mut self, id: NodeId) {
         let node = self.node(id);
-        let (cores, open) = (node.free.cores, node.planned.is_empty());
+        let (cores, open) = (node.free().cores, node.planned.is_empty());
         let class = self.class_mut(id);
         if !open {
             class.open.idle.remove(id);
@@ -602,26 +590,41 @@ impl PlannerNodes {
         self.open_or_not(id);
     }
 
-    /// A node changes its power state.
-    pub(crate) fn set_power(&mut self, id: NodeId, power: NodePowerState) {
+    /// A node wakes up, falls asleep, reboots, or is up.
+    pub(crate) fn set_availability(&mut self, id: NodeId, to: NodeAvailability) {
         self.unlist(id);
-        self.node_mut(id).power = power;
+        self.node_mut(id).ledger.set_availability(to);
+        self.list(id);
+    }
+
+    /// A node is lost with its data.
+    pub(crate) fn lose(&mut self, id: NodeId) {
+        self.unlist(id);
+        self.all.lose(id);
+        self.all.node_mut(id).changes += 1;
+        self.list(id);
+    }
+
+    /// A lost node is back, as it was at the beginning.
+    pub(crate) fn regain(&mut self, id: NodeId) {
+        let kind = self.kind(id);
+        let (mode, capacity) = (kind.mode, capacity_in(kind, kind.mode));
+        self.set_mode(id, mode);
+        self.unlist(id);
+        self.all.regain(id, &[capacity]);
         self.list(id);
     }
 
     /// A node is in a mode now. A script of which other nodes are left may still have it, and a job that it was rebooted for.
     pub(crate) fn set_mode(&mut self, id: NodeId, mode: Mode) {
         self.unlist(id);
-        let memory = memory_in(self.kind(id), mode).unwrap_or(0);
+        let all = all_in(self.kind(id), mode);
         let capacity = capacity_in(self.kind(id), mode);
         let node = self.node_mut(id);
         node.mode = mode;
-        node.space.set_capacity(capacity);
-        node.free.memory = memory;
-        for guest in &mut node.guests {
-            guest.share.memory = guest.share.memory.min(node.free.memory);
-            sub(&mut node.free.memory, guest.share.memory, "free memory");
-        }
+        node.ledger.set_capacity(TIERS, capacity);
+        let shares = node.guests.iter_mut().map(|guest| &mut guest.share);
+        node.ledger.resize(all, shares);
         node.serve_lacking();
         self.list(id);
         self.enter_guests_again(id, None);
@@ -658,8 +661,7 @@ impl PlannerNode {
             let Some(lacks) = guest.lacks.take() else {
                 continue;
             };
-            let more = self.free.most_of(*lacks);
-            self.free.take(more);
+            let more = self.ledger.expect(*lacks);
             guest.share = guest.share.with(more);
             let left = lacks.without(more);
             guest.lacks = (!left.is_nothing()).then(|| Box::new(left));

@@ -1,9 +1,9 @@
 //! The accounts of the planner, counted again.
 
-use super::nodes::NodePowerState;
 use super::state::{PlannerJob, PlannerJobStage, PlannerState};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::id::NodeId;
+use tarn_types::ledger::NodeAvailability;
 use tarn_types::site::{ItemId, JobId};
 
 /// With more jobs, items or nodes than this, they are not counted: it is done after each event.
@@ -15,14 +15,13 @@ impl PlannerState {
     /// # Panics
     /// When they differ: something was given back twice, or is never given back.
     pub(crate) fn check_accounts(&self) {
-        if [self.jobs.len(), self.items.len(), self.nodes.all.len()]
+        if [self.jobs.len(), self.items.len(), self.nodes.all.count()]
             .iter()
             .any(|n| *n > MOST)
         {
             return;
         }
-        self.check_space();
-        self.check_compute();
+        self.check_ledgers();
         self.nodes.check_lists();
         self.check_guests();
         self.check_pins();
@@ -31,7 +30,7 @@ impl PlannerState {
         self.check_jobs();
     }
 
-    fn check_space(&self) {
+    fn check_ledgers(&self) {
         let mut used: BTreeMap<NodeId, u64> = BTreeMap::new();
         for layout in self.items.iter().flat_map(|(_, i)| &i.layouts) {
             for node in layout.nodes.iter() {
@@ -44,19 +43,12 @@ impl PlannerState {
                 *reserved.entry(*node).or_default() += job.promised;
             }
         }
-        for (id, node) in (0..).map(NodeId).zip(&self.nodes.all) {
-            let counted = |of: &BTreeMap<NodeId, u64>| of.get(&id).copied().unwrap_or(0);
-            assert_eq!(node.space.used(), counted(&used), "bytes used of {id}");
-            let promised = counted(&reserved);
-            assert_eq!(node.space.reserved(), promised, "bytes promised of {id}");
-        }
-    }
-
-    fn check_compute(&self) {
-        for (id, node) in (0..).map(NodeId).zip(&self.nodes.all) {
-            let mut free = self.nodes.all_of(id);
-            node.guests.iter().for_each(|guest| free.take(guest.share));
-            assert_eq!(node.free, free, "free cores, memory and GPUs of {id}");
+        for (id, node) in self.nodes.all.iter() {
+            let counted = |of: &BTreeMap<NodeId, u64>| [of.get(&id).copied().unwrap_or(0)];
+            let shares = node.guests.iter().map(|guest| guest.share);
+            let reserved = counted(&reserved);
+            node.ledger
+                .check(id, shares, &counted(&used), Some(&reserved));
         }
     }
 
@@ -69,7 +61,7 @@ impl PlannerState {
                 counted.extend(job.nodes.iter().map(|n| (*n, id)));
             }
         }
-        let nodes = (0..).map(NodeId).zip(&self.nodes.all);
+        let nodes = self.nodes.all.iter();
         let guests = nodes.flat_map(|(id, n)| n.guests.iter().map(move |g| (id, g.job)));
         let guests: Vec<_> = guests.collect();
         let on_nodes: BTreeSet<_> = guests.iter().copied().collect();
@@ -96,9 +88,15 @@ impl PlannerState {
         self.outbox.check();
         let jobs = self.jobs.iter().flatten();
         let jobs = jobs.filter(|j| has_nodes(j.stage)).count();
-        let changes =
-            |p: NodePowerState| matches!(p, NodePowerState::Waking | NodePowerState::Booting(_));
-        let nodes = self.nodes.all.iter().filter(|n| changes(n.power)).count();
+        let changes = |p: NodeAvailability| {
+            matches!(p, NodeAvailability::Waking | NodeAvailability::Booting(_))
+        };
+        let nodes = self
+            .nodes
+            .all
+            .iter()
+            .filter(|(_, n)| changes(n.availability()))
+            .count();
         let counted = jobs + nodes + self.outbox.orders().count();
         assert_eq!(self.under_way as usize, counted, "things under way");
     }
@@ -122,7 +120,7 @@ impl PlannerState {
         let planned = || self.jobs_in(PlannerJobStage::Planned);
         let until: BTreeSet<_> = planned().map(|(id, job)| (job.max_wait, id)).collect();
         assert!(self.plans.iter().eq(until), "planned jobs");
-        for (number, node) in (0..).map(NodeId).zip(&self.nodes.all) {
+        for (number, node) in self.nodes.all.iter() {
             let here = planned().filter(|(_, job)| job.nodes.contains(&number));
             let here = here.map(|(id, _)| id);
             assert!(node.planned.iter().copied().eq(here), "plans on {number}");

@@ -1,7 +1,7 @@
 //! Batch scripts of several jobs: the later ones continue in the allocation of the first (Weiland 2018, Figure 3).
 
-use super::nodes::NodePowerState;
 use super::state::{PlannerJobStage, PlannerState};
+use tarn_types::ledger::NodeAvailability;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{AllocationReason, JobId, JobNodes, Urgency};
 
@@ -34,7 +34,7 @@ impl PlannerState {
             .collect();
         if nodes
             .iter()
-            .any(|n| self.nodes.node(*n).power != NodePowerState::Up)
+            .any(|n| self.nodes.node(*n).availability() != NodeAvailability::Up)
         {
             self.detach(id);
             return self.enqueue(id);

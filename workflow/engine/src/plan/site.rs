@@ -175,7 +175,7 @@ impl PlannerState {
     ) -> Candidate {
         let state = self.nodes.node(node);
         let (data_in, missing, io) = self.data_in(node, id, job, written);
-        let slots = (state.free.cores / job.cores.max(1)) as usize;
+        let slots = (state.free().cores / job.cores.max(1)) as usize;
         let waiting = state.planned.len();
         Candidate {
             node,
@@ -329,8 +329,8 @@ impl SchedulerView for PlannerState {
     fn best(&self, w: &QueuedJob, may: &dyn Fn(&Candidate) -> bool) -> Option<Candidate> {
         let job = self.job_of(w)?;
         let mut nodes: Vec<NodeId> = Vec::new();
-        if self.nodes.all.len() <= ALL_NODES {
-            nodes.extend((0..self.nodes.all.len() as u32).map(NodeId));
+        if self.nodes.all.count() <= ALL_NODES {
+            nodes.extend(self.nodes.all.ids());
         } else {
             nodes.extend(self.holders(&job));
             for (island, mode) in self.classes_of(&job) {

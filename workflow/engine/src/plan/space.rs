@@ -61,12 +61,12 @@ impl PlannerState {
         if self.has_space(node, bytes) {
             return true;
         }
-        self.send_away(node, self.nodes.node(node).space.lack(bytes));
+        self.send_away(node, self.nodes.node(node).space().lack(bytes));
         false
     }
 
     fn has_space(&self, node: NodeId, bytes: u64) -> bool {
-        self.nodes.node(node).space.holds(bytes)
+        self.nodes.node(node).space().holds(bytes)
     }
 
     fn expendable_for(&self, node: NodeId, bytes: u64) -> Vec<ItemId> {
@@ -186,13 +186,13 @@ impl PlannerState {
     fn emptiest(&self, node: NodeId) -> Option<(NodeId, u64)> {
         const LOOKED_AT: usize = 64;
         let island = self.nodes.node(node).island;
-        let count = self.nodes.all.len();
+        let count = self.nodes.all.count();
         let others = (1..=LOOKED_AT.min(count.saturating_sub(1)))
             .map(|d| NodeId(((node.at() + d) % count) as u32));
         others
             .filter(|n| {
                 let other = self.nodes.node(*n);
-                other.island == island && other.is_usable()
+                other.island == island && other.ledger.is_usable()
             })
             .map(|n| (n, self.nodes.free_space(n)))
             .max_by_key(|(n, space)| (*space, std::cmp::Reverse(*n)))

@@ -67,7 +67,7 @@ impl PlannerState {
             ends.find(|(_, node)| job.may_have(*node))
         });
         let (_, node) = ends.min()?;
-        self.nodes.node(node).is_usable().then_some(node)
+        self.nodes.node(node).ledger.is_usable().then_some(node)
     }
 
     fn copy(&mut self, item: ItemId, from: ItemLayout, to: NodeId) {

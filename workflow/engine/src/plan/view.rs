@@ -3,8 +3,8 @@
 //! decide/view.rs.
 
 use super::queue::{Fit, QueuedJob};
-use crate::capacity::Demand;
 use std::collections::HashMap;
+use tarn_types::compute::Demand;
 use tarn_types::energy::EnergyRank;
 use tarn_types::id::NodeId;
 use tarn_types::placement::NodeRank;

@@ -3,14 +3,17 @@
 use super::EngineState;
 use crate::data::PartReplicaState;
 use std::collections::BTreeMap;
-use tarn_types::id::{NodeId, TierId, TierRef};
+use tarn_types::compute::Demand;
+use tarn_types::id::{TierId, TierRef};
+use tarn_types::ledger::HasLedger;
 use tarn_types::part::{PartRef, Place};
 
 /// With more parts than this, they are not counted: it is done after each event.
 const MOST: usize = 256;
 
 impl EngineState {
-    /// Counts the bytes of all replicas on nodes, and their readers, and compares that with the ledger and the pins.
+    /// Counts the bytes of all replicas on nodes, their readers, and the shares of running steps, and compares that with
+    /// the ledgers and the pins.
     ///
     /// # Panics
     /// When they differ: one was counted twice, or is not counted any more.
@@ -33,21 +36,20 @@ impl EngineState {
         for (_, tier_ref, replica) in self.returned.iter() {
             *counted.entry(tier_ref).or_default() += replica.stored;
         }
-        for (n, node) in (0..).zip(&self.start.cluster.nodes) {
-            for t in (0..).map(TierId).take(node.tiers.len()) {
-                let tier_ref = TierRef {
-                    node: NodeId(n),
-                    tier: t,
-                };
-                if !self.ledger.is_lost(tier_ref.node) {
-                    let counted = counted.get(&tier_ref).copied().unwrap_or(0);
-                    assert_eq!(
-                        self.ledger.used(tier_ref),
-                        counted,
-                        "bytes used of {tier_ref:?}"
-                    );
-                }
+        for (id, node) in self.ledger.nodes.iter() {
+            if self.ledger.nodes.is_lost(id) {
+                continue;
             }
+            let tiers = 0..self.start.cluster.node(id).tiers.len() as u32;
+            let tiers = tiers.map(|tier| TierRef {
+                node: id,
+                tier: TierId(tier),
+            });
+            let used = tiers.map(|at| counted.get(&at).copied().unwrap_or(0));
+            let used: Vec<u64> = used.collect();
+            let here = self.steps.on_node[id.at()].intersection(&self.steps.running);
+            let shares = here.map(|id| Demand::of(self.start.workflow.step(id.step)));
+            node.ledger().check(id, shares, &used, None);
         }
     }
 

@@ -39,7 +39,7 @@ impl Steps {
         attempt: u32,
         what: &Imaged,
     ) {
-        let lost = |tier_ref: &TierRef| ledger.is_lost(tier_ref.node);
+        let lost = |tier_ref: &TierRef| ledger.nodes.is_lost(tier_ref.node);
         let Some(i) = self.instance_mut(id).filter(|i| !i.finished()) else {
             return;
         };
@@ -83,7 +83,7 @@ impl Steps {
             i.kept.images.taken = None;
             i.kept.images.copying = Some(to);
             i.kept.images.buddies.insert(to, reserve);
-            ledger.reserve(to, reserve);
+            ledger.nodes.reserve(to, reserve);
         }
     }
 
@@ -97,7 +97,7 @@ impl Steps {
         if let Some(i) = self.instance_mut(id) {
             let buddies = &mut i.kept.images.buddies;
             for (at, bytes) in buddies.extract_if(.., |at, _| which(*at)) {
-                ledger.unreserve(at, bytes);
+                ledger.nodes.unreserve(at, bytes);
             }
         }
     }
@@ -107,7 +107,7 @@ impl Steps {
         for id in &self.kept {
             let images = self.instance(*id).map(|i| &i.kept.images);
             for (at, bytes) in images.into_iter().flat_map(|i| &i.buddies) {
-                ledger.reserve(*at, *bytes);
+                ledger.nodes.reserve(*at, *bytes);
             }
         }
         for id in self.kept.clone() {

@@ -184,7 +184,7 @@ impl Site {
     }
 
     fn free_cores(&self, node: u32) -> u32 {
-        self.planner.state.nodes.node(NodeId(node)).free.cores
+        self.planner.state.nodes.node(NodeId(node)).free().cores
     }
 }
 
@@ -514,7 +514,7 @@ fn data_that_the_host_found_is_used() {
     site.event(stored(&[2], 400));
     site.submit(&[(0, reader.clone())]);
     assert_eq!(site.allocated(0), Some(vec![2]));
-    let used = |s: &Site, node| s.planner.state.nodes.node(NodeId(node)).space.used();
+    let used = |s: &Site, node| s.planner.state.nodes.node(NodeId(node)).space().used();
     assert_eq!(used(&site, 2), 400);
     site.event(stored(&[2], 600));
     assert_eq!(used(&site, 2), 600);

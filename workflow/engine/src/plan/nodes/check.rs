@@ -2,7 +2,6 @@
 
 use super::{MODES, NODE, NodeListing, PlannerNodes, slot};
 use std::collections::BTreeSet;
-use tarn_types::id::NodeId;
 use tarn_types::units::Time;
 
 impl PlannerNodes {
@@ -16,14 +15,18 @@ impl PlannerNodes {
                 self.check_class(island, mode);
             }
         }
-        for (id, node) in (0..).map(NodeId).zip(&self.all) {
+        for (id, node) in self.all.iter() {
             for lacks in node.guests.iter().filter_map(|g| g.lacks.as_deref()) {
-                let more = node.free.most_of(*lacks);
+                let more = node.free().most_of(*lacks);
                 assert!(more.is_nothing(), "{id} has {more:?} that a job lacks");
             }
         }
         let holds = |g: &super::NodeOccupant| g.whole && !self.whole.contains_key(&g.job);
-        let lost = self.all.iter().flat_map(|n| &n.guests).find(|g| holds(g));
+        let lost = self
+            .all
+            .iter()
+            .flat_map(|(_, n)| &n.guests)
+            .find(|g| holds(g));
         assert!(lost.is_none(), "{lost:?} is in no list of jobs");
     }
 
@@ -31,7 +34,7 @@ impl PlannerNodes {
         let (mut idle, mut partly) = (BTreeSet::new(), BTreeSet::new());
         let mut ends: BTreeSet<(Time, u64, u32)> = BTreeSet::new();
         let mut unplanned = BTreeSet::new();
-        for (id, node) in (0..).map(NodeId).zip(&self.all) {
+        for (id, node) in self.all.iter() {
             if (usize::from(node.island), slot(node.mode)) != (island, mode) {
                 continue;
             }
@@ -46,7 +49,7 @@ impl PlannerNodes {
                 } => {
                     ends.insert((until, NODE | u64::from(id.0), 1));
                     if some {
-                        partly.insert((node.free.cores, id));
+                        partly.insert((node.free().cores, id));
                     }
                 }
             }
