@@ -2,7 +2,9 @@
 //! start such a job at once elsewhere, or reboot a node at once.
 //! Slurm forgets a begin time by itself, at most a minute later. docs/internals/driving-slurm.md, "Begin times".
 
-use super::{JoinWish, MarkOrder, MarkStep, Marks, RENEW, RETRY, ReservationWish, WorkflowKey};
+use super::{
+    CallError, JoinWish, MarkOrder, MarkStep, Marks, RENEW, RETRY, ReservationWish, WorkflowKey,
+};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_slurm::{
@@ -12,6 +14,12 @@ use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Seconds by which a begin time may differ from the one that tarn set: Slurm counts from when the call reaches it.
 const TOLERANCE: u64 = 3;
+
+/// For which a call that Slurm did not answer may still take effect.
+const UNANSWERED: Nanos = 60 * SECOND;
+
+/// For how long a job waits until it can join its reservation, once it waits for no other job: its nodes are about to be idle.
+pub(crate) const JOINS_WITHIN: Nanos = 30 * SECOND;
 
 /// Jobs that wait for another reason than a reservation at a time.
 const MAX_WISHES: usize = 64;
@@ -27,6 +35,13 @@ pub struct DelayWish {
     pub reason: String,
 }
 
+/// When a job may begin by a call of tarn's: Slurm counts from when the call reaches it. Seconds of Slurm's clock.
+#[derive(Debug, Clone, Copy)]
+struct SetBegin {
+    earliest: u64,
+    latest: u64,
+}
+
 /// A job that tarn delays.
 #[derive(Debug, Clone)]
 struct JobDelay {
@@ -35,8 +50,12 @@ struct JobDelay {
     set: Time,
     /// For which it is delayed in all, at most.
     total: Nanos,
-    /// By Slurm's clock.
-    begin: u64,
+    /// Whether it is delayed for more than to join.
+    is_long: bool,
+    /// `None` while the first call was not answered.
+    begin: Option<SetBegin>,
+    /// That of a call that was not answered, and until when it may come.
+    unanswered: Option<(SetBegin, Time)>,
 }
 
 /// All of them. At most as many as jobs of reservations.
@@ -48,8 +67,8 @@ pub(super) struct Delays {
     left_alone: BTreeMap<u32, Time>,
     /// For how long jobs of the queue have waited by delays that are over.
     waited: BTreeMap<u32, Nanos>,
-    /// The longest delays of jobs that are to be delayed.
-    totals: BTreeMap<u32, Nanos>,
+    /// The longest delays of jobs that are to be delayed, and whether they are for more than to join.
+    totals: BTreeMap<u32, (Nanos, bool)>,
     /// Jobs that wait for no other one.
     ready: BTreeSet<u32>,
     /// Jobs that are to wait for another reason than for reserved nodes.
@@ -70,32 +89,66 @@ impl Delays {
         self.jobs.is_empty()
     }
 
-    /// A call was made.
-    pub(super) fn done(&mut self, action: &SlurmAction, is_ok: bool, (clock, now): (u64, Time)) {
-        match (action, is_ok) {
-            (SlurmAction::DelayUntil { job, seconds }, true) => {
-                let begin = clock.saturating_add(u64::from(*seconds));
-                let total = self.totals.get(job).copied().unwrap_or(0);
-                let total = total.saturating_sub(self.waited(*job));
-                let delay = self.jobs.entry(*job).or_insert(JobDelay {
-                    ready: self.ready.contains(job).then_some(now),
-                    set: now,
-                    total,
-                    begin,
-                });
-                (delay.set, delay.begin) = (now, begin);
+    /// A call was made; `clocks` are Slurm's before and after it.
+    pub(super) fn done(
+        &mut self,
+        action: &SlurmAction,
+        result: &Result<(), CallError>,
+        (clocks, now): ((u64, u64), Time),
+    ) {
+        let (job, seconds) = match action {
+            SlurmAction::DelayUntil { job, seconds } => (*job, u64::from(*seconds)),
+            SlurmAction::Undelay { job } | SlurmAction::Join { job, .. } => (*job, 0),
+            _ => return,
+        };
+        let is_delay = seconds > 0;
+        let mut set = SetBegin {
+            earliest: clocks.0.saturating_add(seconds),
+            latest: clocks.1.saturating_add(seconds),
+        };
+        match result {
+            Ok(()) if is_delay => {
+                let delay = self.entry(job, now);
+                (delay.set, delay.begin, delay.unanswered) = (now, Some(set), None);
             }
-            // It has begun since the snapshot, or was cancelled.
-            (SlurmAction::DelayUntil { job, .. }, false) => {
-                self.left_alone.insert(*job, Time::MAX);
-            }
-            (SlurmAction::Undelay { job } | SlurmAction::Join { job, .. }, true) => {
-                // Its time does not begin again with another reason to wait.
-                if let Some(ready) = self.jobs.remove(job).and_then(|delay| delay.ready) {
-                    *self.waited.entry(*job).or_default() += now.saturating_sub(ready);
+            // Its time does not begin again with another reason to wait.
+            Ok(()) => self.end(job, now),
+            Err(CallError::Unanswered(_)) => {
+                set.latest = set.latest.saturating_add(UNANSWERED / SECOND);
+                let until = now.saturating_add(UNANSWERED);
+                if is_delay {
+                    let delay = self.entry(job, now);
+                    (delay.set, delay.unanswered) = (now, Some((set, until)));
+                } else if let Some(delay) = self.jobs.get_mut(&job) {
+                    delay.unanswered = Some((set, until));
                 }
             }
-            _ => {}
+            // It has begun since the snapshot, or was cancelled.
+            Err(CallError::Refused(_)) if is_delay => {
+                self.left_alone.insert(job, Time::MAX);
+            }
+            Err(CallError::Refused(_)) => {}
+        }
+    }
+
+    /// The delay of a job, which may begin now.
+    fn entry(&mut self, job: u32, now: Time) -> &mut JobDelay {
+        let (total, is_long) = self.totals.get(&job).copied().unwrap_or_default();
+        let total = total.saturating_sub(self.waited(job));
+        let ready = self.ready.contains(&job).then_some(now);
+        self.jobs.entry(job).or_insert(JobDelay {
+            ready,
+            set: now,
+            total,
+            is_long,
+            begin: None,
+            unanswered: None,
+        })
+    }
+
+    fn end(&mut self, job: u32, now: Time) {
+        if let Some(ready) = self.jobs.remove(&job).and_then(|delay| delay.ready) {
+            *self.waited.entry(job).or_default() += now.saturating_sub(ready);
         }
     }
 
@@ -116,6 +169,7 @@ impl Delays {
         let waits = |job: &SlurmJob| job.state == SlurmJobState::Pending;
         self.waited
             .retain(|job, _| snapshot.jobs.get(job).is_some_and(waits));
+        let mut ended = Vec::new();
         self.jobs.retain(|number, delay| {
             let job = snapshot.jobs.get(number);
             let Some(job) = job.filter(|job| job.state == SlurmJobState::Pending) else {
@@ -124,15 +178,28 @@ impl Delays {
             if job.dependency.is_empty() {
                 delay.ready.get_or_insert(now);
             }
-            if delay.set >= begun || delay.is_seen(job) {
+            if delay.set >= begun {
                 return true;
             }
-            notes.push(format!(
-                "somebody changed the begin time of job {number}: tarn leaves it alone"
-            ));
-            left_alone.insert(*number, Time::MAX);
-            false
+            match delay.compare(job, snapshot.read_at, now) {
+                BeginSeen::Own => true,
+                BeginSeen::Ended => {
+                    ended.push(*number);
+                    true
+                }
+                BeginSeen::NotMade => false,
+                BeginSeen::OfAnother => {
+                    notes.push(format!(
+                        "somebody changed the begin time of job {number}: tarn leaves it alone"
+                    ));
+                    left_alone.insert(*number, Time::MAX);
+                    false
+                }
+            }
         });
+        for job in ended {
+            self.end(job, now);
+        }
     }
 
     /// The wishes without jobs that were to be delayed and cannot be: nodes are reserved for none of these.
@@ -157,8 +224,11 @@ impl Delays {
                 kept.nodes = nodes.cloned().collect();
             }
             for join in &kept.jobs {
-                self.totals
-                    .extend(join.delay.map(|total| (join.job, total)));
+                let total = join.delay.map(|total| (join.job, (total, join.needs_delay)));
+                self.totals.extend(total);
+                if let Some(delay) = self.jobs.get_mut(&join.job).filter(|_| !join.needs_delay) {
+                    delay.only_to_join(join.delay.unwrap_or(JOINS_WITHIN), now);
+                }
             }
             // A reservation that is there stays until nobody wishes for it.
             if !kept.jobs.is_empty() {
@@ -276,7 +346,7 @@ impl Delays {
         if job.dependency.is_empty() {
             self.ready.insert(wish.job);
         }
-        self.totals.insert(wish.job, wish.total);
+        self.totals.insert(wish.job, (wish.total, true));
         is_due.then(|| MarkOrder {
             action: SlurmAction::DelayUntil {
                 job: wish.job,
@@ -320,10 +390,56 @@ impl JobDelay {
         self.total.saturating_sub(waited)
     }
 
-    /// Whether a job has the begin time that was set.
+    /// Its nodes have come free: the reason for which it waited so far is over.
+    fn only_to_join(&mut self, within: Nanos, now: Time) {
+        if std::mem::replace(&mut self.is_long, false) {
+            let waited = self.ready.map_or(0, |since| now.saturating_sub(since));
+            self.total = self.total.min(waited.saturating_add(within));
+        }
+    }
+
+    /// Whether a job has a begin time that was set.
     fn is_seen(&self, job: &SlurmJob) -> bool {
-        job.eligible
-            .is_some_and(|at| at.abs_diff(self.begin) <= TOLERANCE)
+        let unanswered = self.unanswered.map(|(set, _)| set);
+        let mut known = self.begin.into_iter().chain(unanswered);
+        known.any(|set| set.is_of(job))
+    }
+
+    /// The begin time of a job in a snapshot that is later than the last call.
+    fn compare(&mut self, job: &SlurmJob, read_at: u64, now: Time) -> BeginSeen {
+        if self.begin.is_some_and(|set| set.is_of(job)) {
+            return BeginSeen::Own;
+        }
+        let is_delayed = job.eligible.is_some_and(|at| at > read_at);
+        let unanswered = self.unanswered.filter(|(_, until)| *until > now);
+        match unanswered {
+            Some((set, _)) if set.is_of(job) && is_delayed => {
+                (self.begin, self.unanswered) = (Some(set), None);
+                BeginSeen::Own
+            }
+            Some((set, _)) if set.is_of(job) => BeginSeen::Ended,
+            _ if is_delayed || self.begin.is_some() => BeginSeen::OfAnother,
+            Some(_) => BeginSeen::Own,
+            None => BeginSeen::NotMade,
+        }
+    }
+}
+
+/// The begin time that a delayed job has in a snapshot.
+enum BeginSeen {
+    /// The one that tarn set, or none while a call may still come.
+    Own,
+    /// The end of the delay, by a call that was not answered.
+    Ended,
+    /// None, as the call that was not answered was never made.
+    NotMade,
+    OfAnother,
+}
+
+impl SetBegin {
+    fn is_of(&self, job: &SlurmJob) -> bool {
+        let range = self.earliest.saturating_sub(TOLERANCE)..=self.latest.saturating_add(TOLERANCE);
+        job.eligible.is_some_and(|at| range.contains(&at))
     }
 }
 

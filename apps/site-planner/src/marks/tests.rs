@@ -4,7 +4,9 @@
 mod any_order;
 mod clock;
 mod delays;
+mod late_calls;
 mod left_out;
+mod orders;
 mod slow;
 
 use super::*;
@@ -222,6 +224,9 @@ impl Model {
                 }
                 job.reservation.clone_from(reservation);
                 let job = job.number;
+                if let Some(unused) = self.unused.get_mut(reservation) {
+                    unused.0 = self.now;
+                }
                 self.begin_at(job, self.now)?;
             }
             SlurmAction::Leave { job } => {

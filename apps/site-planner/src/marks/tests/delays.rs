@@ -4,7 +4,7 @@ use super::*;
 use tarn_slurm::DELAY_SECONDS;
 
 /// Nodes 1 and 2 are busy, and job 7 had better wait for them, at most for so many seconds.
-fn busy_nodes(seconds: u64) -> (Model, Marks, [ReservationWish; 1]) {
+pub(super) fn busy_nodes(seconds: u64) -> (Model, Marks, [ReservationWish; 1]) {
     let (mut slurm, marks) = (Model::new(), Marks::new(3));
     slurm.submit(7, 0, 2);
     set_nodes(&mut slurm, NodeBase::Allocated);
@@ -14,7 +14,7 @@ fn busy_nodes(seconds: u64) -> (Model, Marks, [ReservationWish; 1]) {
     (slurm, marks, [wish])
 }
 
-fn set_nodes(slurm: &mut Model, base: NodeBase) {
+pub(super) fn set_nodes(slurm: &mut Model, base: NodeBase) {
     for at in 1..=2 {
         let node = slurm.snapshot.nodes.get_mut(&node(at)).unwrap();
         node.state.base = base;
@@ -27,7 +27,7 @@ fn texts(step: &MarkStep) -> Vec<String> {
 }
 
 /// In how many seconds job 7 may begin.
-fn waits(slurm: &Model) -> u64 {
+pub(super) fn waits(slurm: &Model) -> u64 {
     slurm.snapshot.jobs[&7]
         .eligible
         .unwrap()
