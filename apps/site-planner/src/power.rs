@@ -2,7 +2,7 @@
 //! docs/admin/energy.md, "Sleep".
 
 use crate::topology::ClusterTopology;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tarn_engine::plan::{Planner, Wakefulness};
 use tarn_site::PlanningView;
 use tarn_slurm::{NodeBase, NodeFlag, SlurmNode, SlurmSnapshot};
@@ -68,10 +68,14 @@ pub(crate) struct PowerTable {
     decided: BTreeMap<NodeId, Time>,
     /// Whether nodes have something on them that the planner does not know. From the first event on they may be idle.
     needed: BTreeMap<NodeId, bool>,
+    /// Nodes that Slurm cannot wake yet: they are to be off first.
+    falling: BTreeSet<NodeId>,
     /// When nodes that wake up were first seen so.
     waking: BTreeMap<NodeId, Time>,
     /// How long the last wakings took.
     took: VecDeque<Nanos>,
+    /// What idle and full nodes of each island drew when any were measured last.
+    measured: Vec<[Option<f64>; 2]>,
     /// Of each island, as the planner has it.
     pub(crate) models: Vec<NodePowerModel>,
 }
@@ -88,7 +92,9 @@ impl PowerTable {
     pub(crate) fn begin_again(&mut self) {
         self.decided.clear();
         self.needed.clear();
+        self.falling.clear();
         self.waking.clear();
+        self.measured.clear();
         self.models.clear();
     }
 
@@ -116,6 +122,7 @@ impl PowerTable {
                 events.push(SiteEvent::Needed { node, is_needed });
             }
             let seen = seen(state);
+            self.note_falling(node, (seen, state), planner, events);
             self.note_waking(node, (seen, state.state.base), read_at);
             let decided = self.decided.get(&node).copied();
             let may_follow = decided.is_some_and(|at| read_at < at.saturating_add(MAX_UNFOLLOWED));
@@ -140,6 +147,27 @@ impl PowerTable {
             };
             self.decided.remove(&node);
             events.push(event);
+        }
+    }
+
+    /// Slurm takes no order to wake a node that it powers down, or that tarn has just had powered down.
+    fn note_falling(
+        &mut self,
+        node: NodeId,
+        (seen, state): (SeenPower, &SlurmNode),
+        planner: &Planner,
+        events: &mut Vec<SiteEvent>,
+    ) {
+        let is_off = state.state.flags.contains(&NodeFlag::PoweredDown);
+        let is_ordered = planner.wakefulness(node) == Some(Wakefulness::Asleep);
+        let is_falling = !is_off && (seen == SeenPower::Asleep || is_ordered);
+        let is_other = match is_falling {
+            true => self.falling.insert(node),
+            false => self.falling.remove(&node),
+        };
+        if is_other {
+            let is_wakeable = !is_falling;
+            events.push(SiteEvent::Wakeable { node, is_wakeable });
         }
     }
 
@@ -192,14 +220,15 @@ impl PowerTable {
         took.sort_unstable();
         let wake = took.get(took.len() / 2).copied().or(self.given.wake);
         self.models.resize(count, NodePowerModel::default());
-        for (island, known) in self.models.iter_mut().enumerate() {
-            let measured = |samples: &mut Vec<f64>, before: f64, given: Option<f64>| {
-                // None may be idle just now.
-                let before = Some(before).filter(|watts| *watts > 0.0);
-                median(samples).or(before).or(given)
-            };
-            let idle = measured(&mut idle[island], known.idle, self.given.idle);
-            let busy = measured(&mut busy[island], known.busy, self.given.busy).or(idle);
+        self.measured.resize(count, [None; 2]);
+        let measured = self.measured.iter_mut();
+        for (island, (known, of_island)) in self.models.iter_mut().zip(measured).enumerate() {
+            // None may be idle just now.
+            for (last, samples) in of_island.iter_mut().zip([&mut idle, &mut busy]) {
+                *last = median(&mut samples[island]).or(*last);
+            }
+            let idle = of_island[0].or(self.given.idle);
+            let busy = of_island[1].or(self.given.busy).or(idle);
             let model = NodePowerModel {
                 idle: idle.unwrap_or(0.0),
                 busy: busy.unwrap_or(0.0),
