@@ -8,6 +8,7 @@ mod arranged;
 mod budget;
 mod check;
 mod delays;
+mod names;
 mod pace;
 #[cfg(test)]
 mod tests;
@@ -15,9 +16,12 @@ mod uncalled;
 
 use budget::IdleBudgets;
 use check::{SnapshotCheck, WishError};
-use delays::Delays;
 pub use delays::DelayWish;
+use delays::Delays;
 pub(crate) use delays::JOINS_WITHIN;
+use names::epoch_of;
+pub(crate) use names::is_own_reservation;
+pub use names::sleep_reservation;
 use pace::RenewalPace;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_slurm::{
@@ -52,9 +56,6 @@ const AFTER_CANCEL: Nanos = 5 * SECOND;
 const RETRY: Nanos = 10 * SECOND;
 /// Jobs in a reservation that are taken out one by one; with more it is made to end.
 const MAX_LEAVES: usize = 5;
-/// The beginning of the names of tarn's reservations.
-const PREFIX: &str = "tarn_";
-
 /// A workflow: the number of its user, and its name.
 pub type WorkflowKey = (u32, String);
 
@@ -568,7 +569,7 @@ impl Marks {
         for name in snapshot
             .reservations
             .keys()
-            .filter(|n| epoch_of(n).is_some())
+            .filter(|n| epoch_of(n).is_some() && !names::is_for_sleep(n, self.epoch))
         {
             let mark = self.marks.get(name);
             if mark.is_some_and(|mark| !mark.is_cancelled) {
@@ -706,7 +707,7 @@ impl Marks {
             .seconds
             .clamp(RESERVATION_SECONDS, most.max(RESERVATION_SECONDS));
         let Some((name, mark)) = self.marks.iter().find(|(_, m)| m.workflow == *key) else {
-            let reservation = format!("{PREFIX}{}_workflow_{}", self.epoch, self.next);
+            let reservation = names::workflow_reservation(self.epoch, self.next);
             self.next += 1;
             let nodes = wish.nodes.iter().cloned().collect();
             let user = wish.user.clone();
@@ -768,18 +769,4 @@ impl Marks {
 
 fn after(now: Time, seconds: u32) -> Time {
     now.saturating_add(Nanos::from(seconds).saturating_mul(SECOND))
-}
-
-/// Whether a reservation is one of tarn's, by its name.
-pub(crate) fn is_own_reservation(name: &str) -> bool {
-    epoch_of(name).is_some()
-}
-
-/// The epoch in the name of a reservation of tarn's.
-fn epoch_of(name: &str) -> Option<u64> {
-    // Users may name several at once; those lists are theirs.
-    if name.contains(',') {
-        return None;
-    }
-    name.strip_prefix(PREFIX)?.split('_').next()?.parse().ok()
 }

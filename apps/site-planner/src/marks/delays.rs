@@ -224,7 +224,9 @@ impl Delays {
                 kept.nodes = nodes.cloned().collect();
             }
             for join in &kept.jobs {
-                let total = join.delay.map(|total| (join.job, (total, join.needs_delay)));
+                let total = join
+                    .delay
+                    .map(|total| (join.job, (total, join.needs_delay)));
                 self.totals.extend(total);
                 if let Some(delay) = self.jobs.get_mut(&join.job).filter(|_| !join.needs_delay) {
                     delay.only_to_join(join.delay.unwrap_or(JOINS_WITHIN), now);

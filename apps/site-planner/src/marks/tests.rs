@@ -536,6 +536,22 @@ fn the_newer_of_two_controllers_deletes_the_marks_of_the_older_which_stops() {
 }
 
 #[test]
+fn a_reservation_for_nodes_that_go_to_sleep_is_its_own_controllers_alone() {
+    let (mut slurm, mut own, mut next) = (Model::new(), Marks::new(3), Marks::new(4));
+    let name = sleep_reservation(3, 1);
+    slurm
+        .reserve(&name, &[node(1)], "root", slurm.now + 60)
+        .unwrap();
+    slurm.submit(7, 0, 2);
+    let wishes = [wish(0, "wing", [1, 2], 7)];
+    let step = slurm.drive(&mut own, &wishes);
+    assert!(step.notes[0].contains("another reservation"), "{step:?}");
+    assert_eq!(slurm.tarns(), [&name]);
+    slurm.drive(&mut next, &[]);
+    assert_eq!(slurm.tarns(), [""; 0]);
+}
+
+#[test]
 fn what_slurm_or_its_administrator_would_refuse_is_not_called_for() {
     let (mut slurm, mut marks) = (Model::new(), Marks::new(1));
     for job in 1..=9 {
