@@ -74,7 +74,7 @@ pub(crate) struct PowerTable {
     waking: BTreeMap<NodeId, Time>,
     /// How long the last wakings took.
     took: VecDeque<Nanos>,
-    /// What idle and full nodes of each island drew when any were measured last.
+    /// The draw of idle and of full nodes of each island when any were measured last.
     measured: Vec<[Option<f64>; 2]>,
     /// Of each island, as the planner has it.
     pub(crate) models: Vec<NodePowerModel>,

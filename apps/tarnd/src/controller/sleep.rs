@@ -21,10 +21,11 @@ const FRESH: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(5);
 /// Orders about nodes' sleep that wait for their turn: the planner repeats what is lost.
 const MAX_POWER_ORDERS: usize = 16;
-/// For which a node is left awake that Slurm refused to put to sleep: twice as long each time, up to the second.
+/// For which a node is left awake that Slurm refused to put to sleep: twice as long each time.
 const AFTER_REFUSAL: Duration = Duration::from_secs(120);
+/// At most so long: an administrator may have mended it.
 const MAX_AFTER_REFUSAL: Duration = Duration::from_secs(3600);
-/// Whose reservation it is: no job of root's asks for it.
+/// The user of the reservation: no job of root's asks for it.
 const NOBODY: &str = "root";
 
 /// The thread that makes the calls.
