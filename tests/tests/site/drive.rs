@@ -141,14 +141,18 @@ fn the_next_step_has_the_nodes_of_the_one_before_although_others_wait() {
 fn a_controller_that_dies_leaves_nothing_for_longer_than_a_minute_and_a_half() {
     let Some(driven) = Driven::up() else { return };
     let site = &driven.site;
-    let runs = "until [ -e /shared/home/alice/on ]; do sleep 0.2; done\n";
-    let second = driven.submit("alice", &format!("{SECOND}{runs}"));
+    // It makes what the third step reads.
+    let makes = SECOND.replace("#TARN in", "#TARN out = [\"flow\"]\n#TARN in");
+    let makes = makes.replace("#TARN [[step]]", "#TARN [data.flow]\n#TARN [[step]]");
+    let runs = "touch $TARN_flow/it; until [ -e /shared/home/alice/on ]; do sleep 0.2; done\n";
+    let second = driven.submit("alice", &format!("{makes}{runs}"));
     let name = driven.wait_reserved();
     // It lasts as long as it is renewed.
     std::thread::sleep(Duration::from_secs(70));
     assert_eq!(driven.reservations(), [&name[..]], "{}", driven.log());
     // A job joins it, leaves it, and is followed by another one: Slurm counts its time without jobs again from then on.
-    let third = driven.submit("alice", SECOND);
+    let reads = "#SBATCH -N1 --exclusive -t 5\n#TARN name = \"wing\"\n#TARN [[step]]\n#TARN in = [\"flow\"]\nls $TARN_flow/it\n";
+    let third = driven.submit("alice", reads);
     driven.end_first_step();
     site.wait_for(&second, "RUNNING");
     let renewal = "Flags+=PURGE_COMP=0-00:00:3";

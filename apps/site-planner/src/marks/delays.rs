@@ -3,7 +3,8 @@
 //! Slurm forgets a begin time by itself, at most a minute later. docs/internals/driving-slurm.md, "Begin times".
 
 use super::{
-    CallError, JoinWish, MarkOrder, MarkStep, Marks, RENEW, RETRY, ReservationWish, WorkflowKey,
+    CallError, JoinWish, LINGER, MarkOrder, MarkStep, Marks, RENEW, RETRY, ReservationWish,
+    WorkflowKey,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +57,8 @@ struct JobDelay {
     begin: Option<SetBegin>,
     /// That of a call that was not answered, and until when it may come.
     unanswered: Option<(SetBegin, Time)>,
+    /// Since when it is not wished for, while it waits for another job.
+    unwanted: Option<Time>,
 }
 
 /// All of them. At most as many as jobs of reservations.
@@ -143,6 +146,7 @@ impl Delays {
             is_long,
             begin: None,
             unanswered: None,
+            unwanted: None,
         })
     }
 
@@ -298,13 +302,7 @@ impl Delays {
                 wished.insert(wish.job);
             }
         }
-        let unwanted: Vec<u32> = self
-            .jobs
-            .keys()
-            .filter(|job| !wished.contains(job) && !self.is_unseen(**job, begun))
-            .copied()
-            .collect();
-        for job in unwanted {
+        for job in self.unwanted(snapshot, &wished, (begun, now)) {
             let is_used_up = self
                 .jobs
                 .get(&job)
@@ -321,6 +319,29 @@ impl Delays {
             });
         }
         orders
+    }
+
+    /// The jobs whose delays are to end. Slurm may show for a moment that one waits for a job that it does not list any more.
+    fn unwanted(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        wished: &BTreeSet<u32>,
+        (begun, now): (Time, Time),
+    ) -> Vec<u32> {
+        let mut unwanted = Vec::new();
+        for (number, delay) in &mut self.jobs {
+            if wished.contains(number) {
+                delay.unwanted = None;
+            } else if delay.set < begun {
+                let job = snapshot.jobs.get(number);
+                let waits_for_another = job.is_some_and(|job| !job.dependency.is_empty());
+                let since = *delay.unwanted.get_or_insert(now);
+                if !waits_for_another || now.saturating_sub(since) >= LINGER {
+                    unwanted.push(*number);
+                }
+            }
+        }
+        unwanted
     }
 
     /// The call for a wish, if it is due now. The total is noted if the job waits.

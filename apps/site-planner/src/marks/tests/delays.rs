@@ -129,6 +129,26 @@ fn a_job_that_waits_for_another_one_is_delayed_beyond_its_end_alone() {
 }
 
 #[test]
+fn a_delay_outlives_a_moment_in_which_the_job_before_is_gone_and_still_waited_for() {
+    let (mut slurm, mut marks, wishes) = busy_nodes(30);
+    let job = slurm.snapshot.jobs.get_mut(&7).unwrap();
+    job.dependency = "afterok:6(unfulfilled)".to_owned();
+    slurm.drive(&mut marks, &wishes);
+    for _ in 0..5 {
+        slurm.pass(2);
+        assert_eq!(texts(&slurm.drive(&mut marks, &[])), [""; 0]);
+        slurm.pass(1);
+        slurm.drive(&mut marks, &wishes);
+        assert!(waits(&slurm) > 35);
+    }
+    for _ in 0..4 {
+        slurm.pass(1);
+        slurm.drive(&mut marks, &[]);
+    }
+    assert_eq!(waits(&slurm), 0);
+}
+
+#[test]
 fn a_begin_time_of_a_user_or_an_administrator_stands() {
     // Before tarn came to it.
     let (mut slurm, mut marks, wishes) = busy_nodes(200);
