@@ -12,6 +12,8 @@ use tarn_types::units::{Nanos, SECOND, Time};
 
 /// A decision that Slurm has not followed after so long has failed, or nobody ordered it.
 const MAX_UNFOLLOWED: Nanos = 30 * SECOND;
+/// For which an order to put a node to sleep may be under way: Slurm is read twice before it.
+const UNDER_WAY: Nanos = 10 * SECOND;
 /// How long waking takes where it was neither seen nor given.
 const WAKE: Nanos = 300 * SECOND;
 /// The last wakings of which the median counts.
@@ -122,7 +124,7 @@ impl PowerTable {
                 events.push(SiteEvent::Needed { node, is_needed });
             }
             let seen = seen(state);
-            self.note_falling(node, (seen, state), planner, events);
+            self.note_falling(node, (seen, state, read_at), planner, events);
             self.note_waking(node, (seen, state.state.base), read_at);
             let decided = self.decided.get(&node).copied();
             let may_follow = decided.is_some_and(|at| read_at < at.saturating_add(MAX_UNFOLLOWED));
@@ -154,12 +156,14 @@ impl PowerTable {
     fn note_falling(
         &mut self,
         node: NodeId,
-        (seen, state): (SeenPower, &SlurmNode),
+        (seen, state, read_at): (SeenPower, &SlurmNode, Time),
         planner: &Planner,
         events: &mut Vec<SiteEvent>,
     ) {
         let is_off = state.state.flags.contains(&NodeFlag::PoweredDown);
-        let is_ordered = planner.wakefulness(node) == Some(Wakefulness::Asleep);
+        let decided = self.decided.get(&node);
+        let is_ordered = planner.wakefulness(node) == Some(Wakefulness::Asleep)
+            && decided.is_some_and(|at| read_at < at.saturating_add(UNDER_WAY));
         let is_falling = !is_off && (seen == SeenPower::Asleep || is_ordered);
         let is_other = match is_falling {
             true => self.falling.insert(node),

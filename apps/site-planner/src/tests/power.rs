@@ -189,6 +189,19 @@ fn a_node_that_tarn_has_just_put_to_sleep_is_woken_once_it_is_off() {
 }
 
 #[test]
+fn a_node_that_nobody_has_put_to_sleep_is_planned_for_a_job_soon() {
+    let (mut planner, view) = site("data:sleep=100s", SitePower::default());
+    seen_at(&mut planner, &later(0, &[]), &view);
+    seen_at(&mut planner, &later(100, &[]), &view);
+    let job = || vec![waiting(7, 1)];
+    for seconds in [101, 111, 112] {
+        seen_at(&mut planner, &with(later(seconds, &[]), job()), &view);
+    }
+    let node = planner.wishes.get(&7).and_then(|wish| wish.allocated_for);
+    assert!(node.is_some(), "in mode `observe` it is awake");
+}
+
+#[test]
 fn the_time_of_waking_is_measured() {
     let given = SitePower {
         idle: Some(100.0),

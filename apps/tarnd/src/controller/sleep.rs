@@ -103,6 +103,7 @@ impl PowerThread {
         if !self.perform(&reserve, &nodes) {
             return;
         }
+        let mut asleep = Vec::new();
         if let Some((reading, spare)) = self.look_again() {
             let nodes = nodes.into_iter().filter(|name| spare.contains(name));
             let nodes = may_sleep(nodes, &reading.snapshot, |state| {
@@ -110,9 +111,32 @@ impl PowerThread {
             });
             let change = self.change(&nodes, PowerChange::Down, "sleep: no job and no data");
             self.refused.note(&nodes, change, Instant::now());
+            asleep = nodes;
         }
         // Slurm gives a node that is to power down to no job. If this fails, it ends by itself.
         self.perform(&SlurmAction::Delete { reservation }, &[]);
+        self.warn_of_jobs(&asleep);
+    }
+
+    /// A scheduling pass that began before the reservation may have started a job after the second look.
+    fn warn_of_jobs(&self, nodes: &[String]) {
+        let reading = (!nodes.is_empty()).then(|| self.reader.newest_from_now_on(FRESH));
+        let Some(reading) = reading.flatten() else {
+            return;
+        };
+        let busy = busy(&reading.snapshot);
+        let late: Vec<&str> = nodes.iter().map(|name| &name[..]).collect();
+        let late: Vec<&str> = late
+            .into_iter()
+            .filter(|name| busy.contains(name))
+            .collect();
+        if !late.is_empty() {
+            let late = late.join(",");
+            tracing::warn!(
+                "a job began on {late} just before the order to sleep: Slurm powers the node down once that job has ended. If somebody \
+                 needs the data that it leaves there, wake it then: scontrol update nodename={late} state=power_up"
+            );
+        }
     }
 
     /// Slurm's jobs, and the nodes without data, as they are now.
