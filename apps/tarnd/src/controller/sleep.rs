@@ -125,11 +125,8 @@ impl PowerThread {
             return;
         };
         let busy = busy(&reading.snapshot);
-        let late: Vec<&str> = nodes.iter().map(|name| &name[..]).collect();
-        let late: Vec<&str> = late
-            .into_iter()
-            .filter(|name| busy.contains(name))
-            .collect();
+        let names = nodes.iter().map(String::as_str);
+        let late: Vec<&str> = names.filter(|name| busy.contains(name)).collect();
         if !late.is_empty() {
             let late = late.join(",");
             tracing::warn!(
