@@ -190,9 +190,9 @@ c_sources() {
     git ls-files -z -- 'transfer/data-plane/shim/*.[ch]' 'workflow/node/brick/*.[ch]' 'research/experiments/*.[ch]' 'tests/tests/*.[ch]' 'apps/tarn/tests/inject/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
 }
 
-# The tests that differ most between the versions of Slurm and MPI: 12 minutes of them (docs/internals/stacks.md); `make
+# The tests that differ most between the versions of Slurm and MPI: 14 minutes of them (docs/internals/stacks.md); `make
 # soak` has all.
-on_others=(mpi allocation:a_step_spans allocation:a_workflow_runs slurm_nodes site:jobs::three_jobs site:bad_days::an_array site:bad_days::features
+on_others=(mpi allocation:a_step_spans allocation:a_workflow_runs site:modes:: site:drive_begin::the_next_step site:power::a_node_on slurm_nodes site:jobs::three_jobs site:bad_days::an_array site:bad_days::features
     site:submit:: slurm_experiments:the_workflow slurm_modes slurm_spank)
 started=$SECONDS
 check "format" cargo fmt --all --check

@@ -32,6 +32,15 @@ impl FeatureExpression {
             Self::Any(of) => of.iter().any(|e| e.holds(features)),
         }
     }
+
+    /// Whether a node with all other features than these may satisfy it.
+    pub(crate) fn may_hold_without(&self, lacks: &BTreeSet<&str>) -> bool {
+        match self {
+            Self::Feature(name) => !lacks.contains(&name[..]),
+            Self::All(of) => of.iter().all(|e| e.may_hold_without(lacks)),
+            Self::Any(of) => of.iter().any(|e| e.may_hold_without(lacks)),
+        }
+    }
 }
 
 struct FeatureParser<'a> {

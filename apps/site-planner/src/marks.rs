@@ -4,9 +4,11 @@
 //! epoch of the controller is in each name, and a controller deletes those of earlier ones. The rules come from trials on
 //! a real Slurm: docs/internals/driving-slurm.md, "The actions, and how each lapses".
 
+mod arranged;
 mod budget;
 mod check;
 mod delays;
+mod names;
 mod pace;
 #[cfg(test)]
 mod tests;
@@ -16,6 +18,10 @@ use budget::IdleBudgets;
 use check::{SnapshotCheck, WishError};
 pub use delays::DelayWish;
 use delays::Delays;
+pub(crate) use delays::JOINS_WITHIN;
+use names::epoch_of;
+pub(crate) use names::is_own_reservation;
+pub use names::sleep_reservation;
 use pace::RenewalPace;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_slurm::{
@@ -30,8 +36,6 @@ pub const MAX_AGE: Nanos = 10 * SECOND;
 pub const MAX_RESERVATIONS: usize = 64;
 /// And of one user.
 pub const MAX_USER_RESERVATIONS: usize = 4;
-/// Calls that one step orders beside renewals: they take some 10 ms each.
-const MAX_ORDERS: usize = 20;
 /// A clock that moves by more against one that does not jump was set.
 const MAX_DRIFT: u128 = 5 * SECOND as u128;
 /// Between two renewals; less where Slurm is slow.
@@ -52,9 +56,6 @@ const AFTER_CANCEL: Nanos = 5 * SECOND;
 const RETRY: Nanos = 10 * SECOND;
 /// Jobs in a reservation that are taken out one by one; with more it is made to end.
 const MAX_LEAVES: usize = 5;
-/// The beginning of the names of tarn's reservations.
-const PREFIX: &str = "tarn_";
-
 /// A workflow: the number of its user, and its name.
 pub type WorkflowKey = (u32, String);
 
@@ -131,7 +132,10 @@ struct Mark {
     nodes: BTreeSet<String>,
     /// When its nodes last changed: jobs join on a snapshot that was begun later.
     changed: Time,
-    made: Time,
+    /// Slurm counts its time without jobs from then or later: from when it was made, and again with each job that joins.
+    counted: Time,
+    /// A job has joined since it was renewed: the longest time without jobs is to be shorter again.
+    was_joined: bool,
     renewed: Time,
     end: Time,
     /// Jobs that joined, and when.
@@ -161,6 +165,8 @@ pub struct Marks {
     delays: Delays,
     /// When the last job joined.
     last_join: Option<Time>,
+    /// When the calls of the last step began, at the earliest.
+    stepped: Time,
     /// Calls that Slurm refused, and until when they are not tried again.
     refused: BTreeMap<SlurmAction, Time>,
     is_superseded: bool,
@@ -182,6 +188,7 @@ impl Marks {
             budgets: IdleBudgets::default(),
             delays: Delays::default(),
             last_join: None,
+            stepped: 0,
             refused: BTreeMap::new(),
             is_superseded: false,
             pace: RenewalPace::default(),
@@ -215,6 +222,7 @@ impl Marks {
             return step;
         }
         self.pace.step(now);
+        self.stepped = now;
         self.left_alone.retain(|_, until| *until > now);
         self.refused.retain(|_, until| *until > now);
         self.note_clock(snapshot.read_at, begun, now);
@@ -242,31 +250,8 @@ impl Marks {
         self.order_delays(snapshot, &wanted, (begun, now), &mut step);
         step.orders
             .retain(|order| !self.refused.contains_key(&order.action));
-        // A renewal that is late has its reservation lapse: those come first. Then, as Slurm may start such a job, delays.
-        let (mut renewals, mut others): (Vec<MarkOrder>, Vec<MarkOrder>) = step
-            .orders
-            .into_iter()
-            .partition(|order| matches!(order.action, SlurmAction::Renew { .. }));
-        others.sort_by_key(|order| {
-            let (delay, end) = (
-                matches!(order.action, SlurmAction::DelayUntil { .. }),
-                matches!(order.action, SlurmAction::Undelay { .. }),
-            );
-            !(delay || end)
-        });
-        renewals.sort_by_key(|order| self.renewed(order));
-        renewals.truncate(self.pace.most_renewals());
-        renewals.extend(others.into_iter().take(MAX_ORDERS));
-        step.orders = renewals;
+        step.orders = self.arranged(step.orders);
         step
-    }
-
-    /// When the reservation of a renewal was renewed last.
-    fn renewed(&self, order: &MarkOrder) -> Option<Time> {
-        let SlurmAction::Renew { reservation, .. } = &order.action else {
-            return None;
-        };
-        self.marks.get(reservation).map(|mark| mark.renewed)
     }
 
     /// So many renewals took so long together: where Slurm is slow there are fewer reservations.
@@ -283,9 +268,8 @@ impl Marks {
             let until = now.saturating_add(RETRY);
             self.refused.insert(order.action.clone(), until);
         }
-        let clock = self.slurm_clock(now);
-        self.delays
-            .done(&order.action, result.is_ok(), (clock, now));
+        let clocks = (self.slurm_clock(self.stepped), self.slurm_clock(now));
+        self.delays.done(&order.action, &result, (clocks, now));
         match (&order.action, &result) {
             (SlurmAction::Renew { .. } | SlurmAction::Resize { .. }, Err(_)) if is_unanswered => {}
             // The next reading has the outcome: a reservation without a mark is to go.
@@ -308,7 +292,8 @@ impl Marks {
                         workflow,
                         nodes: nodes.iter().cloned().collect(),
                         changed: now,
-                        made: now,
+                        counted: now,
+                        was_joined: false,
                         renewed: now,
                         end: after(now, *seconds),
                         joined: BTreeMap::new(),
@@ -337,6 +322,7 @@ impl Marks {
             ) => {
                 if let Some(mark) = self.marks.get_mut(reservation) {
                     (mark.renewed, mark.end) = (now, after(now, *seconds));
+                    mark.was_joined = false;
                 }
             }
             (
@@ -348,6 +334,9 @@ impl Marks {
                 self.last_join = Some(now);
                 if let Some(mark) = self.marks.get_mut(reservation) {
                     mark.joined.insert(*job, now);
+                    if !is_unanswered {
+                        (mark.counted, mark.was_joined) = (self.stepped, true);
+                    }
                 }
             }
             (SlurmAction::Delete { reservation } | SlurmAction::Expire { reservation }, Ok(())) => {
@@ -580,7 +569,7 @@ impl Marks {
         for name in snapshot
             .reservations
             .keys()
-            .filter(|n| epoch_of(n).is_some())
+            .filter(|n| epoch_of(n).is_some() && !names::is_for_sleep(n, self.epoch))
         {
             let mark = self.marks.get(name);
             if mark.is_some_and(|mark| !mark.is_cancelled) {
@@ -718,7 +707,7 @@ impl Marks {
             .seconds
             .clamp(RESERVATION_SECONDS, most.max(RESERVATION_SECONDS));
         let Some((name, mark)) = self.marks.iter().find(|(_, m)| m.workflow == *key) else {
-            let reservation = format!("{PREFIX}{}_workflow_{}", self.epoch, self.next);
+            let reservation = names::workflow_reservation(self.epoch, self.next);
             self.next += 1;
             let nodes = wish.nodes.iter().cloned().collect();
             let user = wish.user.clone();
@@ -735,8 +724,8 @@ impl Marks {
         }
         let reservation = name.clone();
         let is_short = after(now, seconds) > mark.end.saturating_add(RENEW);
-        if is_short || self.pace.is_due(mark.renewed, now) {
-            let age = now.saturating_sub(mark.made) / SECOND;
+        if is_short || mark.was_joined || self.pace.is_due(mark.renewed, now) {
+            let age = now.saturating_sub(mark.counted) / SECOND;
             let action = SlurmAction::Renew {
                 reservation: reservation.clone(),
                 seconds,
@@ -780,18 +769,4 @@ impl Marks {
 
 fn after(now: Time, seconds: u32) -> Time {
     now.saturating_add(Nanos::from(seconds).saturating_mul(SECOND))
-}
-
-/// Whether a reservation is one of tarn's, by its name.
-pub(crate) fn is_own_reservation(name: &str) -> bool {
-    epoch_of(name).is_some()
-}
-
-/// The epoch in the name of a reservation of tarn's.
-fn epoch_of(name: &str) -> Option<u64> {
-    // Users may name several at once; those lists are theirs.
-    if name.contains(',') {
-        return None;
-    }
-    name.strip_prefix(PREFIX)?.split('_').next()?.parse().ok()
 }

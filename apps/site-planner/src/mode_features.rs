@@ -1,6 +1,7 @@
 //! The memory modes that Slurm's node features name. docs/admin/memory-modes.md, "Slurm".
 
 use crate::features::FeatureExpression;
+use std::collections::BTreeSet;
 use tarn_slurm::SlurmNode;
 use tarn_types::site::Mode;
 
@@ -30,13 +31,16 @@ pub(crate) fn can_change(node: &SlurmNode) -> bool {
 
 /// The mode that a constraint names, if nodes in another one do not satisfy it.
 pub(crate) fn requested_mode(constraint: &str) -> Option<Mode> {
-    match FeatureExpression::parse(constraint)? {
-        FeatureExpression::Feature(name) => mode_in([&name[..]].into_iter()),
-        FeatureExpression::All(of) => mode_in(of.iter().filter_map(|e| match e {
-            FeatureExpression::Feature(name) => Some(&name[..]),
-            _ => None,
-        })),
-        FeatureExpression::Any(_) => None,
+    let expression = FeatureExpression::parse(constraint)?;
+    let satisfying = MODE_FEATURES.iter().filter(|(name, _)| {
+        let others = MODE_FEATURES.iter().map(|(other, _)| *other);
+        let others: BTreeSet<&str> = others.filter(|other| other != name).collect();
+        expression.may_hold_without(&others)
+    });
+    let satisfying: Vec<Mode> = satisfying.map(|(_, mode)| *mode).collect();
+    match satisfying[..] {
+        [mode] => Some(mode),
+        _ => None,
     }
 }
 
@@ -53,6 +57,13 @@ mod tests {
             ("mode_1lm|mode_2lm", None),
             ("fast&(mode_1lm|mode_2lm)", None),
             ("mode_1lm&mode_2lm", None),
+            ("fast&(mode_2lm|(mode_1lm&mode_2lm))", Some(Mode::TwoLevel)),
+            ("fast&(mode_2lm&(a|b))", Some(Mode::TwoLevel)),
+            ("(a&mode_1lm)|(b&mode_1lm)", Some(Mode::OneLevel)),
+            ("(a|b)&(mode_1lm|(mode_1lm&c))", Some(Mode::OneLevel)),
+            ("a|mode_1lm", None),
+            ("a&(b|mode_1lm)", None),
+            ("[mode_1lm|mode_2lm]", None),
             ("fast", None),
             ("", None),
         ] {

@@ -2,7 +2,7 @@
 //! docs/admin/energy.md, "Sleep".
 
 use crate::topology::ClusterTopology;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tarn_engine::plan::{Planner, Wakefulness};
 use tarn_site::PlanningView;
 use tarn_slurm::{NodeBase, NodeFlag, SlurmNode, SlurmSnapshot};
@@ -12,6 +12,8 @@ use tarn_types::units::{Nanos, SECOND, Time};
 
 /// A decision that Slurm has not followed after so long has failed, or nobody ordered it.
 const MAX_UNFOLLOWED: Nanos = 30 * SECOND;
+/// For which an order to put a node to sleep may be under way: Slurm is read twice before it.
+const UNDER_WAY: Nanos = 10 * SECOND;
 /// How long waking takes where it was neither seen nor given.
 const WAKE: Nanos = 300 * SECOND;
 /// The last wakings of which the median counts.
@@ -68,10 +70,14 @@ pub(crate) struct PowerTable {
     decided: BTreeMap<NodeId, Time>,
     /// Whether nodes have something on them that the planner does not know. From the first event on they may be idle.
     needed: BTreeMap<NodeId, bool>,
+    /// Nodes that Slurm cannot wake yet: they are to be off first.
+    falling: BTreeSet<NodeId>,
     /// When nodes that wake up were first seen so.
     waking: BTreeMap<NodeId, Time>,
     /// How long the last wakings took.
     took: VecDeque<Nanos>,
+    /// The draw of idle and of full nodes of each island when any were measured last.
+    measured: Vec<[Option<f64>; 2]>,
     /// Of each island, as the planner has it.
     pub(crate) models: Vec<NodePowerModel>,
 }
@@ -88,7 +94,9 @@ impl PowerTable {
     pub(crate) fn begin_again(&mut self) {
         self.decided.clear();
         self.needed.clear();
+        self.falling.clear();
         self.waking.clear();
+        self.measured.clear();
         self.models.clear();
     }
 
@@ -116,6 +124,7 @@ impl PowerTable {
                 events.push(SiteEvent::Needed { node, is_needed });
             }
             let seen = seen(state);
+            self.note_falling(node, (seen, state, read_at), planner, events);
             self.note_waking(node, (seen, state.state.base), read_at);
             let decided = self.decided.get(&node).copied();
             let may_follow = decided.is_some_and(|at| read_at < at.saturating_add(MAX_UNFOLLOWED));
@@ -140,6 +149,29 @@ impl PowerTable {
             };
             self.decided.remove(&node);
             events.push(event);
+        }
+    }
+
+    /// Slurm takes no order to wake a node that it powers down, or that tarn has just had powered down.
+    fn note_falling(
+        &mut self,
+        node: NodeId,
+        (seen, state, read_at): (SeenPower, &SlurmNode, Time),
+        planner: &Planner,
+        events: &mut Vec<SiteEvent>,
+    ) {
+        let is_off = state.state.flags.contains(&NodeFlag::PoweredDown);
+        let decided = self.decided.get(&node);
+        let is_ordered = planner.wakefulness(node) == Some(Wakefulness::Asleep)
+            && decided.is_some_and(|at| read_at < at.saturating_add(UNDER_WAY));
+        let is_falling = !is_off && (seen == SeenPower::Asleep || is_ordered);
+        let is_other = match is_falling {
+            true => self.falling.insert(node),
+            false => self.falling.remove(&node),
+        };
+        if is_other {
+            let is_wakeable = !is_falling;
+            events.push(SiteEvent::Wakeable { node, is_wakeable });
         }
     }
 
@@ -192,14 +224,15 @@ impl PowerTable {
         took.sort_unstable();
         let wake = took.get(took.len() / 2).copied().or(self.given.wake);
         self.models.resize(count, NodePowerModel::default());
-        for (island, known) in self.models.iter_mut().enumerate() {
-            let measured = |samples: &mut Vec<f64>, before: f64, given: Option<f64>| {
-                // None may be idle just now.
-                let before = Some(before).filter(|watts| *watts > 0.0);
-                median(samples).or(before).or(given)
-            };
-            let idle = measured(&mut idle[island], known.idle, self.given.idle);
-            let busy = measured(&mut busy[island], known.busy, self.given.busy).or(idle);
+        self.measured.resize(count, [None; 2]);
+        let measured = self.measured.iter_mut();
+        for (island, (known, of_island)) in self.models.iter_mut().zip(measured).enumerate() {
+            // None may be idle just now.
+            for (last, samples) in of_island.iter_mut().zip([&mut idle, &mut busy]) {
+                *last = median(&mut samples[island]).or(*last);
+            }
+            let idle = of_island[0].or(self.given.idle);
+            let busy = of_island[1].or(self.given.busy).or(idle);
             let model = NodePowerModel {
                 idle: idle.unwrap_or(0.0),
                 busy: busy.unwrap_or(0.0),

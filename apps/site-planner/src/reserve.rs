@@ -3,7 +3,7 @@
 
 use crate::SitePlanner;
 use crate::jobs::{KnownJob, KnownStage};
-use crate::marks::{JoinWish, ReservationWish, WorkflowKey};
+use crate::marks::{JOINS_WITHIN, JoinWish, ReservationWish, WorkflowKey};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_site::PlanningView;
 use tarn_slurm::{SlurmJobState, SlurmSnapshot};
@@ -16,9 +16,6 @@ const BETWEEN_STEPS: Nanos = 60 * SECOND;
 
 /// A job waits for its data if it gains so much by it: a begin that is delayed takes a second or two more.
 const LEAST_GAIN: Nanos = 5 * SECOND;
-
-/// For how long a job waits until it can join its reservation, once it waits for no other job: its nodes are about to be idle.
-const JOINS_WITHIN: Nanos = 30 * SECOND;
 
 /// A next step, and the nodes that are kept for it.
 #[derive(Debug, Clone)]

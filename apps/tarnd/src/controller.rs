@@ -22,6 +22,7 @@ mod promise_file;
 mod queue;
 mod reader;
 mod scripts;
+mod sleep;
 mod slurm;
 mod wake;
 
@@ -116,6 +117,8 @@ pub(crate) enum ControllerInput {
     Read,
     /// The planner's decisions about nodes' sleep.
     Power(Vec<PowerOrder>),
+    /// A request for the nodes that have no data now.
+    Spare { reply: SyncSender<BTreeSet<String>> },
     /// Scripts of jobs were read that Slurm has not asked about.
     Found(Vec<FoundJob>),
     /// The user of a waiting job has it exclude these nodes now.
@@ -221,7 +224,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         spaces: slurm::spaces(file.sinfo.unwrap_or(true), &mode),
         exclusions,
         set_exclusions,
-        power: slurm::power_orders(&reader, &mode),
+        power: sleep::power_orders(epoch, &reader, &mode, own_inputs.clone()),
         plans: PlanThread::start(
             &options.state,
             mode.clone(),
@@ -397,6 +400,11 @@ impl Controller {
             }
             ControllerInput::Power(orders) => {
                 self.order_power(orders);
+                None
+            }
+            ControllerInput::Spare { reply } => {
+                // It may not wait any more.
+                let _ = reply.try_send(self.site.spare().into_iter().collect());
                 None
             }
             ControllerInput::Read => {

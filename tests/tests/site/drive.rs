@@ -145,11 +145,25 @@ fn the_next_step_has_the_nodes_of_the_one_before_although_others_wait() {
 fn a_controller_that_dies_leaves_nothing_for_longer_than_a_minute_and_a_half() {
     let Some(driven) = Driven::up() else { return };
     let site = &driven.site;
-    let second = driven.submit("alice", SECOND);
-    driven.wait_reserved();
+    // It makes what the third step reads.
+    let makes = SECOND.replace("#TARN in", "#TARN out = [\"flow\"]\n#TARN in");
+    let makes = makes.replace("#TARN [[step]]", "#TARN [data.flow]\n#TARN [[step]]");
+    let runs = "touch $TARN_flow/it; until [ -e /shared/home/alice/on ]; do sleep 0.2; done\n";
+    let second = driven.submit("alice", &format!("{makes}{runs}"));
+    let name = driven.wait_reserved();
     // It lasts as long as it is renewed.
     std::thread::sleep(Duration::from_secs(70));
-    assert_eq!(driven.reservations().len(), 1, "{}", driven.log());
+    assert_eq!(driven.reservations(), [&name[..]], "{}", driven.log());
+    // A job joins it, leaves it, and is followed by another one: Slurm counts its time without jobs again from then on.
+    let reads = "#SBATCH -N1 --exclusive -t 5\n#TARN name = \"wing\"\n#TARN [[step]]\n#TARN in = [\"flow\"]\nls $TARN_flow/it\n";
+    let third = driven.submit("alice", reads);
+    driven.end_first_step();
+    site.wait_for(&second, "RUNNING");
+    let renewal = "Flags+=PURGE_COMP=0-00:00:3";
+    site.wait("it is renewed", || driven.log().contains(renewal));
+    std::thread::sleep(Duration::from_secs(30));
+    assert_eq!(driven.reservations(), [&name[..]], "{}", driven.log());
+    assert_eq!(driven.field(&second, "Reservation"), "");
     site.kill_controller();
     let killed = Instant::now();
     site.wait("it lapses", || driven.reservations().is_empty());
@@ -158,14 +172,14 @@ fn a_controller_that_dies_leaves_nothing_for_longer_than_a_minute_and_a_half() {
         "{:?}",
         killed.elapsed()
     );
-    assert_eq!(driven.field(&driven.first, "JobState"), "RUNNING");
-    assert_eq!(driven.field(&second, "JobState"), "PENDING");
-    assert_ne!(driven.field(&second, "Priority"), "0", "it is not held");
+    assert_eq!(driven.field(&second, "JobState"), "RUNNING");
+    assert_eq!(driven.field(&third, "JobState"), "PENDING");
+    assert_ne!(driven.field(&third, "Priority"), "0", "it is not held");
     // The next controller, which only advises, ends the workflow.
     site.root(&["sh", "-c", "echo 'mode = \"advise\"' > /shared/site.toml"]);
     site.start_controller_with("--config /shared/site.toml");
-    driven.end_first_step();
-    site.wait_for(&second, "COMPLETED");
+    site.alice(&["touch", "/shared/home/alice/on"]);
+    site.wait_for(&third, "COMPLETED");
 }
 
 #[test]

@@ -62,6 +62,70 @@ echo yes > $TARN_kept/it
     assert_eq!(requests, "off node2\non node2\n", "{}", site.logs());
 }
 
+/// Slurm's client that the controller orders sleep by: the first order of all waits for the test.
+const SCONTROL: &str = r#"#!/bin/sh
+folder=/shared/clients
+case "$*" in
+    *_sleep_*|*state=power*)
+        echo "$*" >> $folder/log
+        case "$*" in create*)
+            ! mkdir $folder/held 2> /dev/null || until [ -e $folder/go ]; do sleep 0.1; done ;;
+        esac ;;
+esac
+exec /usr/bin/scontrol "$@"
+"#;
+
+#[test]
+fn a_node_on_which_a_job_or_data_comes_just_then_stays_awake() {
+    let programs = [("off", PROGRAM), ("on", PROGRAM)];
+    let Some(site) = Site::up_of(2, CONF, &programs) else {
+        return;
+    };
+    let power = site.cluster.shared().join("power");
+    site.root(&["sh", "-c", "mkdir -m 777 /shared/power"]);
+    let requests = || fs::read_to_string(power.join("asked")).unwrap_or_default();
+    let clients = site.wrap_clients();
+    let folder = site.cluster.shared().join("clients");
+    fs::write(folder.join("scontrol"), SCONTROL).expect("scontrol");
+    site.root(&["sh", "-c", "printf 'sleep = \"5s\"\n' > /shared/site.toml"]);
+    site.kill_controller();
+    site.start_controller_with("--config /shared/site.toml");
+    site.wait("both nodes are to sleep", || folder.join("held").exists());
+    assert!(
+        clients.log().contains("Nodes=node1,node2 "),
+        "{}",
+        clients.log()
+    );
+    let runs = "#SBATCH -w node1\n#TARN [[step]]\nuntil [ -e ~/end ]; do sleep 0.2; done\n";
+    let runs = site.submit("alice", "runs.sh", runs, &[]);
+    let makes = "#SBATCH -w node2\n#TARN name = \"w\"\n#TARN data.d = { keep = \"1d\" }\n#TARN [[step]]\n#TARN out = [\"d\"]\necho a > $TARN_d/a\n";
+    let makes = site.submit("alice", "makes.sh", makes, &[]);
+    site.wait_for(&makes.expect("it is taken"), "COMPLETED");
+    let runs = runs.expect("it is taken");
+    site.wait_for(&runs, "RUNNING");
+    fs::write(folder.join("go"), "").expect("a file");
+    site.wait("the controller has looked again", || {
+        clients.log().contains("delete reservationname=tarn_")
+    });
+    assert!(
+        !clients.log().contains("state=power_down"),
+        "{}",
+        clients.log()
+    );
+    let states = site.root(&["sinfo", "-hN", "-O", "StateComplete"]);
+    assert!(!states.contains("power"), "{states}");
+    // The job has left nothing, and the other node still has its data.
+    site.alice(&["touch", "end"]);
+    site.wait_for(&runs, "COMPLETED");
+    site.wait("node 1 sleeps", || requests().contains("off node1"));
+    site.wait("no reservation is left", || {
+        !site
+            .root(&["scontrol", "-o", "show", "reservation"])
+            .contains("_sleep_")
+    });
+    assert_eq!(requests(), "off node1\n", "{}", clients.log());
+}
+
 /// By an emulated meter.
 #[test]
 fn by_policy_energy_a_node_sleeps_when_it_pays_and_only_if_tarn_may_act() {

@@ -2,7 +2,10 @@
 //! start such a job at once elsewhere, or reboot a node at once.
 //! Slurm forgets a begin time by itself, at most a minute later. docs/internals/driving-slurm.md, "Begin times".
 
-use super::{JoinWish, MarkOrder, MarkStep, Marks, RENEW, RETRY, ReservationWish, WorkflowKey};
+use super::{
+    CallError, JoinWish, LINGER, MarkOrder, MarkStep, Marks, RENEW, RETRY, ReservationWish,
+    WorkflowKey,
+};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_slurm::{
@@ -12,6 +15,12 @@ use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Seconds by which a begin time may differ from the one that tarn set: Slurm counts from when the call reaches it.
 const TOLERANCE: u64 = 3;
+
+/// For which a call that Slurm did not answer may still take effect.
+const UNANSWERED: Nanos = 60 * SECOND;
+
+/// For how long a job waits until it can join its reservation, once it waits for no other job: its nodes are about to be idle.
+pub(crate) const JOINS_WITHIN: Nanos = 30 * SECOND;
 
 /// Jobs that wait for another reason than a reservation at a time.
 const MAX_WISHES: usize = 64;
@@ -27,6 +36,13 @@ pub struct DelayWish {
     pub reason: String,
 }
 
+/// When a job may begin by a call of tarn's: Slurm counts from when the call reaches it. Seconds of Slurm's clock.
+#[derive(Debug, Clone, Copy)]
+struct SetBegin {
+    earliest: u64,
+    latest: u64,
+}
+
 /// A job that tarn delays.
 #[derive(Debug, Clone)]
 struct JobDelay {
@@ -35,9 +51,16 @@ struct JobDelay {
     set: Time,
     /// For which it is delayed in all, at most.
     total: Nanos,
-    /// By Slurm's clock; also the one before, which a slurmctld that starts again may still have: it writes its state every 5 s.
-    begin: u64,
-    before: u64,
+    /// Whether it is delayed for more than to join.
+    is_long: bool,
+    /// `None` while the first call was not answered.
+    begin: Option<SetBegin>,
+    /// The one before that: a slurmctld that starts again may have it still, as it writes its state every 5 s.
+    before: Option<SetBegin>,
+    /// That of a call that was not answered, and until when it may come.
+    unanswered: Option<(SetBegin, Time)>,
+    /// Since when it is not wished for, while it waits for another job.
+    unwanted: Option<Time>,
 }
 
 /// All of them. At most as many as jobs of reservations.
@@ -51,8 +74,8 @@ pub(super) struct Delays {
     ended: BTreeMap<u32, JobDelay>,
     /// For how long jobs of the queue have waited by delays that are over.
     waited: BTreeMap<u32, Nanos>,
-    /// The longest delays of jobs that are to be delayed.
-    totals: BTreeMap<u32, Nanos>,
+    /// The longest delays of jobs that are to be delayed, and whether they are for more than to join.
+    totals: BTreeMap<u32, (Nanos, bool)>,
     /// Jobs that wait for no other one.
     ready: BTreeSet<u32>,
     /// Jobs that are to wait for another reason than for reserved nodes.
@@ -73,39 +96,74 @@ impl Delays {
         self.jobs.is_empty()
     }
 
-    /// A call was made.
-    pub(super) fn done(&mut self, action: &SlurmAction, is_ok: bool, (clock, now): (u64, Time)) {
-        match (action, is_ok) {
-            (SlurmAction::DelayUntil { job, seconds }, true) => {
-                let begin = clock.saturating_add(u64::from(*seconds));
-                let total = self.totals.get(job).copied().unwrap_or(0);
-                let total = total.saturating_sub(self.waited(*job));
-                let delay = self.jobs.entry(*job).or_insert(JobDelay {
-                    ready: self.ready.contains(job).then_some(now),
-                    set: now,
-                    total,
-                    begin,
-                    before: begin,
-                });
-                delay.before = std::mem::replace(&mut delay.begin, begin);
-                delay.set = now;
+    /// A call was made; `clocks` are Slurm's before and after it.
+    pub(super) fn done(
+        &mut self,
+        action: &SlurmAction,
+        result: &Result<(), CallError>,
+        (clocks, now): ((u64, u64), Time),
+    ) {
+        let (job, seconds) = match action {
+            SlurmAction::DelayUntil { job, seconds } => (*job, u64::from(*seconds)),
+            SlurmAction::Undelay { job } | SlurmAction::Join { job, .. } => (*job, 0),
+            _ => return,
+        };
+        let is_delay = seconds > 0;
+        let mut set = SetBegin {
+            earliest: clocks.0.saturating_add(seconds),
+            latest: clocks.1.saturating_add(seconds),
+        };
+        match result {
+            Ok(()) if is_delay => {
+                let delay = self.entry(job, now);
+                delay.before = delay.begin.replace(set);
+                (delay.set, delay.unanswered) = (now, None);
+            }
+            // Its time does not begin again with another reason to wait.
+            Ok(()) => self.end(job, now),
+            Err(CallError::Unanswered(_)) => {
+                set.latest = set.latest.saturating_add(UNANSWERED / SECOND);
+                let until = now.saturating_add(UNANSWERED);
+                if is_delay {
+                    let delay = self.entry(job, now);
+                    (delay.set, delay.unanswered) = (now, Some((set, until)));
+                } else if let Some(delay) = self.jobs.get_mut(&job) {
+                    delay.unanswered = Some((set, until));
+                }
             }
             // It has begun since the snapshot, or was cancelled.
-            (SlurmAction::DelayUntil { job, .. }, false) => {
-                self.left_alone.insert(*job, Time::MAX);
+            Err(CallError::Refused(_)) if is_delay => {
+                self.left_alone.insert(job, Time::MAX);
             }
-            (SlurmAction::Undelay { job } | SlurmAction::Join { job, .. }, true) => {
-                let Some(delay) = self.jobs.remove(job) else {
-                    return;
-                };
-                // Its time does not begin again with another reason to wait.
-                if let Some(ready) = delay.ready {
-                    *self.waited.entry(*job).or_default() += now.saturating_sub(ready);
-                }
-                self.ended.insert(*job, JobDelay { set: now, ..delay });
-            }
-            _ => {}
+            Err(CallError::Refused(_)) => {}
         }
+    }
+
+    /// The delay of a job, which may begin now.
+    fn entry(&mut self, job: u32, now: Time) -> &mut JobDelay {
+        let (total, is_long) = self.totals.get(&job).copied().unwrap_or_default();
+        let total = total.saturating_sub(self.waited(job));
+        let ready = self.ready.contains(&job).then_some(now);
+        self.jobs.entry(job).or_insert(JobDelay {
+            ready,
+            set: now,
+            total,
+            is_long,
+            begin: None,
+            before: None,
+            unanswered: None,
+            unwanted: None,
+        })
+    }
+
+    fn end(&mut self, job: u32, now: Time) {
+        let Some(delay) = self.jobs.remove(&job) else {
+            return;
+        };
+        if let Some(ready) = delay.ready {
+            *self.waited.entry(job).or_default() += now.saturating_sub(ready);
+        }
+        self.ended.insert(job, JobDelay { set: now, ..delay });
     }
 
     /// For how long a job has waited by delays that are over.
@@ -128,6 +186,7 @@ impl Delays {
         let is_waiting = |job: &u32| snapshot.jobs.get(job).is_some_and(waits);
         self.waited.retain(|job, _| is_waiting(job));
         self.ended.retain(|job, _| is_waiting(job));
+        let mut ended = Vec::new();
         self.jobs.retain(|number, delay| {
             let job = snapshot.jobs.get(number);
             let Some(job) = job.filter(|job| job.state == SlurmJobState::Pending) else {
@@ -136,19 +195,30 @@ impl Delays {
             if job.dependency.is_empty() {
                 delay.ready.get_or_insert(now);
             }
-            if delay.set >= begun || delay.is_seen(job) {
+            if delay.set >= begun {
                 return true;
             }
-            let may_begin = job.eligible.is_none_or(|at| at <= snapshot.read_at);
-            if was_restarted && may_begin {
-                return false;
+            match delay.compare(job, snapshot.read_at, now) {
+                BeginSeen::Own => true,
+                BeginSeen::Ended => {
+                    ended.push(*number);
+                    true
+                }
+                BeginSeen::NotMade => false,
+                // slurmctld has lost the call.
+                BeginSeen::OfAnother if was_restarted && !is_delayed(job, snapshot.read_at) => false,
+                BeginSeen::OfAnother => {
+                    notes.push(format!(
+                        "somebody changed the begin time of job {number}: tarn leaves it alone"
+                    ));
+                    left_alone.insert(*number, Time::MAX);
+                    false
+                }
             }
-            notes.push(format!(
-                "somebody changed the begin time of job {number}: tarn leaves it alone"
-            ));
-            left_alone.insert(*number, Time::MAX);
-            false
         });
+        for job in ended {
+            self.end(job, now);
+        }
     }
 
     /// The wishes without jobs that were to be delayed and cannot be: nodes are reserved for none of these.
@@ -173,8 +243,13 @@ impl Delays {
                 kept.nodes = nodes.cloned().collect();
             }
             for join in &kept.jobs {
-                self.totals
-                    .extend(join.delay.map(|total| (join.job, total)));
+                let total = join
+                    .delay
+                    .map(|total| (join.job, (total, join.needs_delay)));
+                self.totals.extend(total);
+                if let Some(delay) = self.jobs.get_mut(&join.job).filter(|_| !join.needs_delay) {
+                    delay.only_to_join(join.delay.unwrap_or(JOINS_WITHIN), now);
+                }
             }
             // A reservation that is there stays until nobody wishes for it.
             if !kept.jobs.is_empty() {
@@ -243,13 +318,7 @@ impl Delays {
             }
         }
         orders.extend(self.ended_again(snapshot, begun));
-        let unwanted: Vec<u32> = self
-            .jobs
-            .keys()
-            .filter(|job| !wished.contains(job) && !self.is_unseen(**job, begun))
-            .copied()
-            .collect();
-        for job in unwanted {
+        for job in self.unwanted(snapshot, &wished, (begun, now)) {
             let is_used_up = self
                 .jobs
                 .get(&job)
@@ -272,11 +341,8 @@ impl Delays {
     fn ended_again(&self, snapshot: &SlurmSnapshot, begun: Time) -> Vec<MarkOrder> {
         let has = |(number, delay): &(&u32, &JobDelay)| {
             let job = snapshot.jobs.get(*number);
-            let begins_later =
-                |job: &SlurmJob| job.eligible.is_some_and(|at| at > snapshot.read_at);
-            delay.set < begun
-                && !self.contains(**number)
-                && job.is_some_and(|job| begins_later(job) && delay.is_seen(job))
+            let is_new = delay.set < begun && !self.contains(**number);
+            is_new && job.is_some_and(|job| is_delayed(job, snapshot.read_at) && delay.is_seen(job))
         };
         let end = |(job, _): (&u32, &JobDelay)| MarkOrder {
             action: SlurmAction::Undelay { job: *job },
@@ -284,6 +350,29 @@ impl Delays {
             reason: "slurmctld does not know that its delay is over".to_owned(),
         };
         self.ended.iter().filter(has).map(end).collect()
+    }
+
+    /// The jobs whose delays are to end. Slurm may show for a moment that one waits for a job that it does not list any more.
+    fn unwanted(
+        &mut self,
+        snapshot: &SlurmSnapshot,
+        wished: &BTreeSet<u32>,
+        (begun, now): (Time, Time),
+    ) -> Vec<u32> {
+        let mut unwanted = Vec::new();
+        for (number, delay) in &mut self.jobs {
+            if wished.contains(number) {
+                delay.unwanted = None;
+            } else if delay.set < begun {
+                let job = snapshot.jobs.get(number);
+                let waits_for_another = job.is_some_and(|job| !job.dependency.is_empty());
+                let since = *delay.unwanted.get_or_insert(now);
+                if !waits_for_another || now.saturating_sub(since) >= LINGER {
+                    unwanted.push(*number);
+                }
+            }
+        }
+        unwanted
     }
 
     /// The call for a wish, if it is due now. The total is noted if the job waits.
@@ -311,7 +400,7 @@ impl Delays {
         if job.dependency.is_empty() {
             self.ready.insert(wish.job);
         }
-        self.totals.insert(wish.job, wish.total);
+        self.totals.insert(wish.job, (wish.total, true));
         is_due.then(|| MarkOrder {
             action: SlurmAction::DelayUntil {
                 job: wish.job,
@@ -355,10 +444,63 @@ impl JobDelay {
         self.total.saturating_sub(waited)
     }
 
+    /// Its nodes have come free: the reason for which it waited so far is over.
+    fn only_to_join(&mut self, within: Nanos, now: Time) {
+        if std::mem::replace(&mut self.is_long, false) {
+            let waited = self.ready.map_or(0, |since| now.saturating_sub(since));
+            self.total = self.total.min(waited.saturating_add(within));
+        }
+    }
+
     /// Whether a job has a begin time that was set.
     fn is_seen(&self, job: &SlurmJob) -> bool {
-        let is_near = |at: u64| [self.begin, self.before].map(|set| at.abs_diff(set) <= TOLERANCE);
-        job.eligible.is_some_and(|at| is_near(at).contains(&true))
+        let unanswered = self.unanswered.map(|(set, _)| set);
+        let set = self.begin.into_iter().chain(self.before);
+        let mut known = set.chain(unanswered);
+        known.any(|set| set.is_of(job))
+    }
+
+    /// The begin time of a job in a snapshot that is later than the last call.
+    fn compare(&mut self, job: &SlurmJob, read_at: u64, now: Time) -> BeginSeen {
+        let mut set = self.begin.into_iter().chain(self.before);
+        if set.any(|set| set.is_of(job)) {
+            return BeginSeen::Own;
+        }
+        let is_delayed = is_delayed(job, read_at);
+        let unanswered = self.unanswered.filter(|(_, until)| *until > now);
+        match unanswered {
+            Some((set, _)) if set.is_of(job) && is_delayed => {
+                (self.begin, self.unanswered) = (Some(set), None);
+                BeginSeen::Own
+            }
+            Some((set, _)) if set.is_of(job) => BeginSeen::Ended,
+            _ if is_delayed || self.begin.is_some() => BeginSeen::OfAnother,
+            Some(_) => BeginSeen::Own,
+            None => BeginSeen::NotMade,
+        }
+    }
+}
+
+/// Whether a job has a begin time that is ahead.
+fn is_delayed(job: &SlurmJob, read_at: u64) -> bool {
+    job.eligible.is_some_and(|at| at > read_at)
+}
+
+/// The begin time that a delayed job has in a snapshot.
+enum BeginSeen {
+    /// The one that tarn set, or none while a call may still come.
+    Own,
+    /// The end of the delay, by a call that was not answered.
+    Ended,
+    /// None, as the call that was not answered was never made.
+    NotMade,
+    OfAnother,
+}
+
+impl SetBegin {
+    fn is_of(&self, job: &SlurmJob) -> bool {
+        let range = self.earliest.saturating_sub(TOLERANCE)..=self.latest.saturating_add(TOLERANCE);
+        job.eligible.is_some_and(|at| range.contains(&at))
     }
 }
 

@@ -4,7 +4,9 @@
 mod any_order;
 mod clock;
 mod delays;
+mod late_calls;
 mod left_out;
+mod orders;
 mod slow;
 
 use super::*;
@@ -222,6 +224,9 @@ impl Model {
                 }
                 job.reservation.clone_from(reservation);
                 let job = job.number;
+                if let Some(unused) = self.unused.get_mut(reservation) {
+                    unused.0 = self.now;
+                }
                 self.begin_at(job, self.now)?;
             }
             SlurmAction::Leave { job } => {
@@ -528,6 +533,22 @@ fn the_newer_of_two_controllers_deletes_the_marks_of_the_older_which_stops() {
         step.orders.is_empty() && step.notes[0].contains("epoch 2"),
         "{step:?}"
     );
+}
+
+#[test]
+fn a_reservation_for_nodes_that_go_to_sleep_is_its_own_controllers_alone() {
+    let (mut slurm, mut own, mut next) = (Model::new(), Marks::new(3), Marks::new(4));
+    let name = sleep_reservation(3, 1);
+    slurm
+        .reserve(&name, &[node(1)], "root", slurm.now + 60)
+        .unwrap();
+    slurm.submit(7, 0, 2);
+    let wishes = [wish(0, "wing", [1, 2], 7)];
+    let step = slurm.drive(&mut own, &wishes);
+    assert!(step.notes[0].contains("another reservation"), "{step:?}");
+    assert_eq!(slurm.tarns(), [&name]);
+    slurm.drive(&mut next, &[]);
+    assert_eq!(slurm.tarns(), [""; 0]);
 }
 
 #[test]

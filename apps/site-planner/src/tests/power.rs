@@ -143,6 +143,65 @@ fn energy_sleeps_when_it_pays_by_what_is_measured() {
 }
 
 #[test]
+fn the_draw_of_full_nodes_is_estimated_only_until_one_is_measured() {
+    let (mut planner, mut view) = site("data:sleep=100s", SitePower::default());
+    let mut busy_at = |seconds, state: &str, milliwatts| {
+        view.drawn = [("n0".to_owned(), milliwatts)].into();
+        seen_at(&mut planner, &later(seconds, &[("n0", state)]), &view);
+        planner.power.models[0].busy
+    };
+    // As if idle, whatever that is.
+    assert_eq!(busy_at(0, "idle", 100_000), 100.0);
+    assert_eq!(busy_at(10, "idle", 1_000_000), 1000.0);
+    assert_eq!(busy_at(20, "allocated", 10_000_000), 10_000.0);
+    assert_eq!(busy_at(30, "idle", 100_000), 10_000.0);
+}
+
+#[test]
+fn nodes_that_are_off_are_woken_before_those_that_are_being_powered_down() {
+    let (mut planner, view) = site("data:sleep=100s", SitePower::default());
+    let states = [("n0", "idle%"), ("n1", "idle!"), ("n2", "idle~")];
+    assert_eq!(orders(&mut planner, &later(0, &states), &view), nothing());
+    let job = || vec![waiting(7, 2)];
+    let (_, woken) = orders(&mut planner, &with(later(1, &states), job()), &view);
+    assert_eq!(woken, ["n2"]);
+    // Slurm takes no order for one that it powers down.
+    let states = [("n0", "idle%"), ("n1", "idle%"), ("n2", "idle#")];
+    let snapshot = with(later(20, &states), job());
+    assert_eq!(orders(&mut planner, &snapshot, &view), nothing());
+    let states = [("n0", "idle%"), ("n1", "idle~"), ("n2", "idle#")];
+    let (_, woken) = orders(&mut planner, &with(later(40, &states), job()), &view);
+    assert_eq!(woken, ["n1"]);
+}
+
+#[test]
+fn a_node_that_tarn_has_just_put_to_sleep_is_woken_once_it_is_off() {
+    let (mut planner, view) = site("data:sleep=100s", SitePower::default());
+    seen_at(&mut planner, &later(0, &[]), &view);
+    let all = to_sleep(&["n0", "n1", "n2"]);
+    assert_eq!(orders(&mut planner, &later(100, &[]), &view), all);
+    let job = || vec![waiting(7, 1)];
+    let snapshot = with(later(101, &[]), job());
+    assert_eq!(orders(&mut planner, &snapshot, &view), nothing());
+    let states = [("n0", "idle%"), ("n1", "idle~"), ("n2", "idle%")];
+    let (_, woken) = orders(&mut planner, &with(later(110, &states), job()), &view);
+    assert_eq!(woken, ["n1"]);
+}
+
+#[test]
+fn a_node_that_nobody_has_put_to_sleep_is_planned_for_a_job_soon() {
+    let (mut planner, view) = site("data:sleep=100s", SitePower::default());
+    seen_at(&mut planner, &later(0, &[]), &view);
+    seen_at(&mut planner, &later(100, &[]), &view);
+    let job = || vec![waiting(7, 1)];
+    for seconds in [101, 111, 112] {
+        seen_at(&mut planner, &with(later(seconds, &[]), job()), &view);
+    }
+    let node = planner.wishes.get(&7).and_then(|wish| wish.allocated_for);
+    assert!(node.is_some(), "in mode `observe` it is awake");
+}
+
+#[test]
 fn the_time_of_waking_is_measured() {
     let given = SitePower {
         idle: Some(100.0),

@@ -1,17 +1,14 @@
-//! The controller's requests to Slurm, and its reports: the free space on nodes, for `sinfo -O NodeList,Extra`, and nodes that may
-//! sleep. docs/internals/site.md.
+//! The controller's requests to Slurm, and its reports: the free space on nodes, for `sinfo -O NodeList,Extra`.
+//! docs/internals/site.md.
 
 use super::ControllerInput;
 use super::mode::SharedSiteMode;
 use super::reader::{SlurmReader, SlurmReading};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tarn_proto::site::{NodeInfo, StoreInfo};
-use tarn_site_planner::{PowerOrder, PowerWish};
-use tarn_slurm::{
-    NodeFlag, PowerChange, SlurmJobState, SlurmNode, SlurmSnapshot, change_power, show_on,
-};
+use tarn_slurm::show_on;
 use tarn_types::space::TierSpace;
 use tarn_types::units::Bytes;
 
@@ -104,104 +101,6 @@ pub(super) fn spaces(wanted: bool, mode: &SharedSiteMode) -> SlurmNotifier<Vec<N
     }
 }
 
-/// For a reading by which nodes go to sleep: the planner repeats what is lost.
-const FRESH: Duration = Duration::from_secs(10);
-
-/// Orders about nodes' sleep that wait for their turn: the planner repeats what is lost.
-const MAX_POWER_ORDERS: usize = 16;
-
-/// Has Slurm put nodes to sleep and wake them, by a thread of its own.
-pub(super) fn power_orders(
-    reader: &SlurmReader,
-    mode: &SharedSiteMode,
-) -> SyncSender<Vec<PowerOrder>> {
-    let (sender, orders) = sync_channel(MAX_POWER_ORDERS);
-    let (reader, mode) = (reader.clone(), mode.clone());
-    let thread = std::thread::Builder::new().name("power".into());
-    if let Err(e) = thread.spawn(move || follow_power_orders(&orders, &reader, &mode)) {
-        tracing::error!("no node sleeps: no thread: {e}");
-    }
-    sender
-}
-
-fn follow_power_orders(
-    orders: &Receiver<Vec<PowerOrder>>,
-    reader: &SlurmReader,
-    mode: &SharedSiteMode,
-) {
-    let mut failed = false;
-    for orders in orders {
-        // Slurm is read every 30 s where nothing waits: a job may have begun since. The reader logs why it cannot be read.
-        let Some(reading) = reader.newest_from_now_on(FRESH) else {
-            continue;
-        };
-        let snapshot = &reading.snapshot;
-        let (sleep, wake) = allowed(&orders, &snapshot.nodes, &busy(snapshot));
-        let calls = [
-            (sleep, PowerChange::Down, "sleep: no job and no data"),
-            (wake, PowerChange::Up, "wake up: a job waits for nodes"),
-        ];
-        for (nodes, change, text) in calls.iter().filter(|(nodes, ..)| !nodes.is_empty()) {
-            let Some(_call) = mode.acting_call() else {
-                continue;
-            };
-            match change_power(nodes, *change) {
-                Ok(()) => {
-                    failed = false;
-                    tracing::info!("{} {text}", nodes.join(","));
-                }
-                Err(e) => {
-                    if !failed {
-                        tracing::warn!("{} do not change: {text}: {e}", nodes.join(","));
-                    }
-                    failed = true;
-                }
-            }
-        }
-    }
-}
-
-/// The nodes that jobs have.
-fn busy(snapshot: &SlurmSnapshot) -> BTreeSet<&str> {
-    let has_nodes = |state: &SlurmJobState| {
-        matches!(
-            state,
-            SlurmJobState::Configuring
-                | SlurmJobState::Running
-                | SlurmJobState::Suspended
-                | SlurmJobState::Completing
-        )
-    };
-    let jobs = snapshot.jobs.values().filter(|job| has_nodes(&job.state));
-    jobs.flat_map(|job| job.nodes.iter())
-        .map(|name| &name[..])
-        .collect()
-}
-
-/// The nodes to put to sleep and to wake, of those in the state for it. What jobs have may be newer than that.
-fn allowed<'a>(
-    orders: &'a [PowerOrder],
-    nodes: &BTreeMap<String, SlurmNode>,
-    busy: &BTreeSet<&str>,
-) -> (Vec<&'a str>, Vec<&'a str>) {
-    let (mut sleep, mut wake) = (Vec::new(), Vec::new());
-    for order in orders {
-        let Some(node) = nodes.get(&order.node) else {
-            continue;
-        };
-        let name = &order.node[..];
-        let may_sleep = || node.state.is_idle_and_awake() && !busy.contains(name);
-        match order.wish {
-            PowerWish::Sleep if may_sleep() => sleep.push(name),
-            PowerWish::Wake if node.state.flags.contains(&NodeFlag::PoweredDown) => {
-                wake.push(name);
-            }
-            _ => {}
-        }
-    }
-    (sleep, wake)
-}
-
 fn show_all(updates: &Receiver<Vec<NodeInfo>>, mode: &SharedSiteMode) {
     let mut shown: BTreeMap<String, String> = BTreeMap::new();
     let mut began = Instant::now();
@@ -254,52 +153,5 @@ fn text(node: &NodeInfo) -> String {
             let stores: Vec<String> = stores.iter().map(store).collect();
             format!("tarn {} free", stores.join(", "))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tarn_slurm::SlurmNodeState;
-
-    fn node(name: &str, state: &str) -> (String, SlurmNode) {
-        let node = SlurmNode {
-            name: name.to_owned(),
-            state: SlurmNodeState::parse(state),
-            cpus: 1,
-            cpus_allocated: 0,
-            memory: 1,
-            memory_allocated: 0,
-            gres: String::new(),
-            features: Vec::new(),
-            active_features: Vec::new(),
-            partitions: BTreeSet::new(),
-            reason: String::new(),
-            extra: String::new(),
-            is_incomplete: false,
-        };
-        (name.to_owned(), node)
-    }
-
-    #[test]
-    fn only_idle_nodes_go_to_sleep_and_only_sleepers_wake() {
-        let nodes = [
-            node("n1", "idle"),
-            node("n2", "idle~"),
-            node("n3", "allocated"),
-            node("n4", "idle+drain"),
-            node("n5", "idle%"),
-            node("n6", "idle#"),
-            node("n7", "idle"),
-        ];
-        let nodes = BTreeMap::from(nodes);
-        let all = |wish| {
-            let names = nodes.keys().cloned().chain(["gone".to_owned()]);
-            names.map(move |node| PowerOrder { node, wish })
-        };
-        let orders: Vec<PowerOrder> = all(PowerWish::Sleep).chain(all(PowerWish::Wake)).collect();
-        // A job has begun on n7 since nodes were read.
-        let busy = BTreeSet::from(["n3", "n7"]);
-        assert_eq!(allowed(&orders, &nodes, &busy), (vec!["n1"], vec!["n2"]));
     }
 }

@@ -66,6 +66,13 @@ pub enum SiteEvent {
         /// The node.
         node: NodeId,
     },
+    /// The host can wake a node that sleeps, or cannot: one that is being powered down has to be off first.
+    Wakeable {
+        /// The node.
+        node: NodeId,
+        /// Whether it can.
+        is_wakeable: bool,
+    },
     /// The host has something on a node that the planner does not know, or has not any more.
     Needed {
         /// The node.

@@ -239,11 +239,14 @@ impl PlannerState {
             let asleep = n.availability() == NodeAvailability::Asleep && helps;
             asleep && wanted.contains(&(usize::from(n.island), n.mode))
         });
-        let asleep: Vec<NodeId> = asleep.map(|(id, _)| id).take(lack as usize).collect();
+        // Those that cannot be woken yet are the last, and are woken once they can be.
+        let mut asleep: Vec<(bool, NodeId)> = asleep.map(|(id, n)| (!n.wakeable, id)).collect();
+        asleep.sort_unstable();
+        asleep.truncate(lack as usize);
         if asleep.is_empty() || self.worth_putting_off(&w) {
             return !asleep.is_empty();
         }
-        for node in asleep {
+        for (_, node) in asleep.into_iter().filter(|(must_wait, _)| !must_wait) {
             self.nodes.set_availability(node, NodeAvailability::Waking);
             add(&mut self.under_way, 1, "things under way");
             self.emit(SiteAction::Wake { node });

@@ -36,6 +36,10 @@ impl PlannerState {
                 self.known_node(*node)?;
                 self.found_asleep(*node);
             }
+            SiteEvent::Wakeable { node, is_wakeable } => {
+                self.known_node(*node)?;
+                self.nodes.node_mut(*node).wakeable = *is_wakeable;
+            }
             SiteEvent::Needed { node, is_needed } => {
                 self.known_node(*node)?;
                 self.needed(*node, *is_needed);

@@ -83,6 +83,8 @@ pub(crate) struct PlannerNode {
     pub(crate) idle_since: Time,
     /// The host has something on it: it does not sleep.
     pub(crate) needed: bool,
+    /// The host can wake it if it sleeps.
+    pub(crate) wakeable: bool,
     /// Counts all changes to it.
     pub(crate) changes: u64,
     /// Kept because many jobs ask for it between two changes.
@@ -299,6 +301,7 @@ impl PlannerNodes {
                 held: BTreeSet::new(),
                 idle_since: 0,
                 needed: false,
+                wakeable: true,
                 changes: 0,
                 known: RefCell::default(),
             }

@@ -4,7 +4,7 @@ use super::*;
 use tarn_slurm::DELAY_SECONDS;
 
 /// Nodes 1 and 2 are busy, and job 7 had better wait for them, at most for so many seconds.
-fn busy_nodes(seconds: u64) -> (Model, Marks, [ReservationWish; 1]) {
+pub(super) fn busy_nodes(seconds: u64) -> (Model, Marks, [ReservationWish; 1]) {
     let (mut slurm, marks) = (Model::new(), Marks::new(3));
     slurm.snapshot.settings.boot_time = Some(1);
     slurm.submit(7, 0, 2);
@@ -15,7 +15,7 @@ fn busy_nodes(seconds: u64) -> (Model, Marks, [ReservationWish; 1]) {
     (slurm, marks, [wish])
 }
 
-fn set_nodes(slurm: &mut Model, base: NodeBase) {
+pub(super) fn set_nodes(slurm: &mut Model, base: NodeBase) {
     for at in 1..=2 {
         let node = slurm.snapshot.nodes.get_mut(&node(at)).unwrap();
         node.state.base = base;
@@ -28,7 +28,7 @@ fn texts(step: &MarkStep) -> Vec<String> {
 }
 
 /// In how many seconds job 7 may begin.
-fn waits(slurm: &Model) -> u64 {
+pub(super) fn waits(slurm: &Model) -> u64 {
     slurm.snapshot.jobs[&7]
         .eligible
         .unwrap()
@@ -126,6 +126,26 @@ fn a_job_that_waits_for_another_one_is_delayed_beyond_its_end_alone() {
         slurm.pass(1);
     }
     slurm.drive(&mut marks, &wishes);
+    assert_eq!(waits(&slurm), 0);
+}
+
+#[test]
+fn a_delay_outlives_a_moment_in_which_the_job_before_is_gone_and_still_waited_for() {
+    let (mut slurm, mut marks, wishes) = busy_nodes(30);
+    let job = slurm.snapshot.jobs.get_mut(&7).unwrap();
+    job.dependency = "afterok:6(unfulfilled)".to_owned();
+    slurm.drive(&mut marks, &wishes);
+    for _ in 0..5 {
+        slurm.pass(2);
+        assert_eq!(texts(&slurm.drive(&mut marks, &[])), [""; 0]);
+        slurm.pass(1);
+        slurm.drive(&mut marks, &wishes);
+        assert!(waits(&slurm) > 35);
+    }
+    for _ in 0..4 {
+        slurm.pass(1);
+        slurm.drive(&mut marks, &[]);
+    }
     assert_eq!(waits(&slurm), 0);
 }
 

@@ -155,6 +155,10 @@ fn fact() -> impl Strategy<Value = SiteEvent> {
             node,
             is_needed,
         }),
+        1 => (node(), any::<bool>()).prop_map(|(node, is_wakeable)| SiteEvent::Wakeable {
+            node,
+            is_wakeable,
+        }),
         1 => (node(), any::<bool>()).prop_map(|(node, ok)| SiteEvent::ModeSet { node, ok }),
         1 => Just(SiteEvent::Timer),
     ]

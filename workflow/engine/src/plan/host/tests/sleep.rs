@@ -24,6 +24,14 @@ fn asleep(actions: &[SiteAction]) -> Vec<u32> {
     nodes.collect()
 }
 
+fn woken(actions: &[SiteAction]) -> Vec<NodeId> {
+    let woken = actions.iter().filter_map(|action| match action {
+        SiteAction::Wake { node } => Some(*node),
+        _ => None,
+    });
+    woken.collect()
+}
+
 fn needed(node: u32, is_needed: bool) -> SiteEvent {
     SiteEvent::Needed {
         node: NodeId(node),
@@ -68,13 +76,6 @@ fn a_job_wakes_the_nodes_that_it_lacks() {
     let mut site = site("data:sleep=100s");
     assert_eq!(asleep(&site.at(100, SiteEvent::Timer)).len(), 6);
     site.submit(&[(0, job(2, 4))]);
-    let woken = |actions: &[SiteAction]| -> Vec<NodeId> {
-        let woken = actions.iter().filter_map(|action| match action {
-            SiteAction::Wake { node } => Some(*node),
-            _ => None,
-        });
-        woken.collect()
-    };
     let first = woken(&site.actions);
     assert_eq!(first.len(), 2);
     // One of them is found asleep: the wish was not followed, and comes again.
@@ -84,6 +85,30 @@ fn a_job_wakes_the_nodes_that_it_lacks() {
         site.at(150, SiteEvent::Awake { node });
     }
     assert_eq!(site.allocated(0).map(|nodes| nodes.len()), Some(2));
+}
+
+#[test]
+fn nodes_that_are_being_powered_down_are_woken_last_and_once_they_are_off() {
+    let mut site = site("data:sleep=100s");
+    let all = asleep(&site.at(100, SiteEvent::Timer));
+    assert_eq!(all.len(), 6);
+    let wakeable = |node, is_wakeable| SiteEvent::Wakeable {
+        node: NodeId(node),
+        is_wakeable,
+    };
+    // Of the island whose nodes have four cores, one is off.
+    for node in [0, 1, 3] {
+        site.at(101, wakeable(node, false));
+    }
+    site.submit(&[(0, job(2, 4))]);
+    assert_eq!(woken(&site.actions), [NodeId(2)]);
+    let actions = site.at(110, wakeable(3, true));
+    assert_eq!(woken(&actions), [NodeId(3)]);
+    assert_eq!(woken(&site.at(120, wakeable(0, true))), []);
+    for node in [2, 3].map(NodeId) {
+        site.at(150, SiteEvent::Awake { node });
+    }
+    assert_eq!(site.allocated(0), Some(vec![2, 3]));
 }
 
 #[test]
