@@ -19,6 +19,8 @@ use tarn_types::units::{Elapsed, Nanos, Time};
 pub struct Checked<W> {
     world: W,
     account: SiteAccount,
+    /// The promise is given to the next job once the planner has taken its wishes back.
+    promise_due: bool,
 }
 
 /// A rule that was broken, and how.
@@ -30,6 +32,7 @@ impl<W> Checked<W> {
         Self {
             world,
             account: SiteAccount::new(machine),
+            promise_due: false,
         }
     }
 
@@ -44,6 +47,24 @@ impl<W> Checked<W> {
     pub fn into_inner(self) -> W {
         self.world
     }
+
+    /// The promise after an event. Where the host began a job, wishes of the planner may have to leave its nodes; their
+    /// jobs wait all the time, as the host never began them. So who is the first that waits is known when they have left:
+    /// before the planner allocates nodes again, or when it has done with the event.
+    fn promise_after(&mut self, event: &SiteEvent) -> Result<(), SiteRuleViolation> {
+        self.promise_due = matches!(event, SiteEvent::Began { .. }) && !self.account.has_promise();
+        match self.promise_due {
+            true => Ok(()),
+            false => self.account.promise(),
+        }
+    }
+
+    fn promise_if_due(&mut self) -> Result<(), SiteRuleViolation> {
+        match std::mem::take(&mut self.promise_due) {
+            true => self.account.promise(),
+            false => Ok(()),
+        }
+    }
 }
 
 fn report(now: Time, (rule, how): SiteRuleViolation) -> WorldError {
@@ -55,12 +76,16 @@ fn report(now: Time, (rule, how): SiteRuleViolation) -> WorldError {
 
 impl<W: SiteWorld> SiteWorld for Checked<W> {
     fn perform(&mut self, now: Time, action: &SiteAction) -> Result<(), WorldError> {
+        if matches!(action, SiteAction::Allocate { .. }) {
+            self.promise_if_due().map_err(|b| report(now, b))?;
+        }
         self.account.check(action).map_err(|b| report(now, b))?;
         self.world.perform(now, action)
     }
 
     fn next(&mut self, until: Option<Time>) -> Result<Option<(Time, SiteEvent)>, WorldError> {
         let now = self.account.now;
+        self.promise_if_due().map_err(|b| report(now, b))?;
         let Some((time, event)) = self.world.next(until)? else {
             self.account.end().map_err(|b| report(now, b))?;
             return Ok(None);
@@ -71,7 +96,7 @@ impl<W: SiteWorld> SiteWorld for Checked<W> {
         }
         self.account.now = time;
         self.account.happened(&event).map_err(|b| report(time, b))?;
-        self.account.promise().map_err(|b| report(time, b))?;
+        self.promise_after(&event).map_err(|b| report(time, b))?;
         Ok(Some((time, event)))
     }
 }

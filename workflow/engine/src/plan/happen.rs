@@ -135,6 +135,7 @@ impl PlannerState {
             self.one_move_less(*job);
         }
         if let Some(producer) = self.item(id).and_then(|i| i.producer) {
+            self.run_if_there(producer);
             self.settle(producer);
         }
     }
@@ -235,6 +236,10 @@ impl PlannerState {
             MovePurpose::Output(_) => {}
             MovePurpose::Deliver => self.deliver(m.item),
             MovePurpose::Space | MovePurpose::Spare => {}
+        }
+        let producer = self.item(m.item).and_then(|i| i.producer);
+        if let Some(producer) = producer.filter(|_| m.to == Where::Outside) {
+            self.run_if_there(producer);
         }
         self.refetch_readers(m.item);
     }

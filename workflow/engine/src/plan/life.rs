@@ -525,6 +525,10 @@ impl PlannerState {
             state.retained,
         );
         let past_tiers = state.past_tiers.clone();
+        // A host has begun its program already.
+        if !direct && !state.by_host && self.saves_outputs(&job, &nodes) {
+            return;
+        }
         let (mut local_read, mut local_write) = (0u64, 0u64);
         for input in &job.reads {
             let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);

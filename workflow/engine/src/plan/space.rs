@@ -6,7 +6,9 @@ use super::outbox::{MovePurpose, MoveRequest};
 use super::state::PlannerState;
 use std::sync::Arc;
 use tarn_types::id::NodeId;
-use tarn_types::site::{ItemId, JobId, JobNodes, MoveId, SiteAction, Spread, Urgency, Where};
+use tarn_types::site::{
+    ItemId, Job, JobId, JobNodes, MoveId, SiteAction, Spread, Urgency, Where,
+};
 
 impl PlannerState {
     /// Puts a layout there, with its space.
@@ -229,11 +231,16 @@ impl PlannerState {
         let Some(from) = item.layouts.iter().find(|l| l.present()) else {
             return;
         };
-        let (bytes, nodes, spread) = (item.item.bytes, from.nodes.clone(), from.spread);
+        let (nodes, spread) = (from.nodes.clone(), from.spread);
+        self.bring_outside(id, nodes, spread);
+    }
+
+    /// Brings an item outside from where it is.
+    fn bring_outside(&mut self, id: ItemId, from: JobNodes, spread: Spread) {
         let order = self.order(MoveRequest {
             item: id,
-            bytes,
-            from: Where::Nodes(nodes),
+            bytes: self.item(id).map_or(0, |i| i.item.bytes),
+            from: Where::Nodes(from),
             to: Where::Outside,
             spread,
             direct: false,
@@ -244,6 +251,31 @@ impl PlannerState {
         if let Some(item) = self.item_mut(id) {
             item.leaving = Some(order);
         }
+    }
+
+    /// Outputs that a job is about to write again, and that are on the same nodes and nowhere else, go outside first: the
+    /// new run may fail, and others are to read them. Whether there are any.
+    pub(crate) fn saves_outputs(&mut self, job: &Job, nodes: &[NodeId]) -> bool {
+        let mut waits = false;
+        for id in &job.writes {
+            let Some(item) = self.item(*id).filter(|i| !i.outside) else {
+                continue;
+            };
+            let is_needed = item.item.keep || !item.readers.is_empty();
+            let mut there = item.layouts.iter().filter(|l| l.present());
+            let Some(only) = there.next().filter(|l| is_needed && *l.nodes == *nodes) else {
+                continue;
+            };
+            if there.next().is_some() {
+                continue;
+            }
+            let (from, spread) = (only.nodes.clone(), only.spread);
+            waits = true;
+            if item.leaving.is_none() {
+                self.bring_outside(*id, from, spread);
+            }
+        }
+        waits
     }
 
     /// Makes a job one reader of an item less.

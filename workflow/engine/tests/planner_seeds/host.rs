@@ -143,6 +143,50 @@ fn one_seed() {
     }
 }
 
+/// Seeds that once failed, by the rule that was broken.
+const FAILED: &[(&str, &[u64])] = &[
+    // The host gave nodes away on which a job ran that it had not reported, so the planner released it.
+    ("easy+cache", &[20_977_044, 20_977_392]),
+    ("conservative+cache", &[21_848_196]),
+    ("conservative+stage-through", &[22_694_178, 22_694_180]),
+    ("heft+keep", &[20_887_116]),
+    ("same-nodes+keep", &[21_468_008]),
+    ("sjf-easy+keep", &[21_266_093]),
+    // The checker gave the promise to a job behind one that was leaving the nodes of a wish.
+    ("data", &[20_410_254, 20_410_300]),
+    ("data:bound=1s", &[21_229_057]),
+    // A job of a script was on nodes of two islands.
+    ("energy", &[20_650_142]),
+    // A job that ran again dropped the last copy of its other output.
+    ("same-nodes+keep", &[21_468_283]),
+];
+
+#[test]
+fn seeds_that_failed_before() {
+    for (policy, seeds) in FAILED {
+        for seed in *seeds {
+            if let Err(what) = check(*seed, policy, true) {
+                panic!("{what}");
+            }
+        }
+    }
+}
+
+/// `TARN_SEEDS` seeds from `TARN_SEED` on, under `TARN_POLICY`: a search that takes minutes.
+#[test]
+#[ignore = "takes minutes"]
+fn many_seeds() {
+    let of = |name| std::env::var(name).ok();
+    let number = |name, default| of(name).map_or(default, |s| s.parse().expect("a number"));
+    let first = number("TARN_SEED", 1);
+    let policy = of("TARN_POLICY").unwrap_or_else(|| "data".into());
+    let seeds = first..first + number("TARN_SEEDS", SEEDS);
+    let failed: Vec<String> = seeds
+        .filter_map(|seed| check(seed, &policy, false).err())
+        .collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
 #[test]
 fn data() {
     all_seeds("data");

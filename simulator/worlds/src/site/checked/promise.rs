@@ -131,6 +131,12 @@ impl SiteAccount {
         done.map_err(describe)
     }
 
+    /// Whether a job that waits has the promise.
+    pub(super) fn has_promise(&self) -> bool {
+        let promise = self.judge.as_ref().and_then(|judge| judge.promise());
+        promise.is_some_and(|promise| self.is_waiting(promise.job))
+    }
+
     /// Whether a job came before another, or with it: a workflow comes with its first job.
     fn came_before(&self, row: &JobRow, first: &JobRow) -> bool {
         let flow = row.job.flow.and_then(|f| self.flows.get(&f));

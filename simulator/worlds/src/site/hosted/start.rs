@@ -1,5 +1,6 @@
 //! The host's own backfill.
 
+use super::super::SimulatedJobPhase;
 use super::{HostedSite, WishFate, share_of};
 use std::sync::Arc;
 use tarn_ports::WorldError;
@@ -133,7 +134,34 @@ impl HostedSite {
     }
 
     fn fits(&self, node: NodeId, job: &Job) -> bool {
-        self.suits(node, job) && self.free_at(node, job) == Some(self.site.now)
+        let free = self.suits(node, job) && self.free_at(node, job) == Some(self.site.now);
+        free && (!self.runs_unreported(node) || self.fits_beside_wishes(node, job))
+    }
+
+    /// Whether a node has a running job of which the host has not reported the begin. For the planner that is a wish like
+    /// others: it could take it back where the host gives its nodes to another.
+    fn runs_unreported(&self, node: NodeId) -> bool {
+        let here = self.running.iter().filter(|(_, r)| r.1.contains(&node));
+        let mut unreported =
+            here.filter(|(id, _)| !self.own.contains(id) && !self.confirmed.contains(id));
+        unreported.any(|(id, _)| self.site.phase(*id) == Some(SimulatedJobPhase::Running))
+    }
+
+    /// Whether a node has the resources for a job beside those that run there and those that the planner wishes there.
+    fn fits_beside_wishes(&self, node: NodeId, job: &Job) -> bool {
+        let running = self.running.values().map(|(spec, nodes)| (spec, nodes));
+        let wishes = self.wishes.iter().filter_map(|(id, wish)| {
+            let spec = &self.jobs.get(id)?.spec;
+            Some((spec, &wish.nodes))
+        });
+        let here = running.chain(wishes).filter(|(_, n)| n.contains(&node));
+        let mut taken = self.takes(node, job);
+        for (spec, _) in here {
+            let takes = self.takes(node, spec);
+            (0..3).for_each(|i| taken[i] += takes[i]);
+        }
+        let all = self.all_of(node);
+        (0..3).all(|i| taken[i] <= all[i])
     }
 
     /// When a node has what a job asks for, by the limits of the jobs there.
