@@ -1,7 +1,6 @@
 """How fast slurmctld answers while thousands of jobs are queued, with tarn's controller in `drive` and without it.
 
-The queue stays as it is. The controller is stopped (SIGSTOP) and continued in turns: a window without it, one with it, one without it, and so
-on. The two windows without it are the control: they differ by the machine's other load alone. In each window `sinfo` is called again and
+The queue stays as it is. The controller is ended and started in turns: a window without it, one with it, one without it, and so on. The two windows without it are the control: they differ by the machine's other load alone. In each window `sinfo` is called again and
 again, and in turn with it `sinfo --version`, which starts the same program and does not call slurmctld. slurmctld's own figures of its work
 (`sdiag`) are independent of the time that programs take to start.
 """
@@ -15,7 +14,7 @@ import time
 
 # Ordinary jobs for each job of a workflow.
 ORDINARY = 250
-# Seconds after the controller was stopped or continued before a window begins: readings that are under way end.
+# Seconds before each window: with the controller, after its first reading of all jobs.
 SETTLE = 3
 WINDOWS = ("before", "drive", "after")
 
@@ -111,17 +110,22 @@ def fill(site, jobs):
 def crowd(site, jobs, rounds, seconds, report):
     """slurmctld's answers with and without tarn's controller."""
     fill(site, jobs)
+    site.stop_controller()
     windows = {kind: [] for kind in WINDOWS}
     starts = {kind: [] for kind in WINDOWS}
     own = {kind: [] for kind in WINDOWS}
     for turn in range(rounds + 1):
         for kind in WINDOWS:
-            site.root(f"kill -{'CONT' if kind == 'drive' else 'STOP'} $(cat /run/controller.pid)")
+            if kind == "drive":
+                site.start_controller()
+                site.alice("until tarn slurm status | grep -q '; [0-9]* jobs, [1-9][0-9]* with data'; do sleep 0.5; done")
             time.sleep(SETTLE)
             site.root("sdiag --reset")
             taken = json.loads(site.alice(f"/usr/bin/python3 calls.py {seconds}"))
             calls = calls_of(site.root("sdiag"))
             status = site.alice("tarn slurm status | grep ^Slurm").strip() if kind == "drive" else "no controller"
+            if kind == "drive":
+                site.stop_controller()
             slowest = f"{statistics.median(taken['sinfo']):.1f} ms, slowest {max(taken['sinfo']):.1f} ms"
             print(f"  {kind}: sinfo {len(taken['sinfo'])} times, median {slowest}; {status}", file=sys.stderr)
             # The first round warms up.
@@ -129,7 +133,7 @@ def crowd(site, jobs, rounds, seconds, report):
                 windows[kind].append(taken["sinfo"])
                 starts[kind].append(taken["start"])
                 own[kind].append(calls)
-    site.root("kill -CONT $(cat /run/controller.pid)")
+    site.start_controller()
     results = results_of(windows, starts, report)
     return results + work_of(own, rounds * seconds, report)
 

@@ -12,9 +12,9 @@ use tarn_types::units::Time;
 pub struct PlanningView {
     /// Bytes of each node's stores.
     pub capacities: BTreeMap<String, u64>,
-    /// The nodes that hold nothing, and that no job or order has.
+    /// The nodes that hold nothing, and that no job or order has, if nodes may sleep.
     pub spare: BTreeSet<String>,
-    /// The power that nodes draw, in thousandths of a watt, all by the same kind of meter: that which most have.
+    /// If nodes may sleep, the power that they draw, in thousandths of a watt, all by the same kind of meter: that which most have.
     pub drawn: BTreeMap<String, u64>,
     /// The jobs with data lines that have not ended, by number.
     pub jobs: BTreeMap<SlurmJobId, PlanningJob>,
@@ -58,8 +58,8 @@ pub struct PlanningVersion {
 }
 
 impl Site {
-    /// The state for a planner of jobs.
-    pub fn planning(&self) -> PlanningView {
+    /// The state for a planner of jobs; `has_sleepers`: it may put nodes to sleep.
+    pub fn planning(&self, has_sleepers: bool) -> PlanningView {
         let live = || {
             let jobs = self.jobs.iter();
             jobs.filter(|(_, job)| job.phase != SiteJobPhase::Ended)
@@ -102,8 +102,10 @@ impl Site {
         view.capacities = nodes
             .map(|(name, n)| (name.clone(), n.space().capacity()))
             .collect();
-        view.spare = self.spare().into_iter().collect();
-        view.drawn = self.drawn();
+        if has_sleepers {
+            view.spare = self.spare().into_iter().collect();
+            view.drawn = self.drawn();
+        }
         view
     }
 
