@@ -100,7 +100,7 @@ impl Site {
         }
         let nodes = self.nodes.iter();
         view.capacities = nodes
-            .map(|(name, n)| (name.clone(), n.space().capacity()))
+            .map(|(name, node)| (name.clone(), node.capacity()))
             .collect();
         if has_sleepers {
             view.spare = self.spare().into_iter().collect();

@@ -174,18 +174,25 @@ impl SiteNode {
         bytes * self.present().filter(has).count() as u64
     }
 
+    /// Bytes of all stores that are there.
+    pub(crate) fn capacity(&self) -> u64 {
+        match (&self.levels[..], &self.capacity) {
+            // Wherever a version wrote that did not note stores.
+            ([], Some(capacity)) => capacity.bytes,
+            _ => {
+                let bytes = self.present().map(|level| level.bytes);
+                bytes.fold(0, u64::saturating_add)
+            }
+        }
+    }
+
     /// The account of all stores that are there.
     pub(crate) fn space(&self) -> TierSpace {
         if self.levels.len() > 1 {
             let each = self.present().map(|level| self.space_in(level));
             return each.fold(TierSpace::default(), TierSpace::with);
         }
-        // Wherever a version wrote that did not note stores.
-        let bytes = match (&self.levels[..], &self.capacity) {
-            ([], Some(capacity)) => capacity.bytes,
-            _ => self.present().map(|level| level.bytes).sum(),
-        };
-        let mut space = TierSpace::new(bytes);
+        let mut space = TierSpace::new(self.capacity());
         self.present().for_each(|l| space.occupy(l.foreign));
         self.parts.values().for_each(|b| space.occupy(*b));
         self.promised.values().for_each(|b| space.reserve(*b));
