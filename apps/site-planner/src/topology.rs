@@ -79,19 +79,27 @@ impl ClusterTopology {
 
     /// Whether the snapshot has the same nodes, of the same kinds.
     pub(crate) fn is_of(&self, snapshot: &SlurmSnapshot, view: &PlanningView) -> bool {
-        snapshot.nodes.len() == self.all
-            && self.states(snapshot).count() == self.names.len()
-            && self.states(snapshot).all(|(number, node)| {
-                let space = view.capacities.get(&node.name).copied().unwrap_or(0);
-                self.shape_of(number).is_some_and(|shape| {
-                    shape.cores == node.cpus
-                        && shape.memory == node.memory
-                        && shape.gpus == gpus_of(&node.gres)
-                        && shape.space == space
-                        && shape.partitions == node.partitions
-                        && shape.has_modes == can_change(node)
-                })
+        if snapshot.nodes.len() != self.all {
+            return false;
+        }
+        // In the order of names as well.
+        let mut capacities = view.capacities.iter().peekable();
+        let mut count = 0;
+        let is_same = self.states(snapshot).all(|(number, node)| {
+            count += 1;
+            while capacities.next_if(|(name, _)| **name < node.name).is_some() {}
+            let space = capacities.next_if(|(name, _)| **name == node.name);
+            let space = space.map_or(0, |(_, space)| *space);
+            self.shape_of(number).is_some_and(|shape| {
+                shape.cores == node.cpus
+                    && shape.memory == node.memory
+                    && shape.gpus == gpus_of(&node.gres)
+                    && shape.space == space
+                    && shape.partitions == node.partitions
+                    && shape.has_modes == can_change(node)
             })
+        });
+        is_same && count == self.names.len()
     }
 
     /// The machine's nodes as a snapshot has them.
