@@ -10,7 +10,9 @@ Prints the results in the form of `tarn bench --json`:
   it: bytes that reach the external store, a file system on a block device of its own, counted by the kernel at that device;
 - what tarn adds to a job whose data is there already (--only overhead): the same job without lines, with a burst_buffer.lua whose functions
   return at once, and with tarn, in turns. Medians in seconds of sbatch, from there to the job's first instruction, and from its last one until
-  Slurm has completed it; and of tarn's stages by themselves (goal: at most 0.3 s in all).
+  Slurm has completed it; and of tarn's stages by themselves (goal: at most 0.3 s in all). --parameters default has Slurm's own default
+  parameters of its schedulers in place of the test cluster's, which are made for short jobs;
+- how fast slurmctld answers with thousands of jobs queued, with the controller in drive and without it (--only crowd; goal: 1.1 times).
 """
 
 import argparse
@@ -26,9 +28,13 @@ import tempfile
 import threading
 import time
 
+from crowd import crowd
 from slurm import Site, cluster, configuration, done
 
 MIB = 1 << 20
+# slurm.conf: enough jobs, and Slurm's own default parameters of its schedulers (slurm.conf(5)).
+CONF = "MaxJobCount=20000\n"
+DEFAULTS = "SchedulerParameters=batch_sched_delay=3,sched_interval=60,sched_min_interval=2\n"
 LINES = """#TARN data.made.size = "1 MiB"
 #TARN [[step]]
 #TARN out = ["made"]
@@ -362,6 +368,18 @@ def overhead(site, turns):
     return results
 
 
+def measured(site, a, external, moved):
+    """The results that the options name."""
+    if a.only == "crowd":
+        return crowd(site, a.queued, a.rounds, a.seconds, report_result)
+    results = overhead(site, a.rounds) if a.only != "staging" else []
+    if a.only != "overhead":
+        results += staging(site, external, a.rounds, 4 * a.mib)
+    if a.only is None:
+        results += moved_bytes(site, external, moved, a.mib) + costs(site, a.turns, a.jobs)
+    return results
+
+
 def main():
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -370,8 +388,11 @@ def main():
     parser.add_argument("--turns", type=int, default=100, help="submissions of each kind (default 100)")
     parser.add_argument("--jobs", type=int, default=1000, help="jobs submitted while sinfo is asked (default 1000)")
     parser.add_argument("--mib", type=int, default=64, help="size of what the workflow reads and of each intermediate (default 64)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of staging, and of jobs one by one (default 5)")
-    parser.add_argument("--only", choices=("staging", "overhead"), help="measure this alone")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of staging, of jobs one by one, and of windows of --only crowd (default 5)")
+    parser.add_argument("--queued", type=int, default=5000, help="jobs that wait in --only crowd (default 5000)")
+    parser.add_argument("--seconds", type=int, default=20, help="length of a window of --only crowd (default 20)")
+    parser.add_argument("--only", choices=("staging", "overhead", "crowd"), help="measure this alone; crowd is measured only so")
+    parser.add_argument("--parameters", choices=("test", "default"), default="test", help="SchedulerParameters: the test cluster's, or Slurm's defaults (default test)")
     parser.add_argument("--json", action="store_true", help="print the results as JSON, as is done in any case")
     a = parser.parse_args()
     # What is up is taken down then too.
@@ -379,20 +400,17 @@ def main():
     with tempfile.TemporaryDirectory(prefix="bench-site-", dir=a.dir) as work:
         work = os.path.realpath(work)
         os.chmod(work, 0o755)
-        etc = configuration(os.path.abspath(a.tarn), os.path.join(work, "root"))
+        conf = CONF + (DEFAULTS if a.parameters == "default" else "")
+        etc = configuration(os.path.abspath(a.tarn), os.path.join(work, "root"), conf)
         folder = os.path.join(work, "cluster")
         with store(work, 12 * a.mib + 64) as (external, moved), cluster(folder, 2, 4000, 1024, ["--etc", etc]) as alice:
             os.makedirs(os.path.join(folder, "shared", "bin"), exist_ok=True)
             for name in ("tarn", "tarnd"):
                 shutil.copy2(os.path.join(os.path.dirname(os.path.abspath(a.tarn)), name), os.path.join(folder, "shared", "bin"))
-            site = Site(folder, alice, 2)
-            results = overhead(site, a.rounds) if a.only != "staging" else []
-            if a.only != "overhead":
-                results += staging(site, external, a.rounds, 4 * a.mib)
-            if a.only is None:
-                results += moved_bytes(site, external, moved, a.mib) + costs(site, a.turns, a.jobs)
+            site = Site(folder, alice, 2, 'mode = "drive"\n' if a.only == "crowd" else None)
+            results = measured(site, a, external, moved)
     machine = {"cores": os.cpu_count(), "kernel": os.uname().release}
-    print(json.dumps({"schema": 1, "bench": "site", "machine": machine, "results": results}))
+    print(json.dumps({"schema": 1, "bench": "site", "machine": machine, "parameters": a.parameters, "results": results}))
 
 
 if __name__ == "__main__":

@@ -49,21 +49,30 @@ class Site:
             name = f"node{number}"
             command = f"setsid /shared/bin/tarnd --site --store /scm/tarn:900MiB --volatile --node-name {name} < /dev/null > /shared/{name}.log 2>&1 &"
             self.root(command, name)
-        options = ""
+        self.options, self.nodes = "", nodes
         if config is not None:
             with open(os.path.join(self.shared, "site.toml"), "w", encoding="ascii") as file:
                 file.write(config)
-            options = "--config /shared/site.toml"
-        self.root(f"setsid /shared/bin/tarnd --controller --state /shared/controller {options} < /dev/null > /shared/controller.log 2>&1 & echo $! > /run/controller.pid")
+            self.options = "--config /shared/site.toml"
+        self.start_controller()
+
+    def start_controller(self):
+        """Starts the controller, and waits until all nodes take its orders."""
+        command = f"setsid /shared/bin/tarnd --controller --state /shared/controller {self.options} < /dev/null >> /shared/controller.log 2>&1 & echo $! > /run/controller.pid"
+        self.root(command)
         for _ in range(600):
             status = subprocess.run(self.words("alice", "/shared/bin/tarn slurm status"), capture_output=True, text=True, check=False).stdout
-            if status.count(" up ") == nodes:
+            if status.count(" up ") == self.nodes:
                 return
             if subprocess.run(self.words("root", "kill -0 $(cat /run/controller.pid)"), capture_output=True, check=False).returncode != 0:
                 with open(os.path.join(self.shared, "controller.log"), encoding="utf-8", errors="replace") as log:
                     raise ControllerRefused(log.read().strip()[-1000:] or "it ended without a word")
             time.sleep(0.1)
         sys.exit(f"not all nodes take orders:\n{status}")
+
+    def stop_controller(self):
+        """Ends the controller, and waits for that."""
+        self.root("kill $(cat /run/controller.pid); for i in $(seq 300); do kill -0 $(cat /run/controller.pid) 2> /dev/null || exit 0; sleep 0.1; done; exit 1")
 
     def words(self, user, script, node=None):
         """How a script is run in the cluster."""

@@ -179,6 +179,7 @@ python_scripts() {
 # Their rule for verdicts, their needs, the output of other programs that they read, and their pages.
 experiments() {
     /usr/bin/python3 -m unittest discover -s research/experiments -p 'test_*.py'
+    /usr/bin/python3 -m unittest discover -s bench -p 'test_*.py'
 }
 
 # Versions of clang-format format the same code in different ways.

@@ -8,21 +8,21 @@ use crate::mode_features::{MODE_FEATURES, can_change};
 use crate::topology::ClusterTopology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tarn_slurm::{NodeNames, SlurmJob, SlurmNode, SlurmReservation, SlurmSnapshot};
+use tarn_slurm::{SlurmJob, SlurmNode, SlurmReservation, SlurmSnapshot};
 use tarn_types::id::NodeId;
 use tarn_types::site::NodeMask;
 
 /// The properties from which the nodes of a job follow.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct ChoiceKey {
-    partitions: Vec<String>,
-    features: String,
-    excluded: NodeNames,
-    required: NodeNames,
-    reservation: String,
-    gres: String,
+struct ChoiceKey<'a> {
+    partitions: &'a [String],
+    features: &'a str,
+    excluded: &'a [String],
+    required: &'a [String],
+    reservation: &'a str,
+    gres: &'a str,
     /// The reservations of others that begin before the job would end.
-    blocking: Vec<String>,
+    blocking: Vec<&'a str>,
 }
 
 /// The nodes of each kind of request, found once for a snapshot.
@@ -31,7 +31,7 @@ pub(crate) struct NodeChoices<'a> {
     topology: &'a ClusterTopology,
     /// Seconds since 1970.
     now: u64,
-    known: BTreeMap<ChoiceKey, Result<Option<Arc<NodeMask>>, String>>,
+    known: BTreeMap<ChoiceKey<'a>, Result<Option<Arc<NodeMask>>, String>>,
 }
 
 impl<'a> NodeChoices<'a> {
@@ -51,14 +51,14 @@ impl<'a> NodeChoices<'a> {
     /// The nodes that a job may have, `None` for all; or why it has none.
     pub(crate) fn of(
         &mut self,
-        job: &SlurmJob,
+        job: &'a SlurmJob,
         nodes: u32,
         limit: u64,
     ) -> Result<Option<Arc<NodeMask>>, String> {
         // A job that must have fewer nodes than it asks for is free in the choice of the others.
         let required = match job.required.len() == nodes as usize {
-            true => job.required.clone(),
-            false => NodeNames::default(),
+            true => &job.required[..],
+            false => &[],
         };
         let end = self.now.saturating_add(limit);
         let blocks = |r: &&SlurmReservation| {
@@ -69,19 +69,16 @@ impl<'a> NodeChoices<'a> {
         };
         let reservations = self.snapshot.reservations.values();
         let key = ChoiceKey {
-            partitions: job.partitions.clone(),
-            features: job.features.clone(),
-            excluded: job.excluded.clone(),
+            partitions: &job.partitions,
+            features: &job.features,
+            excluded: &job.excluded,
             required,
             reservation: match is_own_reservation(&job.reservation) {
-                true => String::new(),
-                false => job.reservation.clone(),
+                true => "",
+                false => &job.reservation,
             },
-            gres: job.tres_per_node.clone(),
-            blocking: reservations
-                .filter(blocks)
-                .map(|r| r.name.clone())
-                .collect(),
+            gres: &job.tres_per_node,
+            blocking: reservations.filter(blocks).map(|r| &r.name[..]).collect(),
         };
         if let Some(known) = self.known.get(&key) {
             return known.clone();
@@ -91,8 +88,8 @@ impl<'a> NodeChoices<'a> {
         found
     }
 
-    fn find(&self, key: &ChoiceKey) -> Result<Option<Arc<NodeMask>>, String> {
-        let features = match &key.features[..] {
+    fn find(&self, key: &ChoiceKey<'a>) -> Result<Option<Arc<NodeMask>>, String> {
+        let features = match key.features {
             "" => None,
             text => {
                 let parsed = FeatureExpression::parse(text);
@@ -100,7 +97,7 @@ impl<'a> NodeChoices<'a> {
                 Some(parsed.ok_or_else(why)?)
             }
         };
-        let wanted: Vec<(&str, u64)> = gres::resources(&key.gres)
+        let wanted: Vec<(&str, u64)> = gres::resources(key.gres)
             .filter(|(name, _)| *name != "gpu")
             .collect();
         let fits = |node: &SlurmNode| {
@@ -114,10 +111,10 @@ impl<'a> NodeChoices<'a> {
         };
         let is_free_of_conditions = features.is_none() && wanted.is_empty();
         let reserved = self.reserved(key);
-        let own = self.snapshot.reservations.get(&key.reservation);
+        let own = self.snapshot.reservations.get(key.reservation);
         let own = own.map(|r| self.numbers(&r.nodes));
-        let excluded = self.numbers(&key.excluded);
-        let required = self.numbers(&key.required);
+        let excluded = self.numbers(key.excluded);
+        let required = self.numbers(key.required);
         let is_possible = |number: &NodeId| {
             let node = || self.snapshot.nodes.get(self.topology.name(*number));
             own.as_ref().is_none_or(|own| own.contains(number))
@@ -126,7 +123,7 @@ impl<'a> NodeChoices<'a> {
                 && !reserved.contains(number)
                 && (is_free_of_conditions || node().is_some_and(fits))
         };
-        let chosen = self.topology.in_partitions(&key.partitions);
+        let chosen = self.topology.in_partitions(key.partitions);
         let chosen: Vec<NodeId> = chosen.filter(is_possible).collect();
         match chosen.len() {
             0 => Err(
@@ -139,14 +136,14 @@ impl<'a> NodeChoices<'a> {
     }
 
     /// The nodes of the reservations that block.
-    fn reserved(&self, key: &ChoiceKey) -> BTreeSet<NodeId> {
+    fn reserved(&self, key: &ChoiceKey<'a>) -> BTreeSet<NodeId> {
         let names = key.blocking.iter();
-        let reservations = names.filter_map(|name| self.snapshot.reservations.get(name));
+        let reservations = names.filter_map(|name| self.snapshot.reservations.get(*name));
         let nodes = reservations.flat_map(|r| self.topology.known(&r.nodes));
         nodes.collect()
     }
 
-    fn numbers(&self, names: &NodeNames) -> BTreeSet<NodeId> {
+    fn numbers(&self, names: &[String]) -> BTreeSet<NodeId> {
         self.topology.known(names).into_iter().collect()
     }
 }

@@ -420,6 +420,11 @@ impl SitePlanner {
                 return None;
             };
             let known = self.jobs.jobs.get(number);
+            if let Some([id]) = known.map(|known| &known.ids[..])
+                && self.planner.nodes_of(*id).is_some_and(|has| has[..] == nodes[..])
+            {
+                return None;
+            }
             let ids = known.into_iter().flat_map(|k| &k.ids);
             let has = ids.filter_map(|id| self.planner.nodes_of(*id));
             let has: BTreeSet<NodeId> = has.flat_map(|n| n.iter().copied()).collect();

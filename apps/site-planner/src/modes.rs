@@ -45,6 +45,9 @@ impl ModeTable {
         topology: &ClusterTopology,
         events: &mut Vec<SiteEvent>,
     ) {
+        if !topology.shapes().any(|shape| shape.has_modes) {
+            return;
+        }
         let read_at = snapshot.read_at.saturating_mul(SECOND);
         for (node, state) in topology.states(snapshot) {
             let active = state.active_features.iter().map(String::as_str);

@@ -12,7 +12,7 @@ mod scale;
 mod seniority;
 
 use crate::jobs::KnownStage;
-use crate::{SitePlanner, SiteRates};
+use crate::{RebuildReason, SitePlanner, SiteRates};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_site::PlanningView;
@@ -326,4 +326,31 @@ fn a_plan_is_compared_with_what_happened() {
     let accuracy = planner.accuracy();
     assert_eq!((accuracy.jobs, accuracy.on_planned_nodes), (1, 1));
     assert_eq!(accuracy.median_error, Some(350 * SECOND));
+}
+
+#[test]
+fn stores_are_those_of_the_node_with_the_name() {
+    let snapshot = with(cluster(12), vec![waiting(1, 1)]);
+    let mut view = empty_view(&snapshot);
+    let mut planner = planner();
+    let first = planner.see(&snapshot, &view, START * SECOND);
+    assert_eq!(first.rebuilt, Some(RebuildReason::First));
+    // Nodes that Slurm does not know come before, between and behind the others.
+    for name in ["a", "n10a", "z"] {
+        view.capacities.insert(name.to_owned(), GIB);
+        let seen = planner.see(&snapshot, &view, START * SECOND);
+        assert_eq!(seen.rebuilt, None, "{name}");
+    }
+    for name in ["n0", "n10", "n9"] {
+        let before = view.capacities.insert(name.to_owned(), 7 * GIB);
+        let seen = planner.see(&snapshot, &view, START * SECOND);
+        assert_eq!(seen.rebuilt, Some(RebuildReason::NodesChanged), "{name}");
+        view.capacities.remove(name);
+        let seen = planner.see(&snapshot, &view, START * SECOND);
+        assert_eq!(seen.rebuilt, Some(RebuildReason::NodesChanged), "{name}");
+        view.capacities.extend(before.map(|b| (name.to_owned(), b)));
+        planner.see(&snapshot, &view, START * SECOND);
+        let seen = planner.see(&snapshot, &view, START * SECOND);
+        assert_eq!(seen.rebuilt, None, "{name}");
+    }
 }

@@ -6,7 +6,7 @@ use crate::mode_features::can_change;
 use crate::rates::SiteRates;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tarn_site::PlanningView;
-use tarn_slurm::{NodeNames, SlurmNode, SlurmSnapshot};
+use tarn_slurm::{SlurmNode, SlurmSnapshot};
 use tarn_types::id::NodeId;
 use tarn_types::site::{
     Island, Machine, Mode, ModeChange, NodeKind, NodePowerModel, NodeShare, Rates, Store, TierKind,
@@ -79,19 +79,27 @@ impl ClusterTopology {
 
     /// Whether the snapshot has the same nodes, of the same kinds.
     pub(crate) fn is_of(&self, snapshot: &SlurmSnapshot, view: &PlanningView) -> bool {
-        snapshot.nodes.len() == self.all
-            && self.states(snapshot).count() == self.names.len()
-            && self.states(snapshot).all(|(number, node)| {
-                let space = view.capacities.get(&node.name).copied().unwrap_or(0);
-                self.shape_of(number).is_some_and(|shape| {
-                    shape.cores == node.cpus
-                        && shape.memory == node.memory
-                        && shape.gpus == gpus_of(&node.gres)
-                        && shape.space == space
-                        && shape.partitions == node.partitions
-                        && shape.has_modes == can_change(node)
-                })
+        if snapshot.nodes.len() != self.all {
+            return false;
+        }
+        // In the order of names as well.
+        let mut capacities = view.capacities.iter().peekable();
+        let mut count = 0;
+        let is_same = self.states(snapshot).all(|(number, node)| {
+            count += 1;
+            while capacities.next_if(|(name, _)| **name < node.name).is_some() {}
+            let space = capacities.next_if(|(name, _)| **name == node.name);
+            let space = space.map_or(0, |(_, space)| *space);
+            self.shape_of(number).is_some_and(|shape| {
+                shape.cores == node.cpus
+                    && shape.memory == node.memory
+                    && shape.gpus == gpus_of(&node.gres)
+                    && shape.space == space
+                    && shape.partitions == node.partitions
+                    && shape.has_modes == can_change(node)
             })
+        });
+        is_same && count == self.names.len()
     }
 
     /// The machine's nodes as a snapshot has them.
@@ -102,6 +110,10 @@ impl ClusterTopology {
         // Both are in the order of names.
         let mut sorted = self.sorted.iter().copied().peekable();
         snapshot.nodes.iter().filter_map(move |(name, node)| {
+            // As a rule it is the next.
+            if let Some(number) = sorted.next_if(|n| self.name(*n) == name) {
+                return Some((number, node));
+            }
             while sorted.next_if(|n| self.name(*n) < &name[..]).is_some() {}
             let number = sorted.next_if(|n| self.name(*n) == name)?;
             Some((number, node))
@@ -158,7 +170,7 @@ impl ClusterTopology {
     }
 
     /// The nodes of a list that the machine has, in its order, each once.
-    pub(crate) fn known(&self, names: &NodeNames) -> Vec<NodeId> {
+    pub(crate) fn known(&self, names: &[String]) -> Vec<NodeId> {
         let mut seen = BTreeSet::new();
         let numbers = names.iter().filter_map(|name| self.number(name));
         numbers.filter(|node| seen.insert(*node)).collect()

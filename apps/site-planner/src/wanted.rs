@@ -87,8 +87,12 @@ struct JobReader<'a> {
     choices: NodeChoices<'a>,
 }
 
-impl JobReader<'_> {
-    fn read<'v>(&mut self, job: &SlurmJob, data: Option<&'v PlanningJob>) -> Option<WantedJob<'v>> {
+impl<'a> JobReader<'a> {
+    fn read<'v>(
+        &mut self,
+        job: &'a SlurmJob,
+        data: Option<&'v PlanningJob>,
+    ) -> Option<WantedJob<'v>> {
         let nodes = self.nodes_now(job);
         let mut stage = match &job.state {
             SlurmJobState::Configuring

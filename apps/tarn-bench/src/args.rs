@@ -27,6 +27,10 @@ pub(crate) enum BenchCommand {
     Workflow(crate::workflow::Args),
     /// The planner of a site: the time of a step, and whole simulations
     Plan(crate::plan::Args),
+    /// The planner of a Slurm site: the time that a snapshot of a large cluster takes
+    SitePlan(crate::site_plan::Args),
+    /// The audit of a Slurm's accounting, and how it grows with the number of jobs
+    Audit(crate::audit::Args),
     /// Policies on workflows, over how much of the time is reading and writing outside
     Policies(crate::policies::Args),
     /// Policies on a trace of batch jobs with workflows mixed in

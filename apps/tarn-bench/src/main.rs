@@ -1,6 +1,7 @@
 //! `tarn-bench`: tarn beside the plain tools, and the papers' experiments. `tarn bench` and `tarn reproduce` start it.
 
 mod args;
+mod audit;
 mod block;
 mod ckpt;
 mod cluster;
@@ -17,6 +18,7 @@ mod policies;
 mod processes;
 mod reproduce;
 mod scratch;
+mod site_plan;
 mod stage;
 mod tasks;
 mod trial;
@@ -52,6 +54,8 @@ fn dispatch(cli: &BenchCli) -> CliResult {
         BenchCommand::Stage(args) => ("stage", stage::run(args)?),
         BenchCommand::Workflow(args) => ("workflow", workflow::run(args)?),
         BenchCommand::Plan(args) => ("plan", plan::run(args)?),
+        BenchCommand::Audit(args) => ("audit", audit::run(args)?),
+        BenchCommand::SitePlan(args) => ("site-plan", site_plan::run(args)?),
         BenchCommand::Crypt(args) => ("crypt", crypt::run(args)?),
         BenchCommand::Ckpt(args) => ("ckpt", ckpt::run(args)?),
         BenchCommand::Block(args) => ("block", block::run(args)?),

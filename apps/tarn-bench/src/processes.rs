@@ -50,6 +50,20 @@ impl Drop for Processes {
     }
 }
 
+/// Bytes of this process in memory.
+///
+/// # Errors
+/// When Linux does not state it.
+pub(super) fn resident() -> anyhow::Result<u64> {
+    const STATM: &str = "/proc/self/statm";
+    /// Linux counts there in pages.
+    const PAGE: u64 = 4096;
+    let text = std::fs::read_to_string(STATM).with_context(|| format!("cannot read {STATM}"))?;
+    let pages = text.split_whitespace().nth(1).and_then(|p| p.parse().ok());
+    let pages: u64 = pages.with_context(|| format!("{STATM} has no number of pages: {text}"))?;
+    Ok(pages * PAGE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

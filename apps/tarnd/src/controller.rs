@@ -479,8 +479,8 @@ impl Controller {
         let reading = reading.filter(|_| !self.offered.as_ref().is_some_and(is_early));
         if let Some(reading) = reading {
             self.offered = Some(Instant::now());
-            self.plans
-                .offer(reading, self.site.planning(), wall_clock());
+            let view = self.site.planning(self.plans.has_sleepers());
+            self.plans.offer(reading, view, wall_clock());
         }
     }
 

@@ -45,8 +45,10 @@ pub(crate) struct AuditAccount<'a> {
     members: BTreeMap<&'a str, Vec<usize>>,
     /// Ordinary jobs that wait, by queue, the longest first.
     waiting: BTreeMap<ComparedQueue<'a>, BTreeSet<(u64, Row)>>,
-    /// Jobs with data lines that have nodes, by queue.
-    data_running: BTreeMap<ComparedQueue<'a>, BTreeSet<Row>>,
+    /// Those of them during whose wait no job of another queue with data lines has got nodes of their partition yet.
+    unaffected: BTreeMap<ComparedQueue<'a>, BTreeSet<Row>>,
+    /// Jobs with data lines that have nodes, by queue, the first that was submitted first.
+    data_running: BTreeMap<ComparedQueue<'a>, BTreeSet<(Option<u64>, Row)>>,
     /// The earliest end by limit of those that run: whether one is beyond its limit.
     limits: BTreeSet<(u64, Row)>,
     /// Results for the first jobs, kept up to date: a machine has many nodes, and an event concerns few.
@@ -75,6 +77,7 @@ impl<'a> AuditAccount<'a> {
             nodes: Vec::new(),
             members: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            unaffected: BTreeMap::new(),
             data_running: BTreeMap::new(),
             limits: BTreeSet::new(),
             free: RefCell::default(),
@@ -162,9 +165,9 @@ impl<'a> AuditAccount<'a> {
         }
     }
 
-    /// From when on a node has room for a job, by the limits of those that have it; 0: now. `None`: never.
-    fn free_time(&self, node: usize, job: Row) -> Option<u64> {
-        let (node, share) = (&self.nodes[node], self.rows[job].share);
+    /// From when on a node has room for such a share, by the limits of the jobs that have it; 0: now. `None`: never.
+    fn free_time(&self, node: usize, share: NodeResources) -> Option<u64> {
+        let node = &self.nodes[node];
         let fits = node.all.iter().zip(share).all(|(all, share)| share <= *all);
         let guests = node.guests.iter().map(|guest| {
             let guest = &self.rows[*guest];
@@ -178,10 +181,8 @@ impl<'a> AuditAccount<'a> {
         for (queue, free) in self.free.borrow_mut().iter_mut() {
             let members = self.members.get(queue.0).map_or(&[][..], |m| m);
             for node in nodes {
-                if let Ok(at) = members.binary_search(node)
-                    && let Some(time) = free.times.get_mut(at)
-                {
-                    *time = self.free_time(*node, free.row);
+                if let Ok(at) = members.binary_search(node) {
+                    free.set(at, self.free_time(*node, free.share));
                 }
             }
         }
@@ -198,6 +199,8 @@ impl<'a> AuditAccount<'a> {
         if !of.has_data && !of.is_set_aside {
             let waiting = self.waiting.entry(queue_of(of.job)).or_default();
             waiting.insert((ready(of.job), row));
+            let unaffected = self.unaffected.entry(queue_of(of.job)).or_default();
+            unaffected.insert(row);
         }
     }
 
@@ -207,6 +210,9 @@ impl<'a> AuditAccount<'a> {
         of.is_waiting = false;
         if let Some(waiting) = self.waiting.get_mut(&queue_of(of.job)) {
             waiting.remove(&(ready(of.job), row));
+        }
+        if let Some(unaffected) = self.unaffected.get_mut(&queue_of(of.job)) {
+            unaffected.remove(&row);
         }
     }
 
@@ -233,7 +239,7 @@ impl<'a> AuditAccount<'a> {
         }
         if of.has_data {
             let running = self.data_running.entry(queue_of(of.job)).or_default();
-            running.insert(row);
+            running.insert((of.job.submitted, row));
         }
         self.refresh(&self.rows[row].nodes);
     }
@@ -249,24 +255,22 @@ impl<'a> AuditAccount<'a> {
             self.nodes[*node].guests.retain(|guest| *guest != row);
         }
         if let Some(running) = self.data_running.get_mut(&queue_of(of.job)) {
-            running.remove(&row);
+            running.remove(&(of.job.submitted, row));
         }
         self.refresh(&self.rows[row].nodes);
     }
 
-    /// Ordinary jobs of other queues that wait for nodes of a partition that one of these nodes is in.
-    pub(crate) fn waiting_elsewhere(&self, row: Row) -> Vec<Row> {
+    /// Ordinary jobs of other queues that wait for nodes of a partition that one of these nodes is in; each is returned once
+    /// while it waits.
+    pub(crate) fn waiting_elsewhere(&mut self, row: Row) -> Vec<Row> {
         let of = &self.rows[row];
         let own = queue_of(of.job);
         let mut found = Vec::new();
-        for (queue, waiting) in self.waiting.iter().filter(|(queue, _)| **queue != own) {
+        for (queue, waiting) in self.unaffected.iter_mut().filter(|(q, _)| **q != own) {
             let members = self.members.get(queue.0).map_or(&[][..], |m| m);
-            if of
-                .nodes
-                .iter()
-                .any(|node| members.binary_search(node).is_ok())
-            {
-                found.extend(waiting.iter().map(|(_, row)| *row));
+            let is_member = |node: &usize| members.binary_search(node).is_ok();
+            if !waiting.is_empty() && of.nodes.iter().any(is_member) {
+                found.extend(std::mem::take(waiting));
             }
         }
         found
@@ -285,11 +289,58 @@ pub(crate) fn ready(job: &AccountedJob) -> u64 {
     job.eligible.max(job.submitted).unwrap_or(0)
 }
 
-/// From when on each node of a partition has room for the first job of a queue; 0: now.
+/// From when on each node of a partition has room for a share, that of the first job of a queue; 0: now.
 #[derive(Debug)]
 struct FreeTimes {
-    row: Row,
+    share: NodeResources,
     times: Vec<Option<u64>>,
+    /// How many nodes have each time.
+    nodes: BTreeMap<u64, u32>,
+}
+
+impl FreeTimes {
+    fn new(share: NodeResources, times: Vec<Option<u64>>) -> Self {
+        let mut nodes = BTreeMap::new();
+        for time in times.iter().flatten() {
+            *nodes.entry(*time).or_default() += 1;
+        }
+        Self {
+            share,
+            times,
+            nodes,
+        }
+    }
+
+    /// The time of a node, by its place among the partition's.
+    fn set(&mut self, at: usize, time: Option<u64>) {
+        let Some(known) = self.times.get_mut(at) else {
+            return;
+        };
+        let before = std::mem::replace(known, time);
+        if before == time {
+            return;
+        }
+        if let Some(before) = before
+            && let Some(nodes) = self.nodes.get_mut(&before)
+        {
+            *nodes -= 1;
+            if *nodes == 0 {
+                self.nodes.remove(&before);
+            }
+        }
+        if let Some(time) = time {
+            *self.nodes.entry(time).or_default() += 1;
+        }
+    }
+
+    /// When so many nodes are free together.
+    fn all_free_at(&self, wanted: u32) -> Option<u64> {
+        let mut left = wanted.max(1);
+        self.nodes.iter().find_map(|(time, nodes)| {
+            left = left.saturating_sub(*nodes);
+            (left == 0).then_some(*time)
+        })
+    }
 }
 
 /// The account as the jobs of one queue see it.
@@ -308,7 +359,8 @@ impl QueueView<'_, '_> {
 
     fn has_earlier_data_job(&self, first: Row) -> bool {
         let running = self.account.data_running.get(&self.queue);
-        running.is_some_and(|rows| rows.iter().any(|row| self.came_before(*row, first)))
+        let earliest = running.and_then(|rows| rows.first());
+        earliest.is_some_and(|(_, row)| self.came_before(*row, first))
     }
 }
 
@@ -358,20 +410,23 @@ impl PromiseAccount for QueueView<'_, '_> {
         let account = self.account;
         let members = account.members.get(self.queue.0)?;
         let mut known = account.free.borrow_mut();
-        let is_known = known.get(&self.queue).is_some_and(|free| free.row == job);
-        if !is_known {
-            let times = members.iter().map(|node| account.free_time(*node, job));
-            let times = times.collect();
-            known.insert(self.queue, FreeTimes { row: job, times });
+        let share = account.rows[job].share;
+        let times = || members.iter().map(|node| account.free_time(*node, share));
+        let of_share = known.get(&self.queue).filter(|free| free.share == share);
+        if of_share.is_none() {
+            known.insert(self.queue, FreeTimes::new(share, times().collect()));
         }
-        let times = &known.get(&self.queue)?.times;
-        let is_true = || {
-            let now = members.iter().map(|node| account.free_time(*node, job));
-            now.eq(times.iter().copied())
-        };
-        debug_assert!(is_true(), "a node's free time was not kept up to date");
+        let free = known.get(&self.queue)?;
+        debug_assert!(
+            times().eq(free.times.iter().copied()),
+            "a node's free time was not kept up to date"
+        );
         let wanted = u32::try_from(account.rows[job].job.node_count()).ok()?;
-        let free = all_free_at(times.iter().flatten().copied().collect(), wanted)?;
-        Some(free.max(account.now))
+        let begin = free.all_free_at(wanted)?;
+        debug_assert_eq!(
+            Some(begin),
+            all_free_at(free.times.iter().flatten().copied().collect(), wanted)
+        );
+        Some(begin.max(account.now))
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct ClockFindings {
     pub(crate) count: u64,
     /// By the position of an attempt: whether its own times run backwards.
     pub(crate) is_bad: Vec<bool>,
-    /// Times that were passed twice, in ascending order.
+    /// Times that were passed twice, in ascending order of their begins; the end is the latest of those up to there.
     repeated: Vec<(u64, u64)>,
 }
 
@@ -62,7 +62,8 @@ impl ClockFindings {
     pub(crate) fn is_repeated(&self, from: u64, to: u64) -> bool {
         // Those that begin before the end; one of them may reach into it.
         let until = self.repeated.partition_point(|(begin, _)| *begin <= to);
-        self.repeated[..until].iter().any(|(_, end)| *end >= from)
+        let last = until.checked_sub(1).and_then(|at| self.repeated.get(at));
+        last.is_some_and(|(_, end)| *end >= from)
     }
 }
 
@@ -125,4 +126,9 @@ fn look_at_submissions(jobs: &[AccountedJob], found: &mut ClockFindings) {
         found.repeated.push((to, from));
     }
     found.repeated.sort_unstable();
+    let mut latest = 0;
+    for (_, end) in &mut found.repeated {
+        latest = latest.max(*end);
+        *end = latest;
+    }
 }

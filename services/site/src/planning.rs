@@ -14,9 +14,9 @@ use tarn_types::units::Time;
 pub struct PlanningView {
     /// Bytes of each node's stores.
     pub capacities: BTreeMap<String, u64>,
-    /// The nodes that hold nothing, and that no job or order has.
+    /// The nodes that hold nothing, and that no job or order has, if nodes may sleep.
     pub spare: BTreeSet<String>,
-    /// The power that nodes draw, in thousandths of a watt, all by the same kind of meter: that which most have.
+    /// If nodes may sleep, the power that they draw, in thousandths of a watt, all by the same kind of meter: that which most have.
     pub drawn: BTreeMap<String, u64>,
     /// The jobs with data lines that have not ended, by number.
     pub jobs: BTreeMap<SlurmJobId, PlanningJob>,
@@ -60,8 +60,8 @@ pub struct PlanningVersion {
 }
 
 impl Site {
-    /// The state for a planner of jobs.
-    pub fn planning(&self) -> PlanningView {
+    /// The state for a planner of jobs; `has_sleepers`: it may put nodes to sleep.
+    pub fn planning(&self, has_sleepers: bool) -> PlanningView {
         let live = || {
             let jobs = self.jobs.iter();
             jobs.filter(|(_, job)| job.phase != SiteJobPhase::Ended)
@@ -100,11 +100,14 @@ impl Site {
                 view.versions.insert(named(version), planned);
             }
         }
-        let ledgers = self.stock().ledgers();
-        let capacity = |n: &StockedNode| (n.name.to_owned(), n.ledger().space().capacity());
-        view.capacities = ledgers.iter().map(|(_, n)| capacity(n)).collect();
-        view.spare = self.spare().into_iter().collect();
-        view.drawn = self.drawn();
+        let nodes = self.nodes.iter();
+        view.capacities = nodes
+            .map(|(name, node)| (name.clone(), node.capacity()))
+            .collect();
+        if has_sleepers {
+            view.spare = self.spare().into_iter().collect();
+            view.drawn = self.drawn();
+        }
         view
     }
 

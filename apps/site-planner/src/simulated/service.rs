@@ -363,7 +363,7 @@ impl SimulatedCluster {
             return;
         };
         controller.is_seen = true;
-        let view = controller.site.planning();
+        let view = controller.site.planning(controller.policy.has_sleepers());
         let undelayed = controller.marks.undelayed(snapshot);
         controller.planner.see(&undelayed, &view, site_time(now));
         if !drives {

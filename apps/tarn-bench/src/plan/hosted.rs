@@ -2,7 +2,7 @@
 //! change. Nothing is simulated but the answers of the host, so all of the memory is the planner's and the jobs' own.
 
 use super::Timed;
-use anyhow::Context;
+use crate::processes::resident;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -321,15 +321,4 @@ pub(super) fn time_hosted(
         events.extend(host.rare(now).filter(|_| full));
     }
     Ok(HostedFigures { timed, memory })
-}
-
-/// Bytes of this process in memory.
-fn resident() -> anyhow::Result<u64> {
-    const STATM: &str = "/proc/self/statm";
-    /// Linux counts there in pages.
-    const PAGE: u64 = 4096;
-    let text = std::fs::read_to_string(STATM).with_context(|| format!("cannot read {STATM}"))?;
-    let pages = text.split_whitespace().nth(1).and_then(|p| p.parse().ok());
-    let pages: u64 = pages.with_context(|| format!("{STATM} has no number of pages: {text}"))?;
-    Ok(pages * PAGE)
 }

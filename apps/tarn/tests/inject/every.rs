@@ -61,6 +61,8 @@ const WITHOUT: &[(&str, &str)] = &[
     ("bench stage", BENCH),
     ("bench workflow", BENCH),
     ("bench plan", BENCH),
+    ("bench site-plan", BENCH),
+    ("bench audit", BENCH),
     ("bench policies", BENCH),
     ("bench mixed", BENCH),
     ("bench crypt", BENCH),

@@ -101,6 +101,11 @@ impl PlanThread {
         exchange.unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it may put nodes to sleep.
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.policy.has_sleepers()
+    }
+
     /// Gives the planner the newest state; an older one that it has not taken yet is forgotten.
     pub(super) fn offer(&self, reading: Arc<SlurmReading>, view: PlanningView, now: Time) {
         self.exchange().next = Some(PlanInput { reading, view, now });

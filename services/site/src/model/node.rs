@@ -175,6 +175,18 @@ impl SiteNode {
         bytes * self.present().filter(has).count() as u64
     }
 
+    /// Bytes of all stores that are there.
+    pub(crate) fn capacity(&self) -> u64 {
+        match (&self.levels[..], &self.capacity) {
+            // Wherever a version wrote that did not note stores.
+            ([], Some(capacity)) => capacity.bytes,
+            _ => {
+                let bytes = self.present().map(|level| level.bytes);
+                bytes.fold(0, u64::saturating_add)
+            }
+        }
+    }
+
     /// Its ledger: the stores that are there, and no cores, which are Slurm's. It is derived from the tables above each
     /// time, so it cannot differ from them.
     pub(crate) fn ledger(&self) -> NodeLedger {
@@ -191,11 +203,7 @@ impl SiteNode {
 
     /// The account of the one store of a node, wherever a version wrote that did not note stores.
     fn only_space(&self) -> TierSpace {
-        let bytes = match (&self.levels[..], &self.capacity) {
-            ([], Some(capacity)) => capacity.bytes,
-            _ => self.present().map(|level| level.bytes).sum(),
-        };
-        let mut space = TierSpace::new(bytes);
+        let mut space = TierSpace::new(self.capacity());
         self.present().for_each(|l| space.occupy(l.foreign));
         self.parts.values().for_each(|b| space.occupy(*b));
         self.promised.values().for_each(|b| space.reserve(*b));
