@@ -39,7 +39,7 @@ pub use accuracy::PlanAccuracy;
 pub use difference::JobTransition;
 pub use marks::{
     CallError, DelayWish, JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS, MarkOrder,
-    MarkStep, Marks, ReservationWish, WorkflowKey,
+    MarkStep, Marks, ReservationWish, ReservedFor, WorkflowKey,
 };
 pub use planned::{PlannedJob, SitePlan, UnplannedJob};
 pub use power::{PowerOrder, PowerWish, SitePower};

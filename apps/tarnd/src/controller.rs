@@ -53,7 +53,7 @@ use tarn_proto::site::{
     NumberedOrder, Owner, Report, SlurmJobId, Stage, StoreCapacity, Uid,
 };
 use tarn_site::{Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token, WantedAccount};
-use tarn_site_planner::{PowerOrder, PowerWish};
+use tarn_site_planner::{PowerOrder, PowerWish, ReservedFor};
 use tarn_slurm::{expected_nodes, job_change, unread_job_change};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Source};
@@ -116,6 +116,8 @@ pub(crate) enum ControllerInput {
     Read,
     /// The planner's decisions about nodes' sleep.
     Power(Vec<PowerOrder>),
+    /// The nodes that are reserved for a waiting job.
+    Reserved(ReservedFor),
     /// Scripts of jobs were read that Slurm has not asked about.
     Found(Vec<FoundJob>),
     /// The user of a waiting job has it exclude these nodes now.
@@ -177,6 +179,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         }
     };
     let place = metrics_place(&file).map_err(|e| TarndError::new(Exit::Usage, e))?;
+    let is_ahead = config.ahead;
     let (log, site) = ControllerLog::open(&options.state, config).map_err(state)?;
     let epoch = log::next_epoch(&options.state, site.epoch()).map_err(state)?;
     let secrets = keys::read(&options.state).map_err(state)?;
@@ -226,7 +229,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
             &options.state,
             mode.clone(),
             (policy, power, rates),
-            SlurmDriver::new(epoch, reader.clone()),
+            SlurmDriver::new(epoch, reader.clone(), own_inputs.clone()),
             own_inputs,
         ),
         offered: None,
@@ -236,6 +239,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         reader: reader.clone(),
         queue,
         chains: ChainReleaser::start(),
+        is_ahead,
         has_all_nodes: file.nodes.is_none(),
         drawn: BTreeMap::new(),
         accountant,
@@ -277,6 +281,8 @@ struct Controller {
     reader: SlurmReader,
     queue: SlurmQueue,
     chains: ChainReleaser,
+    /// Data is brought to nodes before jobs have them.
+    is_ahead: bool,
     /// All nodes that Slurm knows are the site's.
     has_all_nodes: bool,
     exclusions: SlurmNotifier<Vec<WaitingJob>>,
@@ -399,6 +405,7 @@ impl Controller {
                 self.order_power(orders);
                 None
             }
+            ControllerInput::Reserved(reserved) => self.advised(reserved),
             ControllerInput::Read => {
                 self.learn_nodes();
                 self.offer_to_planner();
@@ -439,6 +446,12 @@ impl Controller {
                 }),
         };
         one.into_iter().collect()
+    }
+
+    /// Nodes are reserved for a job that waits: its data is brought there.
+    fn advised(&self, ReservedFor { job, nodes }: ReservedFor) -> Option<SiteServiceEvent> {
+        let is_of_use = self.is_ahead && self.site.is_queued_job(job);
+        is_of_use.then_some(SiteServiceEvent::Advised { job, nodes })
     }
 
     /// The newest reading of Slurm's queue, for the core.
