@@ -61,9 +61,9 @@ impl Marks {
         let mut changes: BTreeMap<u32, BTreeSet<String>> =
             ended.map(|job| (*job, BTreeSet::new())).collect();
         for (job, nodes) in reserved {
-            let is_due = known.get(&job).is_none_or(|(before, at)| {
-                before != nodes && now.saturating_sub(*at) >= SETTLES
-            });
+            let is_due = known
+                .get(&job)
+                .is_none_or(|(before, at)| before != nodes && now.saturating_sub(*at) >= SETTLES);
             if is_due {
                 changes.insert(job, nodes.clone());
             }

@@ -50,11 +50,7 @@ pub(super) struct SlurmDriver {
 
 impl SlurmDriver {
     /// One without marks, of the controller of this epoch.
-    pub(super) fn new(
-        epoch: u64,
-        reader: SlurmReader,
-        inputs: Sender<ControllerInput>,
-    ) -> Self {
+    pub(super) fn new(epoch: u64, reader: SlurmReader, inputs: Sender<ControllerInput>) -> Self {
         Self {
             marks: Marks::new(epoch),
             reader,
