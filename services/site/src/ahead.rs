@@ -1,5 +1,5 @@
 //! Data is brought to a job's nodes before it has them: to those that Slurm is expected to start it on, while Slurm waits
-//! for that, and to those that the planner keeps for it, while nobody does. docs/internals/site.md, "Bringing data ahead".
+//! for that, and to those that the planner keeps for it, while nobody does. docs/internals/driving-slurm.md, "Bringing data ahead".
 
 use crate::MAX_RESERVED_JOBS;
 use crate::model::catalog::VersionRecord;

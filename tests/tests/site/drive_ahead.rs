@@ -25,7 +25,6 @@ const SOLVE: &str = "\
 #TARN name = \"wing\"
 #TARN [data.field]
 #TARN [[step]]
-#TARN nodes = 2
 #TARN out = [\"field\"]
 head -c 4000000 /dev/zero > $TARN_field/it
 until [ -e /shared/home/alice/go ]; do sleep 0.2; done
@@ -37,7 +36,6 @@ const SHOW: &str = "\
 #SBATCH -t 5
 #TARN name = \"wing\"
 #TARN [[step]]
-#TARN nodes = 2
 #TARN in = [\"mesh\", \"field\"]
 srun sh -c 'cat $TARN_mesh/it $TARN_field/it | wc -c'
 ";
@@ -70,11 +68,12 @@ fn the_inputs_of_the_next_step_are_on_its_reserved_nodes_before_it_has_them() {
         site.why("alice", &show)
             .contains("nodes are reserved for it: node2, node3")
     );
-    let between = || {
-        let metrics = site.why("alice", &show);
-        metrics.contains("what it reads is on its reserved nodes")
-    };
-    assert!(!between(), "the field is not made yet");
+    let is_there = "what it reads is on its reserved nodes";
+    let history = site.why("alice", &show);
+    assert!(
+        !history.contains(is_there),
+        "the field is not made yet: {history}"
+    );
     fs::write(site.home("alice").join("go"), "").expect("a file");
     site.wait_for(&show, "COMPLETED");
     let history = site.why("alice", &show);
@@ -83,8 +82,7 @@ fn the_inputs_of_the_next_step_are_on_its_reserved_nodes_before_it_has_them() {
         found.unwrap_or_else(|| panic!("{what}: {history}\n{}", site.logs()))
     };
     // The field came to the node that did not make it when it was made, and the gate had nothing to bring.
-    let is_there = at("what it reads is on its reserved nodes");
-    assert!(is_there < at("its nodes: "), "{history}");
+    assert!(at(is_there) < at("its nodes: "), "{history}");
     let printed = site.home("alice").join(format!("slurm-{show}.out"));
     let printed = fs::read_to_string(printed).expect("its output");
     assert_eq!(

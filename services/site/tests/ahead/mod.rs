@@ -1,4 +1,4 @@
-//! Data is brought to the nodes that are reserved for a job, while it waits. docs/internals/site.md, "Bringing data ahead".
+//! Data is brought to the nodes that are reserved for a job, while it waits. docs/internals/driving-slurm.md, "Bringing data ahead".
 
 mod seeds;
 
