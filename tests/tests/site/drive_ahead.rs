@@ -25,7 +25,7 @@ const SOLVE: &str = "\
 #TARN name = \"wing\"
 #TARN [data.field]
 #TARN [[step]]
-#TARN out = [\"field\"]
+#TARN out = [\"field:single\"]
 head -c 4000000 /dev/zero > $TARN_field/it
 until [ -e /shared/home/alice/go ]; do sleep 0.2; done
 ";
