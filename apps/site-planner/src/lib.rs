@@ -39,7 +39,7 @@ pub use accuracy::PlanAccuracy;
 pub use difference::JobTransition;
 pub use marks::{
     CallError, DelayWish, JoinWish, MAX_AGE, MAX_RESERVATIONS, MAX_USER_RESERVATIONS, MarkOrder,
-    MarkStep, Marks, ReservationWish, WorkflowKey, sleep_reservation,
+    MarkStep, Marks, ReservationWish, ReservedFor, WorkflowKey, sleep_reservation,
 };
 pub use planned::{PlannedJob, SitePlan, UnplannedJob};
 pub use power::{PowerOrder, PowerWish, SitePower};
@@ -421,7 +421,10 @@ impl SitePlanner {
             };
             let known = self.jobs.jobs.get(number);
             if let Some([id]) = known.map(|known| &known.ids[..])
-                && self.planner.nodes_of(*id).is_some_and(|has| has[..] == nodes[..])
+                && self
+                    .planner
+                    .nodes_of(*id)
+                    .is_some_and(|has| has[..] == nodes[..])
             {
                 return None;
             }

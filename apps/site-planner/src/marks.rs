@@ -4,6 +4,7 @@
 //! epoch of the controller is in each name, and a controller deletes those of earlier ones. The rules come from trials on
 //! a real Slurm: docs/internals/driving-slurm.md, "The actions, and how each lapses".
 
+mod advised;
 mod arranged;
 mod budget;
 mod check;
@@ -14,6 +15,8 @@ mod pace;
 mod tests;
 mod uncalled;
 
+use advised::AdvisedJobs;
+pub use advised::ReservedFor;
 use budget::IdleBudgets;
 use check::{SnapshotCheck, WishError};
 pub use delays::DelayWish;
@@ -163,6 +166,7 @@ pub struct Marks {
     left_alone: BTreeMap<WorkflowKey, Time>,
     budgets: IdleBudgets,
     delays: Delays,
+    advised: AdvisedJobs,
     /// When the last job joined.
     last_join: Option<Time>,
     /// When the calls of the last step began, at the earliest.
@@ -187,6 +191,7 @@ impl Marks {
             left_alone: BTreeMap::new(),
             budgets: IdleBudgets::default(),
             delays: Delays::default(),
+            advised: AdvisedJobs::default(),
             last_join: None,
             stepped: 0,
             refused: BTreeMap::new(),
@@ -236,6 +241,7 @@ impl Marks {
         let wishes = &self.suitable(snapshot, &wishes, &mut step.notes);
         self.give_up_uncalled(snapshot, wishes, now, &mut step.notes);
         let wanted = self.followed(snapshot, wishes, &mut step.notes);
+        self.note_wished(&wanted);
         self.cancel_unwanted(snapshot, &wanted, now, &mut step.orders);
         self.leave(snapshot, (begun, now), &mut step);
         // The most urgent wish first, as they come.
@@ -463,19 +469,6 @@ impl Marks {
             }
             false
         });
-    }
-
-    /// Of each user the reserved nodes that are not full.
-    fn idle_nodes(&self, snapshot: &SlurmSnapshot) -> BTreeMap<u32, u64> {
-        let mut idle = BTreeMap::new();
-        for mark in self.marks.values() {
-            let of_mark = mark
-                .nodes
-                .iter()
-                .filter(|name| check::is_kept(snapshot, name));
-            *idle.entry(mark.workflow.0).or_default() += of_mark.count() as u64;
-        }
-        idle
     }
 
     /// The wishes without jobs that cannot be in a reservation: each is left out alone.

@@ -149,7 +149,11 @@ fn figures_of(
         }
     }
     let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    figures.push(plain("built-ms: the first snapshot".to_owned(), built, "ms"));
+    figures.push(plain(
+        "built-ms: the first snapshot".to_owned(),
+        built,
+        "ms",
+    ));
     figures.push(plain("memory-mib".to_owned(), mebibytes(memory), "MiB"));
     figures.push(plain(
         "memory-end-mib: with two snapshots and a plan".to_owned(),

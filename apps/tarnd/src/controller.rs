@@ -10,6 +10,7 @@ mod config;
 mod drive;
 mod exclusions;
 mod exposition;
+mod input;
 mod keys;
 mod log;
 mod metrics;
@@ -33,6 +34,7 @@ use clap::Parser;
 use config::{configured_mode, metrics_place, number_of, read};
 use drive::SlurmDriver;
 use exclusions::{SetExclusions, WaitingJob};
+pub(crate) use input::{ControllerInput, OpenedNode};
 use log::ControllerLog;
 use metrics::SiteMetrics;
 use mode::{SharedSiteMode, SiteMode};
@@ -54,7 +56,7 @@ use tarn_proto::site::{
     NumberedOrder, Owner, Report, SlurmJobId, Stage, StoreCapacity, Uid,
 };
 use tarn_site::{Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token, WantedAccount};
-use tarn_site_planner::{PowerOrder, PowerWish};
+use tarn_site_planner::{PowerOrder, PowerWish, ReservedFor};
 use tarn_slurm::{expected_nodes, job_change, unread_job_change};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Source};
@@ -99,54 +101,6 @@ pub(crate) struct Options {
     pub(crate) log_format: options::DaemonLogFormat,
 }
 
-/// An input of the controller.
-pub(crate) enum ControllerInput {
-    /// A request of a client.
-    Request {
-        user: Uid,
-        groups: Vec<u32>,
-        trusted: bool,
-        ask: ControllerRequest,
-        reply: SyncSender<ControllerReply>,
-    },
-    /// A node takes orders.
-    Opened(Box<OpenedNode>),
-    /// A session is over.
-    Closed { node: String, session: u64 },
-    /// Slurm's state was read, or could not be.
-    Read,
-    /// The planner's decisions about nodes' sleep.
-    Power(Vec<PowerOrder>),
-    /// A request for the nodes that have no data now.
-    Spare { reply: SyncSender<BTreeSet<String>> },
-    /// Scripts of jobs were read that Slurm has not asked about.
-    Found(Vec<FoundJob>),
-    /// The user of a waiting job has it exclude these nodes now.
-    Excludes { job: SlurmJobId, nodes: Vec<String> },
-    /// The power that nodes draw as Slurm reports it, in thousandths of a watt.
-    Drawn(BTreeMap<String, u64>),
-    /// How jobs ended, by Slurm's accounting.
-    Accounted(BTreeMap<SlurmJobId, JobResult>),
-    /// A node's report on an order.
-    Reported {
-        node: String,
-        session: u64,
-        number: u64,
-        report: Report,
-    },
-}
-
-/// A node that takes orders.
-pub(crate) struct OpenedNode {
-    node: String,
-    /// The number of its session.
-    session: u64,
-    /// How often the secrets had changed when the session began.
-    changes: u64,
-    ready: ReadyNode,
-    orders: Sender<NumberedOrder>,
-}
-
 /// The inventory of a node when its session begins.
 pub(crate) struct ReadyNode {
     /// Keys there may be wrapped with an older secret.
@@ -180,6 +134,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         }
     };
     let place = metrics_place(&file).map_err(|e| TarndError::new(Exit::Usage, e))?;
+    let is_ahead = config.ahead;
     let (log, site) = ControllerLog::open(&options.state, config).map_err(state)?;
     let epoch = log::next_epoch(&options.state, site.epoch()).map_err(state)?;
     let secrets = keys::read(&options.state).map_err(state)?;
@@ -229,7 +184,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
             &options.state,
             mode.clone(),
             (policy, power, rates),
-            SlurmDriver::new(epoch, reader.clone()),
+            SlurmDriver::new(epoch, reader.clone(), own_inputs.clone()),
             own_inputs,
         ),
         offered: None,
@@ -239,6 +194,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TarndError> {
         reader: reader.clone(),
         queue,
         chains: ChainReleaser::start(),
+        is_ahead,
         has_all_nodes: file.nodes.is_none(),
         drawn: BTreeMap::new(),
         accountant,
@@ -280,6 +236,8 @@ struct Controller {
     reader: SlurmReader,
     queue: SlurmQueue,
     chains: ChainReleaser,
+    /// Data is brought to nodes before jobs have them.
+    is_ahead: bool,
     /// All nodes that Slurm knows are the site's.
     has_all_nodes: bool,
     exclusions: SlurmNotifier<Vec<WaitingJob>>,
@@ -407,6 +365,7 @@ impl Controller {
                 let _ = reply.try_send(self.site.spare().into_iter().collect());
                 None
             }
+            ControllerInput::Reserved(reserved) => self.advised(reserved),
             ControllerInput::Read => {
                 self.learn_nodes();
                 self.offer_to_planner();
@@ -447,6 +406,12 @@ impl Controller {
                 }),
         };
         one.into_iter().collect()
+    }
+
+    /// Nodes are reserved for a job that waits: its data is brought there.
+    fn advised(&self, ReservedFor { job, nodes }: ReservedFor) -> Option<SiteServiceEvent> {
+        let is_of_use = self.is_ahead && self.site.is_queued_job(job);
+        is_of_use.then_some(SiteServiceEvent::Advised { job, nodes })
     }
 
     /// The newest reading of Slurm's queue, for the core.

@@ -162,6 +162,7 @@ impl Site {
             job: id,
             tier: restart.tier.as_deref(),
             size: restart.space,
+            is_ahead: false,
         };
         let store = match self.find_space(name, restart.space, whom) {
             SpaceAvailability::In(store) => store,

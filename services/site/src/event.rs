@@ -52,7 +52,8 @@ pub struct SiteRequest {
 /// The present rules. Raised whenever other orders would follow from the same events, with the former ones kept for older logs:
 /// - 1: whichever address of an order that reads from several nodes may be old, all are requested again when it fails; a node
 ///   that has just come back is waited for.
-pub(crate) const RULES: u32 = 1;
+/// - 2: a part goes to no node that is removing an earlier copy of it.
+pub(crate) const RULES: u32 = 2;
 
 /// An event: the log holds these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +91,13 @@ pub enum SiteServiceEvent {
         /// The job.
         job: SlurmJobId,
         /// The nodes.
+        nodes: Vec<String>,
+    },
+    /// The planner keeps these nodes for a job that waits, instead of those before; none: it keeps none any more.
+    Advised {
+        /// The job.
+        job: SlurmJobId,
+        /// As many as it asks for.
         nodes: Vec<String>,
     },
     /// A node takes orders.

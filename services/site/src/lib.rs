@@ -7,10 +7,11 @@
 //! required state ([`stage`]): so it does not matter in which order nodes answer, fail or come back.
 //!
 //! Reading order: `event`, `model` (the state), `state`, `submit` (a job comes), `requests` (its stages; at `PreRun`,
-//! the gate, it waits), `stage` (transfers and their sources), `reported` (results of orders), `finish`, `keep`,
+//! the gate, it waits), `stage` (transfers and their sources), `ahead` (those before a job has nodes), `reported` (results of orders), `finish`, `keep`,
 //! `space`. Queries have types of their own: `resolve` (a job's versions), `placement` (its nodes), `stock` and
 //! `relief` (space).
 
+mod ahead;
 mod audit;
 mod capacity;
 mod checkpoints;
@@ -56,6 +57,8 @@ pub const MAX_DATASETS: usize = 10_000;
 pub const MAX_READERS: usize = 64;
 /// Jobs that are advised again when their inputs are there.
 pub const MAX_ADVISED: usize = 256;
+/// Jobs that nodes are kept for at a time.
+pub const MAX_RESERVED_JOBS: usize = 1024;
 /// Nodes.
 pub const MAX_NODES: usize = tarn_types::bounds::MAX_NODES;
 /// Versions, and orphans, in one reply.
@@ -100,6 +103,7 @@ impl Site {
             SiteServiceEvent::Reported { order, report } => self.reported(order, report),
             SiteServiceEvent::Accounted { jobs } => self.accounted(&jobs),
             SiteServiceEvent::Excludes { job, nodes } => self.excludes(job, nodes),
+            SiteServiceEvent::Advised { job, nodes } => self.advised(job, nodes),
             SiteServiceEvent::Passed => self.expire(),
         }
         actions.append(&mut self.actions);

@@ -10,6 +10,7 @@ pub(crate) mod progress;
 pub(crate) mod queue;
 pub(crate) mod records;
 pub(crate) mod requester;
+pub(crate) mod reserved;
 pub(crate) mod space;
 pub(crate) mod usage;
 pub(crate) mod verification;

@@ -29,6 +29,8 @@ impl Site {
         self.orders.clear();
         self.waiting.clear();
         self.verifying.clear();
+        // Its planner keeps nothing yet.
+        self.reserved.clear();
         // Slurm's scripts repeat their requests, and its queue is read again.
         self.arriving.clear();
         self.refused.clear();

@@ -96,6 +96,7 @@ impl Site {
                     job: id,
                     tier: partition.tier.as_deref(),
                     size: partition.takes(job.nodes.len()),
+                    is_ahead: false,
                 };
                 match self.reserve_space(node, (Owner::User(job.user), &partition.name), whom) {
                     SpaceAvailability::In(_) => {}

@@ -1,6 +1,6 @@
 //! The best places of a job, the nodes without space for it, and the needs that no node can ever meet.
 
-use crate::model::catalog::{VersionState, stored_size};
+use crate::model::catalog::{VersionKey, VersionState, stored_size};
 use crate::model::job::{Makes, SiteJob, SiteJobPhase};
 use crate::model::node::SiteNode;
 use crate::stock::{Stock, StockedNode};
@@ -153,7 +153,10 @@ impl Placement<'_> {
         }
         let again = |node: &SiteNode| -> u64 {
             let can_go = |part: &Part| {
-                let version = self.stock.unused(part, &used);
+                let version = match node.unused.contains(part) {
+                    true => self.stock.catalog.version(&VersionKey::of(part)),
+                    false => self.stock.unused(part, &used),
+                };
                 version.is_some_and(|v| v.source.is_some() || copies[part] > 1)
             };
             let parts = node.parts.iter().filter(|(part, _)| can_go(part));

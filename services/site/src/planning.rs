@@ -3,10 +3,8 @@
 use crate::model::catalog::{VersionKey, VersionRecord, VersionState, stored_size};
 use crate::model::job::{SiteJob, SiteJobPhase};
 use crate::state::Site;
-use crate::stock::StockedNode;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::{Owner, Part, SlurmJobId};
-use tarn_types::ledger::HasLedger;
 use tarn_types::units::Time;
 
 /// The jobs that have not ended, their data, and the nodes.

@@ -144,11 +144,12 @@ impl<'a> ReliefPlanner<'a> {
             let id = VersionKey::of(part);
             let key = (part.clone(), level.name.clone());
             let goes = self.node.moving.contains_key(part) || plan.gone.contains(&key);
-            if !places.contains(&level.name) || goes || self.pinned.contains(&id) {
+            let is_pinned = self.pinned.contains(&id) && !self.makes_way(part);
+            if !places.contains(&level.name) || goes || is_pinned {
                 continue;
             }
             if let Some(version) = self.stock.catalog.version(&id)
-                && may(part, self.used.contains_key(&id))
+                && may(part, self.is_used(part))
             {
                 let bytes = self.node.parts.get(part).copied().unwrap_or(0);
                 all.push((version.used, bytes, part.clone()));
@@ -156,6 +157,15 @@ impl<'a> ReliefPlanner<'a> {
         }
         all.sort_unstable();
         all
+    }
+
+    /// Whether a job that has not ended needs a copy here.
+    fn is_used(&self, part: &Part) -> bool {
+        self.used.contains_key(&VersionKey::of(part)) && !self.makes_way(part)
+    }
+
+    fn makes_way(&self, part: &Part) -> bool {
+        self.stock.makes_way(self.node, part)
     }
 
     /// Whether a copy may go as there is another: in a store of this node, or, if no job needs it, on another one.
@@ -168,7 +178,7 @@ impl<'a> ReliefPlanner<'a> {
             return true;
         }
         let mut others = self.stock.up().filter(|(n, _)| *n != self.name);
-        !self.used.contains_key(&VersionKey::of(part))
+        !self.is_used(part)
             && others.any(|(_, node)| {
                 let mut places = node.places_of(part);
                 places.any(|other| level.is_replaced_by(other.persistent))

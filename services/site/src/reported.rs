@@ -111,6 +111,7 @@ impl Site {
                     false => counts.read_outside += moved,
                 });
                 self.fetched((node, store), part, proof);
+                self.note_unused(id, node, part);
                 if from.is_none()
                     && let Some(job) = self.jobs.get_mut(&id)
                 {
@@ -229,6 +230,10 @@ impl Site {
         if self.rules >= 1 && step.has_peers() && may_be_peer {
             self.forget_ports(id);
         }
+        if self.waits_without_nodes(id) && matches!(step, NodeJobTask::Fetch(_)) {
+            self.not_brought(id, &node, &step, why);
+            return;
+        }
         if let (NodeJobTask::Look(..), Code::Changed) = (&step, why.code) {
             match self.source_changed(id, &step) {
                 Ok(()) => self.advance(id),
@@ -237,10 +242,7 @@ impl Site {
             return;
         }
         let is_lost = why.code == Code::Lost && !self.is_up(&node);
-        let is_final = matches!(
-            why.code,
-            Code::Denied | Code::NotFound | Code::Exists | Code::Invalid | Code::NoSpace
-        );
+        let is_final = is_final(why.code);
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -290,4 +292,12 @@ impl Site {
         }
         self.stage_failed(id, why);
     }
+}
+
+/// Whether the same order would fail again.
+pub(crate) fn is_final(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Denied | Code::NotFound | Code::Exists | Code::Invalid | Code::NoSpace
+    )
 }

@@ -4,7 +4,7 @@
 use crate::MAX_READERS;
 use crate::event::SiteRequest;
 use crate::model::catalog::{VersionKey, VersionState};
-use crate::model::job::{NodeJobTask, SiteJob, SiteJobPhase};
+use crate::model::job::{NodeJobTask, SiteJobPhase};
 use crate::model::orders::OrderPurpose;
 use crate::model::requester::Requester;
 use crate::state::Site;
@@ -128,19 +128,6 @@ impl Site {
         self.answer_stage(id, done);
     }
 
-    /// Slurm expects a job on these nodes. Whether its stage is over, as nothing is brought there.
-    fn begin_bringing(&mut self, id: SlurmJobId, nodes: Vec<String>) -> bool {
-        let is_on = self.config.ahead;
-        let waits = |job: &&mut SiteJob| job.phase == SiteJobPhase::Queued && !job.reads.is_empty();
-        let job = self.jobs.get_mut(&id).filter(|job| is_on && waits(job));
-        let Some(job) = job else {
-            return true;
-        };
-        job.is_bringing = !nodes.is_empty();
-        job.ahead = nodes;
-        !job.is_bringing
-    }
-
     /// A job has got its nodes. Whether its stage is over, as it runs already.
     fn begin_staging(&mut self, id: SlurmJobId, nodes: Vec<String>) -> bool {
         let now = self.now;
@@ -164,6 +151,7 @@ impl Site {
         job.phase = SiteJobPhase::Staging;
         job.began = Some(now);
         self.note_checkpoints(id);
+        self.end_ahead(id);
         // It runs elsewhere now: its data in clear there goes at once.
         left.retain(|node| self.is_up(node));
         for node in &left {
@@ -245,6 +233,7 @@ impl Site {
             return;
         }
         job.is_leaving = true;
+        self.reserved.remove(&id);
         // One that Slurm has put back into its queue is a part of its run still.
         if job.put_back.is_none() {
             self.flows.leave(id, now);

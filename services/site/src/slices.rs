@@ -91,6 +91,7 @@ impl Site {
             job: id,
             tier: reads.tier.as_deref(),
             size: wanted.bytes,
+            is_ahead: false,
         };
         let key = slice_key(&reads.name);
         let store = match self.reserve_space(node, (reads.version.owner, &key), whom) {

@@ -41,12 +41,22 @@ impl Site {
             _ => bytes.max(1),
         };
         for store in stores {
+            if whom.is_ahead && !self.has_free(name, &store, least) {
+                continue;
+            }
             match self.free_space((name, &store), least, whom, false) {
                 SpaceAvailability::None(_) => {}
                 found => return found,
             }
         }
         SpaceAvailability::None(self.stock().no_space(name, bytes))
+    }
+
+    /// Whether a store of a node has so many bytes that nothing has, and nothing is coming for.
+    fn has_free(&self, name: &str, store: &str, bytes: u64) -> bool {
+        let node = self.nodes.get(name);
+        let level = node.and_then(|node| Some((node, node.level(store)?)));
+        level.is_some_and(|(node, level)| self.stock().free_in(name, node, level) >= bytes)
     }
 
     /// Whether so many bytes are free in a store of a node; if not, orders the removals: data under way is waited for;
@@ -179,6 +189,7 @@ impl Site {
             job: id,
             tier: reads.tier.as_deref(),
             size: reads.size,
+            is_ahead: false,
         };
         let stores: Vec<SiteNodeStore> = order(node, whom.tier).into_iter().cloned().collect();
         for level in stores {

@@ -18,6 +18,8 @@ use tarn_types::units::{Nanos, SECOND};
 
 /// Transfers at a time from one node to others, for one job.
 const MAX_FROM_ONE: usize = 2;
+/// The same, as long as it is for one that has no nodes: jobs with nodes have the rest.
+const MAX_AHEAD: usize = MAX_FROM_ONE - 1;
 /// How long a node is waited for that does not answer.
 const TIMEOUT: Nanos = 60 * SECOND;
 /// And at least from when a job got it: it may have come back a moment ago, and the controller looks for it then.
@@ -31,6 +33,11 @@ impl Site {
         };
         let look = match job.phase {
             SiteJobPhase::Queued if job.is_bringing => self.bring_ahead(id, &job),
+            SiteJobPhase::Queued => {
+                // Slurm does not wait for it.
+                self.bring_to_reserved(id, &job);
+                return;
+            }
             SiteJobPhase::Staging => self.stage(id, &job),
             SiteJobPhase::Publishing => self.publish(id, &job),
             SiteJobPhase::Sending => self.send(id, &job),
@@ -50,50 +57,6 @@ impl Site {
             PreparationState::Complete => self.next(id),
             PreparationState::Failed(why) => self.stage_failed(id, why),
         }
-    }
-
-    /// A job has no nodes yet, and Slurm waits for its data: its inputs are brought to its expected nodes as far as
-    /// they can be had now, so that its nodes need not wait (Weiland 2018, section 2.2). The rest is the gate's.
-    fn bring_ahead(&mut self, id: SlurmJobId, job: &SiteJob) -> PreparationState {
-        if let Some(node) = job.ahead.iter().find(|node| !self.is_up(node)) {
-            let text = format!("node {node} does not answer any more");
-            return PreparationState::Failed(RequestError::new(Code::Lost, text));
-        }
-        let expected = SiteJob {
-            nodes: job.ahead.clone(),
-            ..job.clone()
-        };
-        let mut is_whole = true;
-        for reads in &job.reads {
-            let version = self.catalog.version(&reads.version);
-            // Scattered inputs are divided at the gate.
-            let is_there = version.is_some_and(VersionRecord::is_there);
-            if !is_there || self.is_sliced(&expected, reads) {
-                continue;
-            }
-            match self.bring(id, &expected, reads) {
-                PreparationState::Complete => {}
-                PreparationState::Pending => is_whole = false,
-                never => return never,
-            }
-        }
-        if is_whole {
-            PreparationState::Complete
-        } else {
-            PreparationState::Pending
-        }
-    }
-
-    /// As much as could be is brought to where a job is expected.
-    fn brought(&mut self, id: SlurmJobId, how: &str) {
-        let now = self.now;
-        if let Some(job) = self.jobs.get_mut(&id) {
-            job.is_bringing = false;
-            job.tries.clear();
-            let nodes = job.ahead.join(", ");
-            job.note(now, format!("it is expected on {nodes}: {how}"));
-        }
-        self.answer_stage(id, Ok(ControllerReply::Done));
     }
 
     /// A phase is over, and the waiting connection gets its reply.
@@ -147,7 +110,7 @@ impl Site {
         self.advance(id);
     }
 
-    /// Looks again at all jobs whose stage has a waiting connection.
+    /// Looks again at all jobs whose stage has a waiting connection, and at those for which nodes are reserved.
     pub(crate) fn advance_waiting(&mut self) {
         let leaving = self
             .jobs
@@ -155,6 +118,8 @@ impl Site {
             .filter(|(_, j)| j.is_leaving && j.phase != SiteJobPhase::Ended);
         let mut jobs: Vec<SlurmJobId> = leaving.map(|(id, _)| *id).collect();
         jobs.extend(self.waiting.keys());
+        // Those that are waited for come first.
+        jobs.extend(self.reserved.keys());
         for job in jobs {
             self.advance(job);
         }
@@ -391,7 +356,12 @@ impl Site {
     }
 
     /// Sees to it that a version is on all nodes that read it.
-    fn bring(&mut self, id: SlurmJobId, job: &SiteJob, reads: &Reads) -> PreparationState {
+    pub(crate) fn bring(
+        &mut self,
+        id: SlurmJobId,
+        job: &SiteJob,
+        reads: &Reads,
+    ) -> PreparationState {
         if let Err(why) = job.check_grant(&self.catalog, reads) {
             return PreparationState::Failed(why);
         }
@@ -399,24 +369,20 @@ impl Site {
             Ok(version) => version,
             Err(progress) => return progress,
         };
-        let mut parts: Vec<(Part, Option<Proof>)> = version
-            .parts
-            .iter()
-            .map(|(part, proof)| (reads.version.part(*part), Some(proof.clone())))
-            .collect();
-        if let Some(source) = &version.source {
-            if parts.is_empty() {
-                parts.push((reads.version.part(version.content), None));
-            } else if !self.is_unchanged(id, job, reads, source) {
-                return PreparationState::Pending;
-            }
+        if let Some(source) = &version.source
+            && !version.parts.is_empty()
+            && !self.is_unchanged(id, job, reads, source)
+        {
+            return PreparationState::Pending;
         }
+        let parts = version.parts_for(reads);
         let mut is_whole = true;
         let source = version.source.as_deref();
         let whom = SpaceRequest {
             job: id,
             tier: reads.tier.as_deref(),
             size: reads.size,
+            is_ahead: false,
         };
         for node in job.readers(reads) {
             let mut is_here = true;
@@ -575,7 +541,8 @@ impl Site {
             return PreparationState::Complete;
         }
         let step = NodeJobTask::Fetch(part.clone());
-        if self.orders.is_fetched(node, part) {
+        let is_removed = self.rules >= 2 && self.orders.is_removed(node, part);
+        if self.orders.is_fetched(node, part) || is_removed {
             return PreparationState::Pending;
         }
         let id = whom.job;
@@ -598,6 +565,9 @@ impl Site {
         let best = sources
             .iter()
             .min_by_key(|name| self.orders.count_from(name));
+        if whom.is_ahead && best.is_some_and(|name| self.orders.count_from(name) >= MAX_AHEAD) {
+            return PreparationState::Pending;
+        }
         let (from, peer) = match (best.cloned(), source) {
             (Some(peer), _) => match self.peer_at(peer.clone(), rights) {
                 Some(at) => (Origin::Peer(at), Some((peer, user))),

@@ -9,6 +9,7 @@ use crate::model::node::SiteNode;
 use crate::model::orders::{OrderPurpose, OrderTable, Ordered};
 use crate::model::queue::QueueReading;
 use crate::model::records::JobRecords;
+use crate::model::reserved::ReservedNodes;
 use crate::model::usage::UsageTable;
 use crate::model::verification::Verifying;
 use crate::placement::Placement;
@@ -56,6 +57,9 @@ pub struct Site {
     pub(crate) refused: BTreeMap<SlurmJobId, RequestError>,
     /// The connection that waits for a job's stage, whatever its phase ([`Queued`](crate::model::job::SiteJobPhase::Queued) is for nodes).
     pub(crate) waiting: BTreeMap<SlurmJobId, Token>,
+    /// The nodes that the planner keeps for jobs that have none yet.
+    #[serde(default)]
+    pub(crate) reserved: BTreeMap<SlurmJobId, ReservedNodes>,
     /// The owners whose data is being read again.
     #[serde(default)]
     pub(crate) verifying: BTreeMap<Owner, Verifying>,

@@ -6,7 +6,7 @@ use crate::model::node::{SiteNode, SiteNodeStore};
 use crate::model::orders::{OrderPurpose, OrderTable, Ordered};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, RequestError};
-use tarn_proto::site::{Part, SlurmJobId, StoreContent};
+use tarn_proto::site::{Owner, Part, SlurmJobId, StoreContent};
 use tarn_types::ledger::{HasLedger, NodeLedger, NodeLedgers};
 use tarn_types::retry::RetryRule;
 use tarn_types::space::TierSpace;
@@ -147,6 +147,38 @@ impl<'a> Stock<'a> {
     ) -> Option<&'a VersionRecord> {
         let id = VersionKey::of(part);
         self.catalog.version(&id).filter(|_| !used.contains(&id))
+    }
+
+    /// Bytes of copies that were brought ahead of jobs, and that no job had yet.
+    pub(crate) fn unused_of(&self, owner: Owner) -> u64 {
+        let has = |other: &SiteNode, part: &Part| other.parts.contains_key(part);
+        let mut bytes = 0u64;
+        for (name, node) in self.nodes {
+            let own = node.unused.iter().filter(|part| part.owner == owner);
+            for part in own {
+                let mut others = self.nodes.iter().filter(|(other, _)| *other != name);
+                if others.any(|(_, other)| has(other, part)) {
+                    bytes = bytes.saturating_add(node.parts.get(part).copied().unwrap_or(0));
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Whether a copy on a node was brought ahead of a job, and nothing reads it: it makes way for a job with this node.
+    pub(crate) fn makes_way(&self, node: &SiteNode, part: &Part) -> bool {
+        if !node.unused.contains(part) {
+            return false;
+        }
+        let version = VersionKey::of(part);
+        let reads = |order: &Ordered| match &order.why {
+            OrderPurpose::Job(job, step, _) if step.has_peers() => {
+                let job = self.jobs.get(job);
+                job.is_some_and(|job| job.reads.iter().any(|r| r.version == version))
+            }
+            _ => false,
+        };
+        !self.orders.values().any(reads)
     }
 
     /// Why a node cannot give so many bytes.

@@ -364,6 +364,7 @@ impl Site {
     fn check_space_of(&self, owner: Owner, wants: u64) -> Result<(), RequestError> {
         let quota = self.quota_of(owner);
         let held = self.held_by(owner);
+        let held = held.saturating_sub(self.stock().unused_of(owner));
         if quota == 0 || held.saturating_add(wants) <= quota {
             return Ok(());
         }

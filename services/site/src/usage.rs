@@ -148,6 +148,7 @@ impl Site {
             return;
         };
         node.places.remove(part);
+        node.unused.remove(part);
         let Some(bytes) = node.parts.remove(part) else {
             return;
         };

@@ -2,6 +2,7 @@
 
 mod access;
 mod accounts;
+mod ahead;
 mod checkpoints;
 mod data;
 mod exported;

@@ -8,6 +8,7 @@ mod changed;
 mod clients;
 mod data;
 mod drive;
+mod drive_ahead;
 mod drive_begin;
 mod drive_clock;
 mod drive_days;

@@ -170,8 +170,8 @@ impl Site {
             .status();
         assert!(installed.expect("tarn slurm install").success());
         let folder = etc.to_str().expect("a path");
-        let cluster =
-            Cluster::up_with(nodes, &[&["--etc", folder], options].concat()).unwrap_or_else(|e| panic!("{e:#}"));
+        let cluster = Cluster::up_with(nodes, &[&["--etc", folder], options].concat())
+            .unwrap_or_else(|e| panic!("{e:#}"));
         programs::install(&cluster, &["tarn", "tarnd"]).unwrap_or_else(|e| panic!("{e:#}"));
         let site = Self {
             cluster,

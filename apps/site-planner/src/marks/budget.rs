@@ -1,6 +1,8 @@
 //! How long the reservations of each user kept nodes idle in the last day.
 
+use super::{Marks, check};
 use std::collections::BTreeMap;
+use tarn_slurm::SlurmSnapshot;
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// The parts of a day in which idle time is counted.
@@ -44,6 +46,21 @@ impl IdleBudgets {
             .sum();
         let day = u128::from(nodes) * u128::from(PARTS * PART) / u128::from(SHARE);
         used <= day.max(u128::from(LEAST * SECOND))
+    }
+}
+
+impl Marks {
+    /// Of each user the reserved nodes that are not full.
+    pub(super) fn idle_nodes(&self, snapshot: &SlurmSnapshot) -> BTreeMap<u32, u64> {
+        let mut idle = BTreeMap::new();
+        for mark in self.marks.values() {
+            let of_mark = mark
+                .nodes
+                .iter()
+                .filter(|name| check::is_kept(snapshot, name));
+            *idle.entry(mark.workflow.0).or_default() += of_mark.count() as u64;
+        }
+        idle
     }
 }
 

@@ -206,7 +206,9 @@ impl Delays {
                 }
                 BeginSeen::NotMade => false,
                 // slurmctld has lost the call.
-                BeginSeen::OfAnother if was_restarted && !is_delayed(job, snapshot.read_at) => false,
+                BeginSeen::OfAnother if was_restarted && !is_delayed(job, snapshot.read_at) => {
+                    false
+                }
                 BeginSeen::OfAnother => {
                     notes.push(format!(
                         "somebody changed the begin time of job {number}: tarn leaves it alone"

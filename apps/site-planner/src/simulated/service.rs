@@ -6,7 +6,7 @@ use super::scripts::{user_of, workflow_name};
 use super::slurm::EPOCH;
 use super::world::{SimulatedCluster, StreamPurpose};
 use super::{Due, MILLISECOND, ServiceMode, site_time};
-use crate::{CallError, SitePlanner};
+use crate::{CallError, ReservedFor, SitePlanner};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::site::{
     ControllerRequest, NodeOrder, PlacementAdvice, SlurmUpdate, Stage, Staging,
@@ -380,6 +380,7 @@ impl SimulatedCluster {
             let result: Result<(), CallError> = self.slurm.perform(now, &order.action);
             controller.marks.done(order, result, time(now));
         }
+        let reserved = controller.marks.newly_reserved(time(now));
         self.record.marks += step.orders.len() as u64;
         for order in &step.orders {
             if let SlurmAction::DelayUntil { seconds, .. } = &order.action {
@@ -391,6 +392,9 @@ impl SimulatedCluster {
         if !step.orders.is_empty() {
             self.request_turn();
             self.request_reading();
+        }
+        for ReservedFor { job, nodes } in reserved {
+            self.site_event(SiteServiceEvent::Advised { job, nodes });
         }
     }
 }

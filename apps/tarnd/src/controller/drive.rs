@@ -1,11 +1,13 @@
 //! Mode `drive`: the planner's thread makes the calls by which Slurm follows the plan, and writes each with its reason
 //! into the log of plans. docs/internals/driving-slurm.md, "One cycle of drive".
 
+use super::ControllerInput;
 use super::mode::SlurmCall;
 use super::plan_log::PlanLog;
 use super::reader::{SlurmReader, SlurmReading};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use tarn_site_planner::{CallError, DelayWish, MAX_AGE, MarkOrder, Marks, ReservationWish};
 use tarn_slurm::{SlurmAction, SlurmSnapshot, is_as_read, perform_all};
@@ -38,6 +40,7 @@ pub(super) struct DriveWishes {
 pub(super) struct SlurmDriver {
     marks: Marks,
     reader: SlurmReader,
+    inputs: Sender<ControllerInput>,
     /// The beginning of its clock, which does not jump.
     began: Instant,
     calls: VecDeque<Instant>,
@@ -47,10 +50,11 @@ pub(super) struct SlurmDriver {
 
 impl SlurmDriver {
     /// One without marks, of the controller of this epoch.
-    pub(super) fn new(epoch: u64, reader: SlurmReader) -> Self {
+    pub(super) fn new(epoch: u64, reader: SlurmReader, inputs: Sender<ControllerInput>) -> Self {
         Self {
             marks: Marks::new(epoch),
             reader,
+            inputs,
             began: Instant::now(),
             calls: VecDeque::new(),
             noted: Vec::new(),
@@ -103,6 +107,10 @@ impl SlurmDriver {
             self.perform(others, &mut run);
         }
         self.reader.set_marked(self.has_marks());
+        for reserved in self.marks.newly_reserved(self.time()) {
+            // It ends only with the program.
+            let _ = self.inputs.send(ControllerInput::Reserved(reserved));
+        }
         if !step.orders.is_empty() {
             // The next step relies on what Slurm made of these.
             self.reader.request();

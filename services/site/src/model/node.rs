@@ -37,6 +37,9 @@ pub(crate) struct SiteNode {
     /// The parts that could not be brought to a store, and when that was tried last.
     #[serde(default)]
     pub(crate) stuck: BTreeMap<(Part, String), Time>,
+    /// The parts that were brought for jobs before they had nodes, as long as no job with this node reads them.
+    #[serde(default)]
+    pub(crate) unused: BTreeSet<Part>,
     /// The content that it is to remove.
     pub(crate) doomed: BTreeSet<(Uid, StoreContent)>,
     /// The content that is there, and nobody knows.

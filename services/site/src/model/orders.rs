@@ -94,6 +94,15 @@ impl OrderTable {
         fetches.any(|o| o.node == node)
     }
 
+    /// Whether a copy of a part is being removed from a node.
+    pub(crate) fn is_removed(&self, node: &str, part: &Part) -> bool {
+        let mut all = self.values();
+        all.any(|o| match &o.why {
+            OrderPurpose::Reclaim(_, held) => o.node == node && held.part() == Some(part),
+            _ => false,
+        })
+    }
+
     pub(crate) fn is_fetched_anywhere(&self, part: &Part) -> bool {
         self.of(&NodeJobTask::Fetch(part.clone())).next().is_some()
     }

@@ -22,6 +22,8 @@ pub(crate) struct SpaceRequest<'a> {
     pub(crate) tier: Option<&'a str>,
     /// Bytes that it takes, as far as nobody knows better.
     pub(crate) size: u64,
+    /// Nobody waits for it: it takes free space only.
+    pub(crate) is_ahead: bool,
 }
 
 impl<'a> SpaceRequest<'a> {
@@ -31,6 +33,7 @@ impl<'a> SpaceRequest<'a> {
             job,
             tier: makes.tier.as_deref(),
             size: makes.size,
+            is_ahead: false,
         }
     }
 }

@@ -63,6 +63,8 @@ pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) log: Vec<(Time, SiteServiceEvent)>,
     pub(crate) nodes: BTreeMap<String, Store>,
+    /// Orders that were stopped.
+    pub(crate) stops: usize,
     /// Orders that no node has done yet.
     pub(crate) queue: Vec<(String, u64, NodeOrder)>,
     pub(crate) answers: BTreeMap<Token, ControllerReply>,
@@ -185,6 +187,7 @@ impl World {
             now: SECOND,
             log: Vec::new(),
             nodes: BTreeMap::new(),
+            stops: 0,
             queue: Vec::new(),
             answers: BTreeMap::new(),
             advices: BTreeMap::new(),
@@ -227,6 +230,7 @@ impl World {
                     order,
                 } => match order {
                     NodeOrder::Stop(stopped) => {
+                        self.stops += 1;
                         self.queue.retain(|(_, number, _)| *number != stopped);
                         self.queue.push((node, number, order));
                     }
