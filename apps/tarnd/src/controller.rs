@@ -42,25 +42,24 @@ use nodes::NodeSessions;
 use plan::PlanThread;
 use queue::SlurmQueue;
 use reader::SlurmReader;
-use scripts::{FoundJob, ScriptReader};
+use scripts::ScriptReader;
 use slurm::SlurmNotifier;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel};
 use std::time::{Duration, Instant, SystemTime};
 use tarn_journal::RunLock;
 use tarn_proto::local::{Code, RequestError};
 use tarn_proto::site::{
-    ControllerReply, ControllerRequest, Holding, NODE_PORT, NodeInfo, NodeStoreReport,
-    NumberedOrder, Owner, Report, SlurmJobId, Stage, StoreCapacity, Uid,
+    ControllerReply, ControllerRequest, Holding, NODE_PORT, NodeInfo, NodeStoreReport, Owner,
+    Report, SlurmJobId, Stage, StoreCapacity, Uid,
 };
 use tarn_site::{Site, SiteRequest, SiteServiceAction, SiteServiceEvent, Token, WantedAccount};
 use tarn_site_planner::{PowerOrder, PowerWish, ReservedFor};
 use tarn_slurm::{expected_nodes, job_change, unread_job_change};
 use tarn_types::codes::Exit;
 use tarn_types::energy::{Draw, Power, Source};
-use tarn_types::site::JobResult;
 use tarn_types::units::Time;
 
 /// Inputs that are made durable together.

@@ -1,10 +1,11 @@
 //! What comes to the controller's loop.
 
+use super::ReadyNode;
 use super::scripts::FoundJob;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Sender, SyncSender};
 use tarn_proto::site::{
-    ControllerReply, ControllerRequest, NumberedOrder, ReadyNode, Report, SlurmJobId, Uid,
+    ControllerReply, ControllerRequest, NumberedOrder, Report, SlurmJobId, Uid,
 };
 use tarn_site_planner::{PowerOrder, ReservedFor};
 use tarn_types::site::JobResult;
