@@ -4,10 +4,9 @@
 mod history;
 
 use crate::figure::BenchFigure;
-use crate::processes::resident;
+use crate::processes::{resident, timed};
 use history::{HistorySettings, JobHistory};
 use std::collections::BTreeMap;
-use std::time::Instant;
 use tarn_auditor::{AuditInput, audit};
 use tarn_slurm::AccountingAnswer;
 
@@ -33,19 +32,12 @@ pub(crate) struct Args {
     seed: u64,
 }
 
-/// Seconds of one length.
+/// Seconds of the processor for one length.
 #[derive(Debug, Default)]
 struct AuditTimes {
     read: Vec<f64>,
     audit: Vec<f64>,
     words: Vec<f64>,
-}
-
-fn timed<T>(into: &mut Vec<f64>, what: impl FnOnce() -> T) -> T {
-    let began = Instant::now();
-    let value = what();
-    into.push(began.elapsed().as_secs_f64());
-    value
 }
 
 fn median(samples: &[f64]) -> f64 {
