@@ -424,15 +424,15 @@ impl SitePlanner {
                 return None;
             };
             let known = self.jobs.jobs.get(number);
+            if let Some([id]) = known.map(|known| &known.ids[..])
+                && self.planner.nodes_of(*id).is_some_and(|has| has[..] == nodes[..])
+            {
+                return None;
+            }
             let ids = known.into_iter().flat_map(|k| &k.ids);
-            let has = || ids.clone().filter_map(|id| self.planner.nodes_of(*id));
-            let has = || has().flat_map(|nodes| nodes.iter().copied());
-            let is_same_set = || {
-                let has: BTreeSet<NodeId> = has().collect();
-                has.len() == nodes.len() && nodes.iter().all(|n| has.contains(n))
-            };
-            // They are in the same order, as a rule.
-            let is_same = has().eq(nodes.iter().copied()) || is_same_set();
+            let has = ids.filter_map(|id| self.planner.nodes_of(*id));
+            let has: BTreeSet<NodeId> = has.flat_map(|n| n.iter().copied()).collect();
+            let is_same = has.len() == nodes.len() && nodes.iter().all(|n| has.contains(n));
             (!is_same).then(|| format!("job {number} has other nodes"))
         })
     }

@@ -79,14 +79,17 @@ impl ClusterTopology {
 
     /// Whether the snapshot has the same nodes, of the same kinds.
     pub(crate) fn is_of(&self, snapshot: &SlurmSnapshot, view: &PlanningView) -> bool {
+        if snapshot.nodes.len() != self.all {
+            return false;
+        }
+        // In the order of names as well.
         let mut capacities = view.capacities.iter().peekable();
         let mut count = 0;
         let is_same = self.states(snapshot).all(|(number, node)| {
             count += 1;
-            // They are in the order of names, too.
-            while capacities.next_if(|(n, _)| **n < node.name).is_some() {}
-            let known = capacities.next_if(|(name, _)| **name == node.name);
-            let space = known.map_or(0, |(_, bytes)| *bytes);
+            while capacities.next_if(|(name, _)| **name < node.name).is_some() {}
+            let space = capacities.next_if(|(name, _)| **name == node.name);
+            let space = space.map_or(0, |(_, space)| *space);
             self.shape_of(number).is_some_and(|shape| {
                 shape.cores == node.cpus
                     && shape.memory == node.memory
@@ -96,7 +99,7 @@ impl ClusterTopology {
                     && shape.has_modes == can_change(node)
             })
         });
-        is_same && count == self.names.len() && snapshot.nodes.len() == self.all
+        is_same && count == self.names.len()
     }
 
     /// The machine's nodes as a snapshot has them.

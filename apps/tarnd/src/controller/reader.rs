@@ -16,6 +16,10 @@ const WAITED_FOR: Duration = Duration::from_secs(5);
 const UNUSED: Duration = Duration::from_secs(30);
 /// Between two readings while a job waits, where tarn drives Slurm.
 const DRIVEN: Duration = Duration::from_secs(1);
+/// Without a request, Slurm is not read for so many times as long as a reading took; after a long one for this time or, if it
+/// took longer, for as long as that.
+const RESTS: u32 = 3;
+const LONG_REST: Duration = Duration::from_secs(3);
 /// After a reading that has failed.
 const RETRY: Duration = Duration::from_secs(1);
 /// Jobs that one line of the log names.
@@ -76,6 +80,12 @@ impl ReaderState {
         }
     }
 
+    /// Between the beginnings of the last reading and the next, if nothing requests one.
+    fn unrequested_pause(&self) -> Duration {
+        let took = self.last_took;
+        took + (RESTS * took).min(LONG_REST).max(took)
+    }
+
     /// How long from now until the next reading is due. At least half of the time Slurm is not read.
     fn pause(&self, interval: Duration) -> Duration {
         let Some(last) = self.last else {
@@ -87,10 +97,11 @@ impl ReaderState {
             let pause = pause.max(2 * self.last_took);
             return pause.saturating_sub(last.elapsed());
         }
-        let rest = (2 * self.last_took).saturating_sub(last.elapsed());
         if self.is_requested {
+            let rest = (2 * self.last_took).saturating_sub(last.elapsed());
             return rest.max(ON_REQUEST.saturating_sub(last.elapsed()));
         }
+        let rest = self.unrequested_pause().saturating_sub(last.elapsed());
         let whole = self.newest.as_ref().map_or(last, |newest| newest.began);
         rest.max(interval.saturating_sub(whole.elapsed()))
     }
@@ -336,13 +347,13 @@ mod tests {
 
     #[test]
     fn slurm_is_left_alone_as_long_as_a_reading_takes() {
-        for (took, expected) in [(0, 1), (1, 1), (3, 3), (8, 8)] {
+        for (took, expected, on_request) in [(0, 1, 1), (1, 3, 1), (2, 3, 2), (3, 3, 3), (8, 8, 8)] {
             let mut state = state(true, took);
             assert_eq!(pause(&state), expected, "a reading of {took} s");
             state.is_requested = true;
-            assert_eq!(pause(&state), expected, "{took} s, on request");
+            assert_eq!(pause(&state), on_request, "{took} s, on request");
             state.failure = Some((ago(took), "slurmctld does not answer".to_owned()));
-            assert_eq!(pause(&state), expected, "{took} s, after a failure");
+            assert_eq!(pause(&state), on_request, "{took} s, after a failure");
         }
     }
 
