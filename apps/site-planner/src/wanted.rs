@@ -104,7 +104,7 @@ impl JobReader<'_> {
                     since: since.saturating_mul(SECOND),
                 }
             }
-            SlurmJobState::Pending => match why_not(job, self.snapshot, self.snapshot.read_at) {
+            SlurmJobState::Pending => match why_not(job, self.snapshot) {
                 None => WantedStage::Waits,
                 Some(why) => WantedStage::Excluded(why),
             },
