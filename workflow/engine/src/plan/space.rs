@@ -6,9 +6,7 @@ use super::outbox::{MovePurpose, MoveRequest};
 use super::state::PlannerState;
 use std::sync::Arc;
 use tarn_types::id::NodeId;
-use tarn_types::site::{
-    ItemId, Job, JobId, JobNodes, MoveId, SiteAction, Spread, Urgency, Where,
-};
+use tarn_types::site::{ItemId, Job, JobId, JobNodes, MoveId, SiteAction, Spread, Urgency, Where};
 
 impl PlannerState {
     /// Puts a layout there, with its space.

@@ -8,7 +8,8 @@ use super::SiteRuleViolation;
 use super::state::{CheckedJobStage, CheckedNodeState, JobRow, SiteAccount};
 use tarn_types::id::NodeId;
 use tarn_types::site::promise::{
-    NodeResources, PromiseAccount, PromiseViolation, StartCheck, StartPromise, TakerKind, all_free_at, free_at,
+    NodeResources, PromiseAccount, PromiseViolation, StartCheck, StartPromise, TakerKind,
+    all_free_at, free_at,
 };
 use tarn_types::site::{Job, JobId, Mode};
 use tarn_types::units::{Elapsed, Nanos, Time};
