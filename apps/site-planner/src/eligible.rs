@@ -8,7 +8,7 @@ const MAX_TEXT: usize = 300;
 const STAGE_FAILED: &str = "a stage of its data failed";
 
 /// Why a job that waits gets no plan; `None` if it gets one.
-pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Option<String> {
+pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot) -> Option<String> {
     if job.is_incomplete {
         return Some("Slurm's answer about it is cut or cannot be read".to_owned());
     }
@@ -33,7 +33,8 @@ pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Opt
     if !job.partitions.iter().any(starts) {
         return Some("its partition starts no jobs".to_owned());
     }
-    let is_later = job.eligible.is_some_and(|at| at > now);
+    // Of a job whose begin time has passed Slurm shows that reason until its next pass, too.
+    let has_begin = job.eligible.is_some();
     // Nodes that tarn reserves are missing to others only for a while: such a job keeps its place and its promise.
     // Slurm's text of them stays until it looks again; what is closed, or reserved by others, the planner knows by itself.
     if is_for_nodes(job) && job.required.is_empty() {
@@ -43,7 +44,7 @@ pub(crate) fn why_not(job: &SlurmJob, snapshot: &SlurmSnapshot, now: u64) -> Opt
     if job.reason == PendingReason::Dependency && waits_for(job, snapshot).is_some() {
         return None;
     }
-    refused_by(&job.reason, is_later)
+    refused_by(&job.reason, has_begin)
 }
 
 /// Slurm holds a job of which a stage failed, and shows the text of the stage in place of a reason.
@@ -96,7 +97,7 @@ pub(crate) fn waits_for(job: &SlurmJob, snapshot: &SlurmSnapshot) -> Option<Vec<
 }
 
 /// Slurm's own reason, unless the job waits for nothing but nodes, for those before it, or for its begin time.
-fn refused_by(reason: &PendingReason, is_later: bool) -> Option<String> {
+fn refused_by(reason: &PendingReason, has_begin: bool) -> Option<String> {
     match reason {
         PendingReason::None
         | PendingReason::Priority
@@ -105,8 +106,8 @@ fn refused_by(reason: &PendingReason, is_later: bool) -> Option<String> {
         | PendingReason::BurstBufferStageIn
         | PendingReason::Prolog
         | PendingReason::Cleaning => None,
-        // The begin is a property of the plan.
-        PendingReason::BeginTime if is_later => None,
+        // The begin is a property of the plan, as far as it is known.
+        PendingReason::BeginTime if has_begin => None,
         PendingReason::BeginTime => Some("its begin time has not come".to_owned()),
         PendingReason::Dependency => Some("it waits for another job".to_owned()),
         PendingReason::DependencyNeverSatisfied => {
@@ -156,7 +157,7 @@ mod tests {
                 description: description.to_owned(),
                 ..crate::tests::waiting(7, 1)
             };
-            why_not(&job, &snapshot, 0)
+            why_not(&job, &snapshot)
         };
         let is = |why: Option<String>, expected: &str| assert_eq!(why.as_deref(), Some(expected));
         is(why(0, PendingReason::HeldByUser, ""), "its user holds it");

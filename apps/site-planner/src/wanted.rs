@@ -108,7 +108,7 @@ impl<'a> JobReader<'a> {
                     since: since.saturating_mul(SECOND),
                 }
             }
-            SlurmJobState::Pending => match why_not(job, self.snapshot, self.snapshot.read_at) {
+            SlurmJobState::Pending => match why_not(job, self.snapshot) {
                 None => WantedStage::Waits,
                 Some(why) => WantedStage::Excluded(why),
             },

@@ -119,6 +119,11 @@ impl<J: Copy + PartialEq> PromiseJudge<J> {
         self.promise.take_if(|promise| promise.job == job);
     }
 
+    /// A job that had the promise, and was taken for one that has nodes, waits.
+    pub fn give_back(&mut self, promise: StartPromise<J>) {
+        self.promise = Some(promise);
+    }
+
     /// After something happened: updates the promise, or gives one to the next job.
     ///
     /// # Errors

@@ -24,6 +24,7 @@ impl PlannerState {
         let since = since.min(self.now);
         let as_planned = self.job(id).is_some_and(|s| *s.nodes == **nodes);
         nodes.iter().for_each(|n| self.runs(*n));
+        self.promises.fulfil(id);
         match stage {
             PlannerJobStage::Staging | PlannerJobStage::Running if as_planned => {
                 self.confirm(id, nodes, share, since);
@@ -175,10 +176,15 @@ impl PlannerState {
         }
     }
 
-    /// A job whose nodes were taken back waits in its place.
+    /// A job whose nodes were taken back waits in its place, and with its promise: it has waited all the time, as the host
+    /// never began it. One that stands behind it had a promise in its place meanwhile.
     fn wait_again(&mut self, id: JobId) {
         let ready = self.job(id).map(|s| s.ready);
+        let promised = self.promises.take_kept(id);
         self.queue_again(id);
+        if let Some(begin) = promised {
+            self.promise_again(id, begin);
+        }
         if let (Some(state), Some(ready)) = (self.job_mut(id), ready) {
             state.ready = ready;
         }

@@ -50,6 +50,7 @@ impl PlannerState {
             return;
         };
         let job = state.job.clone();
+        self.promises.fulfil(id);
         let lacks = self.need_inputs(id, &job) + self.note_later(id, &job);
         let Some(state) = self.job_mut(id) else {
             return;

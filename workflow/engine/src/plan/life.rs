@@ -432,7 +432,7 @@ impl PlannerState {
         }
         self.pay_for_wait(id);
         add(&mut self.under_way, 1, "things under way");
-        self.promises.fulfil(id);
+        self.promises.keep(id);
     }
 
     /// When a job's nodes are expected to be free: at its limit, but those that the next steps of its workflow will go
@@ -672,6 +672,7 @@ impl PlannerState {
         };
         let (job, goes_on) = (state.job.clone(), state.successors > 0 && !state.by_host);
         self.earn_leeway(id);
+        self.promises.fulfil(id);
         if goes_on {
             if let Some(state) = self.job_mut(id) {
                 state.stage = PlannerJobStage::Handed;

@@ -156,6 +156,22 @@ impl PlannerState {
             .map(|s| s.at)
     }
 
+    /// A job that was promised a begin waits again: it has its promise, unless one before it has one.
+    pub(crate) fn promise_again(&mut self, job: JobId, begin: Time) {
+        let key = |id: JobId| self.job(id).map(|s| s.key);
+        let other = self.promises.promise().map(|p| p.job);
+        if other.is_some_and(|other| key(other) < key(job)) {
+            return;
+        }
+        self.promises.set(Some(BackfillReservation {
+            job,
+            begin,
+            now: None,
+            // It is looked at at the next decision.
+            seen: (Time::MAX, 0),
+        }));
+    }
+
     /// Before every decision: a job that has the promise and is only planned takes free nodes once its time has come.
     pub(crate) fn keep_promise(&mut self) {
         self.promised();

@@ -3,7 +3,7 @@
 
 use super::queue::JobQueueKey;
 use super::view::Shadow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::id::NodeId;
 use tarn_types::site::{Job, JobId};
 use tarn_types::units::Time;
@@ -26,6 +26,8 @@ pub(crate) struct BackfillPromises {
     /// Those in the queue, in its order (with `data` and `energy`).
     ordinary: BTreeSet<(JobQueueKey, JobId)>,
     promise: Option<BackfillReservation>,
+    /// The begins that were promised to jobs that have nodes now: of one that its host does not begin, the promise stands.
+    kept: BTreeMap<JobId, Time>,
 }
 
 impl BackfillPromises {
@@ -57,9 +59,22 @@ impl BackfillPromises {
         self.promise = promise;
     }
 
-    /// A job has nodes, or is out: it needs no promise.
+    /// A job has begun or ended, or is out: it needs no promise.
     pub(crate) fn fulfil(&mut self, id: JobId) {
         self.promise.take_if(|p| p.job == id);
+        self.kept.remove(&id);
+    }
+
+    /// The planner gave a job nodes: its promise is kept until the host has begun it.
+    pub(crate) fn keep(&mut self, id: JobId) {
+        if let Some(promise) = self.promise.take_if(|p| p.job == id) {
+            self.kept.insert(id, promise.begin);
+        }
+    }
+
+    /// The begin that was promised to a job, before the planner gave it nodes.
+    pub(crate) fn take_kept(&mut self, id: JobId) -> Option<Time> {
+        self.kept.remove(&id)
     }
 }
 

@@ -155,7 +155,7 @@ const FAILED: &[(&str, &[u64])] = &[
     // The checker gave the promise to a job behind one that was leaving the nodes of a wish.
     ("data", &[20_410_254, 20_410_300]),
     ("data:bound=1s", &[21_229_057]),
-    // A job of a script was on nodes of two islands.
+    // Nodes of two islands, at an earlier state of the planner.
     ("energy", &[20_650_142]),
     // A job that ran again dropped the last copy of its other output.
     ("same-nodes+keep", &[21_468_283]),

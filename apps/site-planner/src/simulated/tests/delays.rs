@@ -104,3 +104,50 @@ fn delays_break_no_rule() {
         "{begin_times} begin times, {restarts} restarts"
     );
 }
+
+/// Workflows of steps that each read what the one before made, and ordinary jobs.
+fn chains(random: &mut Random) -> (Machine, Workload) {
+    let nodes = random.within(3..9) as u32;
+    let machine = machine(nodes, 64 << 30);
+    let mut work = Workload::default();
+    for _ in 0..random.within(1..12) {
+        let at = random.below(400) * SECOND / 2;
+        let wants = random.within(1..u64::from(nodes) + 1) as u32;
+        let compute = random.within(1..120) * SECOND;
+        let limit = (compute / (60 * SECOND) + 1 + random.below(3)) * 60 * SECOND;
+        work.jobs.push(job(None, wants, compute, limit, at));
+    }
+    for flow in 0..random.within(1..4) as u32 {
+        let arrives = random.below(300) * SECOND;
+        work.flows.push(Flow {
+            name: format!("flow{flow}"),
+            arrives,
+        });
+        let mut before: Option<u32> = None;
+        for _ in 0..random.within(2..5) {
+            let made = work.items.len() as u32;
+            work.items
+                .push(item(random.within(1..8) * 1024 * MIB, false, false));
+            let wants = random.within(1..u64::from(nodes.min(4)) + 1) as u32;
+            let compute = random.within(5..60) * SECOND;
+            let limit = (compute / (60 * SECOND) + 1 + random.below(10)) * 60 * SECOND;
+            let reads: Vec<(u32, Spread)> = before.iter().map(|i| (*i, Spread::Whole)).collect();
+            let job = job(Some(FlowId(flow)), wants, compute, limit, arrives);
+            work.jobs.push(with_data(job, &reads, &[made]));
+            before = Some(made);
+        }
+    }
+    (machine, work)
+}
+
+/// A step's begin time ends as it joins its nodes, and Slurm shows the reason BeginTime until its next pass. The planner once took
+/// the step for one that waits for something else meanwhile, planned an ordinary job on its nodes, and forgot that job's promise.
+#[test]
+fn a_step_that_joins_takes_no_promise_from_an_ordinary_job() {
+    let (machine, work) = chains(&mut Random::new(52));
+    let result = run(&machine, &work, None);
+    let fates = result.site.jobs.iter().map(|job| job.fate);
+    assert!(fates.into_iter().all(|fate| fate == Fate::Done));
+    assert_eq!(result.begin_times, 1);
+    assert_eq!(result.delays, 0, "beyond the promise's bound");
+}

@@ -49,10 +49,12 @@ impl SiteAccount {
     fn began(&mut self, id: JobId, nodes: &JobNodes, since: Time) -> Result<(), SiteRuleViolation> {
         if self.job(id)?.nodes.as_ref() == Some(nodes) {
             let row = self.job_mut(id)?;
-            (row.by_host, row.since) = (true, since);
+            (row.by_host, row.since, row.promised) = (true, since, None);
             return Ok(());
         }
         self.take_nodes_back(id)?;
+        // It begins, if not on the nodes that the planner had allocated.
+        self.job_mut(id)?.promised = None;
         for node in nodes.iter() {
             for other in self.nodes[node.at()].guests.clone() {
                 let row = self.job_mut(other)?;
@@ -87,6 +89,8 @@ impl SiteAccount {
         row.attempts -= u32::from(row.stage == CheckedJobStage::Running);
         row.stage = CheckedJobStage::Waiting;
         (row.nodes, row.may_leave, row.writes_locally) = (None, false, false);
+        let promised = row.promised.take();
+        self.promise_again(promised);
         Ok(())
     }
 
@@ -184,6 +188,7 @@ impl SiteAccount {
             by_host: false,
             may_leave: false,
             leaves: false,
+            promised: None,
             ended_once: false,
             brought: Vec::new(),
             writes_locally: false,

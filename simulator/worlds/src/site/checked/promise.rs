@@ -8,7 +8,8 @@ use super::SiteRuleViolation;
 use super::state::{CheckedJobStage, CheckedNodeState, JobRow, SiteAccount};
 use tarn_types::id::NodeId;
 use tarn_types::site::promise::{
-    NodeResources, PromiseAccount, PromiseViolation, StartCheck, TakerKind, all_free_at, free_at,
+    NodeResources, PromiseAccount, PromiseViolation, StartCheck, StartPromise, TakerKind,
+    all_free_at, free_at,
 };
 use tarn_types::site::{Job, JobId, Mode};
 use tarn_types::units::{Elapsed, Nanos, Time};
@@ -126,9 +127,29 @@ impl SiteAccount {
         let Some(mut judge) = self.judge else {
             return Ok(());
         };
+        let before = judge.promise().copied();
         let done = judge.update(self);
         self.judge = Some(judge);
+        let taken = before.filter(|p| judge.promise().is_none_or(|now| now.job != p.job));
+        let row = taken.and_then(|p| self.jobs.get_mut(&p.job));
+        if let Some(row) = row.filter(|r| has_nodes(r) && !r.by_host) {
+            row.promised = taken;
+        }
         done.map_err(describe)
+    }
+
+    /// A job that the planner allocated nodes, and that the host did not begin, has its promise again, unless one before it has
+    /// one.
+    pub(super) fn promise_again(&mut self, promised: Option<StartPromise<JobId>>) {
+        let Some(promised) = promised else {
+            return;
+        };
+        let place = |id: JobId| Some((place(self.jobs.get(&id)?), id));
+        let other = self.judge.as_ref().and_then(|judge| judge.promise());
+        let is_behind = other.is_some_and(|other| place(other.job) < place(promised.job));
+        if let Some(judge) = self.judge.as_mut().filter(|_| !is_behind) {
+            judge.give_back(promised);
+        }
     }
 
     /// Whether a job that waits has the promise.

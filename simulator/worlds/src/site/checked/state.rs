@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tarn_types::account::sub;
 use tarn_types::id::NodeId;
-use tarn_types::site::promise::PromiseJudge;
+use tarn_types::site::promise::{PromiseJudge, StartPromise};
 use tarn_types::site::{
     FlowId, Input, Item, ItemId, Job, JobId, JobNodes, Machine, Mode, Move, MoveId, NodeKind,
     Spread,
@@ -70,6 +70,8 @@ pub(super) struct JobRow {
     pub(super) may_leave: bool,
     /// The host took its nodes from it: its release follows.
     pub(super) leaves: bool,
+    /// The promise that it had when the planner allocated it nodes: if the host does not begin it, it has waited all the time.
+    pub(super) promised: Option<StartPromise<JobId>>,
     /// It has ended well, though it may run again for data of a lost node.
     pub(super) ended_once: bool,
     /// Items that direct moves brought into its memory, with the nodes.
