@@ -47,10 +47,10 @@ impl Marks {
         for mark in self.marks.values().filter(|mark| !mark.is_cancelled) {
             let wished = self.advised.wished.get(&mark.workflow);
             for (job, nodes) in wished.into_iter().flatten() {
-                if nodes.is_subset(&mark.nodes) {
+                if mark.unwanted.is_none() && nodes.is_subset(&mark.nodes) {
                     reserved.insert(*job, nodes);
                 } else {
-                    // Until Slurm has changed the reservation, the former ones hold.
+                    // Until Slurm has changed the reservation, or it is given up, the former ones hold.
                     changing.insert(*job);
                 }
             }

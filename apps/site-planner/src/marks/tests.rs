@@ -1,6 +1,7 @@
 //! Marks against a small model of Slurm's reservations that follows the trials on real ones: a reservation ends to the
 //! second, is not deleted while a job refers to it, does not overlap another, and jobs in it start on its idle nodes.
 
+mod advised;
 mod any_order;
 mod clock;
 mod delays;
