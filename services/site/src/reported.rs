@@ -199,7 +199,14 @@ impl Site {
         let (id, step, from) = match ordered.why {
             OrderPurpose::Job(job, step, from) => (job, step, from),
             // Content that could not be removed stays on the list; the node's next session tries again.
-            OrderPurpose::Reclaim(..) | OrderPurpose::Port(_) | OrderPurpose::Forget(_) => return,
+            OrderPurpose::Reclaim(..) => {
+                // A copy that comes again waits for it.
+                if self.rules >= 2 {
+                    self.advance_waiting();
+                }
+                return;
+            }
+            OrderPurpose::Port(_) | OrderPurpose::Forget(_) => return,
             // An unchecked copy stays: the node's next session checks again.
             OrderPurpose::Check(part, _) => {
                 // In a store that is away nothing is found, and nothing is lost.

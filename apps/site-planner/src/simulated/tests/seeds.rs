@@ -6,6 +6,8 @@ use tarn_types::random::Random;
 use tarn_types::site::{Fate, Flow};
 
 const SEEDS: u64 = 100;
+/// Of those without faults: few of their ordinary jobs are judged by the auditor.
+const WHOLE_SEEDS: u64 = 140;
 
 /// Ordinary jobs, and workflows of chains and of one job that others read.
 fn world(random: &mut Random) -> (Machine, Workload) {
@@ -71,7 +73,7 @@ fn run_with(seed: u64, mode: ServiceMode, faults: Option<ClusterFaults>) -> Clus
 #[test]
 fn jobs_of_random_worlds_are_done_by_the_rules() {
     let (mut judged, mut marks) = (0, 0);
-    for seed in 0..SEEDS {
+    for seed in 0..WHOLE_SEEDS {
         {
             let (_, mode) = ServiceMode::NAMES[(seed % 4) as usize];
             let result = run_with(seed, mode, None);
@@ -96,7 +98,7 @@ fn jobs_of_random_worlds_are_done_by_the_rules() {
         }
     }
     // The auditor judges no job that Slurm itself passed over, and Slurm's windows let many pass.
-    assert!(judged > 5 && marks > 100, "{judged} judged, {marks} marks");
+    assert!(judged > 10 && marks > 100, "{judged} judged, {marks} marks");
 }
 
 /// Nodes are lost, some with their data, and the controller is started again from its log: no rule is broken, and every job ends.
