@@ -425,7 +425,10 @@ impl SitePlanner {
             };
             let known = self.jobs.jobs.get(number);
             if let Some([id]) = known.map(|known| &known.ids[..])
-                && self.planner.nodes_of(*id).is_some_and(|has| has[..] == nodes[..])
+                && self
+                    .planner
+                    .nodes_of(*id)
+                    .is_some_and(|has| has[..] == nodes[..])
             {
                 return None;
             }

@@ -347,7 +347,8 @@ mod tests {
 
     #[test]
     fn slurm_is_left_alone_as_long_as_a_reading_takes() {
-        for (took, expected, on_request) in [(0, 1, 1), (1, 3, 1), (2, 3, 2), (3, 3, 3), (8, 8, 8)] {
+        for (took, expected, on_request) in [(0, 1, 1), (1, 3, 1), (2, 3, 2), (3, 3, 3), (8, 8, 8)]
+        {
             let mut state = state(true, took);
             assert_eq!(pause(&state), expected, "a reading of {took} s");
             state.is_requested = true;
