@@ -34,7 +34,7 @@ pub(super) struct JobHistory {
 }
 
 #[derive(Debug, Clone)]
-struct PastJob {
+struct BenchJob {
     number: u32,
     submitted: u64,
     nodes: u32,
@@ -43,17 +43,17 @@ struct PastJob {
     is_high: bool,
 }
 
-struct PastMachine {
+struct BenchMachine {
     free: Vec<u32>,
     running: BinaryHeap<Reverse<(u64, u32)>>,
-    held: std::collections::HashMap<u32, (PastJob, u64, Vec<u32>)>,
+    held: std::collections::HashMap<u32, (BenchJob, u64, Vec<u32>)>,
 }
 
 impl JobHistory {
     pub(super) fn new(settings: HistorySettings) -> Self {
         let mut random = Random::new(settings.seed);
         let mut this = Self::default();
-        let mut machine = PastMachine {
+        let mut machine = BenchMachine {
             free: (0..settings.nodes).rev().collect(),
             running: BinaryHeap::new(),
             held: std::collections::HashMap::new(),
@@ -68,7 +68,7 @@ impl JobHistory {
             now += random.below(2 * between + 1);
             this.until(now, &mut machine, (&mut first, &mut queue));
             let run = random.within(SHORTEST..LONGEST);
-            let job = PastJob {
+            let job = BenchJob {
                 number,
                 submitted: now,
                 nodes: random.within(1..u64::from(largest) + 1) as u32,
@@ -92,8 +92,8 @@ impl JobHistory {
     fn until(
         &mut self,
         now: u64,
-        machine: &mut PastMachine,
-        (first, queue): (&mut VecDeque<PastJob>, &mut VecDeque<PastJob>),
+        machine: &mut BenchMachine,
+        (first, queue): (&mut VecDeque<BenchJob>, &mut VecDeque<BenchJob>),
     ) {
         while let Some(Reverse((end, number))) = machine.running.peek().copied()
             && end <= now
@@ -108,7 +108,7 @@ impl JobHistory {
     }
 
     /// A record as Slurm writes it where it runs with `SLURM_TIME_FORMAT=%s`.
-    fn note(&mut self, job: &PastJob, (start, end): (u64, u64), nodes: &[u32]) {
+    fn note(&mut self, job: &BenchJob, (start, end): (u64, u64), nodes: &[u32]) {
         let mut sorted = nodes.to_vec();
         sorted.sort_unstable();
         let names: Vec<String> = sorted.iter().map(u32::to_string).collect();
@@ -128,12 +128,12 @@ impl JobHistory {
     }
 }
 
-impl PastMachine {
+impl BenchMachine {
     /// Jobs with data lines first, each queue in its order.
     fn begin(
         &mut self,
         now: u64,
-        (first, queue): (&mut VecDeque<PastJob>, &mut VecDeque<PastJob>),
+        (first, queue): (&mut VecDeque<BenchJob>, &mut VecDeque<BenchJob>),
     ) {
         for queue in [first, queue] {
             while let Some(job) = queue.front()
