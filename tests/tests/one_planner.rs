@@ -59,7 +59,7 @@ const USES: &[(&str, &str)] = &[
     ("services/site/src/stock.rs", "NodeLedgers<StockedNode"),
     ("services/site/src/placement.rs", "ledgers.usable()"),
     ("services/site/src/figures.rs", "ledgers.space()"),
-    ("services/site/src/planning.rs", "ledger().space()"),
+    ("services/site/src/requests.rs", "ledger().space()"),
     ("services/site/src/keep.rs", "self.lease_end("),
     ("services/site/src/checkpoints.rs", "self.lease_end("),
     ("services/site/src/stock.rs", "TierSpace"),

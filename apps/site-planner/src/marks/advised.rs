@@ -18,12 +18,12 @@ pub struct ReservedFor {
     pub nodes: Vec<String>,
 }
 
-/// What the site service knows of reservations.
+/// The reservations, as the site service knows them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AdvisedJobs {
     /// The jobs of each workflow that is wished for, with the nodes that they are to have.
     wished: BTreeMap<WorkflowKey, BTreeMap<u32, BTreeSet<String>>>,
-    /// What was passed on, and when.
+    /// Those that were passed on, and when.
     known: BTreeMap<u32, (BTreeSet<String>, Time)>,
 }
 

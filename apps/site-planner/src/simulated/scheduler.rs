@@ -13,7 +13,7 @@ const MAX_PLANNED: usize = 100;
 /// The first window in which running jobs end together for a job that waits.
 const END_WINDOW: Nanos = 30 * SECOND;
 /// Times from which a round of backfill looks for a job's nodes.
-const MAX_TRIES: usize = 200;
+const MAX_WINDOWS: usize = 200;
 
 /// The outcome of a pass.
 #[derive(Debug, Default)]
@@ -137,7 +137,7 @@ impl SimulatedSlurm {
             share: queued.share,
         };
         let mut from = wanted.now;
-        for _ in 0..MAX_TRIES {
+        for _ in 0..MAX_WINDOWS {
             let free = self.free_nodes(job, partition, &window(from), &table.planned);
             let reserved = self.reserved_until.values().copied();
             let ends = table.planned.ends().chain(reserved);

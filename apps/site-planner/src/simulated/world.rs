@@ -250,7 +250,7 @@ impl SimulatedCluster {
         if let Some(at) = self.slurm.lapse(self.now) {
             self.at(at, Due::Look);
         }
-        // What it leaves, backfill looks at.
+        // Backfill looks at the jobs that it leaves.
         self.request_backfill();
         self.schedule(false);
     }

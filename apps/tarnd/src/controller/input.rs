@@ -1,4 +1,4 @@
-//! What comes to the controller's loop.
+//! The inputs of the controller's loop.
 
 use super::ReadyNode;
 use super::scripts::FoundJob;

@@ -21,7 +21,7 @@ const JOBS: [(u32, u64, u64, u64, Option<usize>); 10] = [
 const FLOW: [usize; 3] = [0, 6, 8];
 /// Bytes that a node moves in a second of the paper.
 const BYTES: u64 = MIB / 5;
-/// What srun takes to start a job's program: research/experiments/flowjobs.py.
+/// The time that srun takes to start a job's program: research/experiments/flowjobs.py.
 const SRUN: Nanos = SECOND * 19 / 100;
 const SRUN_NODE: Nanos = SECOND * 32 / 1000;
 /// Time that a job may take beyond its scaled limit (research/experiments/flowjobs.py).
