@@ -235,9 +235,14 @@ impl Site {
         job.is_some_and(|job| job.phase == SiteJobPhase::Queued && !job.is_bringing)
     }
 
-    /// A part came to a node before the job that it is for.
+    /// A part came to a node before the job that it is for. Another job that has the node meanwhile may be at its gate for it.
     pub(crate) fn note_unused(&mut self, id: SlurmJobId, node: &str, part: &Part) {
-        let is_early = self.reserved.contains_key(&id);
+        let has_it = |job: &SiteJob| {
+            (SiteJobPhase::Staging..SiteJobPhase::Ended).contains(&job.phase)
+                && job.nodes.iter().any(|name| name == node)
+                && job.reads.iter().any(|r| r.version.part(part.part) == *part)
+        };
+        let is_early = self.reserved.contains_key(&id) && !self.jobs.values().any(has_it);
         if let Some(node) = self.nodes.get_mut(node).filter(|_| is_early)
             && node.parts.contains_key(part)
         {
@@ -262,7 +267,8 @@ impl Site {
             kept.given_up.insert(node.to_owned());
             self.note_progress(id, format!("{node}: {}", why.text));
         }
-        self.advance(id);
+        // Others may have relied on that copy.
+        self.advance_waiting();
     }
 
     /// Stops the copies to nodes that a job without nodes is not expected on any more, unless another job needs them there.

@@ -52,7 +52,7 @@ pub struct SiteRequest {
 /// The present rules. Raised whenever other orders would follow from the same events, with the former ones kept for older logs:
 /// - 1: whichever address of an order that reads from several nodes may be old, all are requested again when it fails; a node
 ///   that has just come back is waited for.
-/// - 2: a part goes to no node that is removing an earlier copy of it.
+/// - 2: a part goes to no node that is removing an earlier copy of it; a copy for a job without nodes that fails ends no stage.
 pub(crate) const RULES: u32 = 2;
 
 /// An event: the log holds these.

@@ -237,7 +237,8 @@ impl Site {
         if self.rules >= 1 && step.has_peers() && may_be_peer {
             self.forget_ports(id);
         }
-        if self.waits_without_nodes(id) && matches!(step, NodeJobTask::Fetch(_)) {
+        let is_early = self.rules >= 2 && self.waits_without_nodes(id);
+        if is_early && matches!(step, NodeJobTask::Fetch(_)) {
             self.not_brought(id, &node, &step, why);
             return;
         }

@@ -149,7 +149,7 @@ impl<'a> Stock<'a> {
         self.catalog.version(&id).filter(|_| !used.contains(&id))
     }
 
-    /// Bytes of copies that were brought ahead of jobs, and that no job had yet.
+    /// Bytes of copies that were brought ahead of jobs, that no job had yet, and beside which there is another one that counts.
     pub(crate) fn unused_of(&self, owner: Owner) -> u64 {
         let has = |other: &SiteNode, part: &Part| other.parts.contains_key(part);
         let mut bytes = 0u64;
@@ -157,7 +157,10 @@ impl<'a> Stock<'a> {
             let own = node.unused.iter().filter(|part| part.owner == owner);
             for part in own {
                 let mut others = self.nodes.iter().filter(|(other, _)| *other != name);
-                if others.any(|(_, other)| has(other, part)) {
+                let counts = |other: &str, node: &SiteNode| {
+                    has(node, part) && (!node.unused.contains(part) || *other < **name)
+                };
+                if others.any(|(other, node)| counts(other, node)) {
                     bytes = bytes.saturating_add(node.parts.get(part).copied().unwrap_or(0));
                 }
             }

@@ -363,9 +363,12 @@ impl Site {
     /// Whether an owner may have so many bytes more.
     fn check_space_of(&self, owner: Owner, wants: u64) -> Result<(), RequestError> {
         let quota = self.quota_of(owner);
+        if quota == 0 {
+            return Ok(());
+        }
         let held = self.held_by(owner);
         let held = held.saturating_sub(self.stock().unused_of(owner));
-        if quota == 0 || held.saturating_add(wants) <= quota {
+        if held.saturating_add(wants) <= quota {
             return Ok(());
         }
         let has = match owner {

@@ -207,7 +207,8 @@ impl Delays {
                 BeginSeen::NotMade => false,
                 // slurmctld has lost the call.
                 BeginSeen::OfAnother if was_restarted && !is_delayed(job, snapshot.read_at) => {
-                    false
+                    ended.push(*number);
+                    true
                 }
                 BeginSeen::OfAnother => {
                     notes.push(format!(

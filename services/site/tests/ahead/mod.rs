@@ -409,3 +409,34 @@ fn a_part_without_a_source_comes_from_nodes_alone() {
     assert_eq!(world.parts_on("n3"), ["x/1.0"]);
     world.check_replay(config);
 }
+
+/// Of two readers, the second one gets the node to which the input is on its way for the first, and a third job needs space there.
+#[test]
+fn a_copy_that_comes_for_one_job_stays_for_another_that_has_the_node() {
+    let config = Config::default();
+    let mut world = World::new(2, config.clone());
+    world.capacity = 3 << 20;
+    for node in ["n1", "n2"] {
+        world.close(node);
+        world.open(node);
+    }
+    world.whole(1, makes("x", 1), &["n1"]);
+    set_up(&mut world, 2, reads("x", 1));
+    set_up(&mut world, 3, reads("x", 1));
+    reserve(&mut world, 2, &["n2"]);
+    // The address of the node that has it is requested first.
+    let (node, number, order) = world.queue.remove(0);
+    world.perform(&node, number, order);
+    assert_eq!(fetches(&world, "n2"), 1);
+    assert_eq!(world.pre_run(3, &["n2"]), ControllerReply::Done);
+    assert_eq!(world.parts_on("n2"), ["x/1.0"]);
+    // It needs all of the store.
+    let mut large = dataset("large");
+    large.size = Some(3 << 20);
+    let large = script("large", 1, vec![(Role::Out, Single, large)]);
+    set_up(&mut world, 4, large);
+    world.stage(4, Stage::PreRun(vec!["n2".into()]));
+    world.settle();
+    assert_eq!(world.parts_on("n2"), ["x/1.0"]);
+    world.check_replay(config);
+}

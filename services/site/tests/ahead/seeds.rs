@@ -113,7 +113,8 @@ fn play(seed: u64) -> (usize, usize) {
             0 => some_nodes(&mut random, wants),
             _ => reserved,
         };
-        let is_there = nodes.iter().all(|n| !world.parts_on(n).is_empty());
+        let input = format!("{name}/1.0");
+        let is_there = nodes.iter().all(|n| world.parts_on(n).contains(&input));
         let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
         let reply = world.pre_run(reader, &names);
         assert_eq!(reply, ControllerReply::Done, "seed {seed}, job {reader}");
