@@ -41,6 +41,8 @@ pub struct DelayWish {
 struct SetBegin {
     earliest: u64,
     latest: u64,
+    /// It is the end of a delay.
+    is_end: bool,
 }
 
 /// A job that tarn delays.
@@ -112,6 +114,7 @@ impl Delays {
         let mut set = SetBegin {
             earliest: clocks.0.saturating_add(seconds),
             latest: clocks.1.saturating_add(seconds),
+            is_end: !is_delay,
         };
         match result {
             Ok(()) if is_delay => {
@@ -458,6 +461,7 @@ impl JobDelay {
     /// Whether a job has a begin time that was set.
     fn is_seen(&self, job: &SlurmJob) -> bool {
         let unanswered = self.unanswered.map(|(set, _)| set);
+        let unanswered = unanswered.filter(|set| !set.is_end);
         let set = self.begin.into_iter().chain(self.before);
         let mut known = set.chain(unanswered);
         known.any(|set| set.is_of(job))
@@ -472,11 +476,12 @@ impl JobDelay {
         let is_delayed = is_delayed(job, read_at);
         let unanswered = self.unanswered.filter(|(_, until)| *until > now);
         match unanswered {
-            Some((set, _)) if set.is_of(job) && is_delayed => {
+            // Of an end, a time that is ahead is somebody else's.
+            Some((set, _)) if set.is_of(job) && is_delayed && !set.is_end => {
                 (self.begin, self.unanswered) = (Some(set), None);
                 BeginSeen::Own
             }
-            Some((set, _)) if set.is_of(job) => BeginSeen::Ended,
+            Some((set, _)) if set.is_of(job) && !is_delayed => BeginSeen::Ended,
             _ if is_delayed || self.begin.is_some() => BeginSeen::OfAnother,
             Some(_) => BeginSeen::Own,
             None => BeginSeen::NotMade,

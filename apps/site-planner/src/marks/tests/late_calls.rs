@@ -96,6 +96,21 @@ fn a_change_by_somebody_stands_after_a_call_without_an_answer() {
 }
 
 #[test]
+fn a_begin_time_that_somebody_sets_stands_after_an_end_without_an_answer() {
+    let (mut slurm, mut marks, wishes) = busy_nodes(300);
+    slurm.drive(&mut marks, &wishes);
+    slurm.pass(5);
+    unanswered_step(&mut slurm, &mut marks, &[], false);
+    slurm.pass(1);
+    let later = slurm.now + 30;
+    slurm.begin_at(7, later).unwrap();
+    let step = slurm.drive(&mut marks, &[]);
+    let note = "somebody changed the begin time of job 7: tarn leaves it alone";
+    assert!(step.notes.iter().any(|n| n == note), "{:?}", step.notes);
+    assert_eq!(slurm.snapshot.jobs[&7].eligible, Some(later));
+}
+
+#[test]
 fn a_job_whose_nodes_have_come_free_waits_for_them_no_longer_than_to_join() {
     let (mut slurm, mut marks, mut wishes) = busy_nodes(300);
     for _ in 0..50 {
